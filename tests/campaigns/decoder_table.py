@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
@@ -21,7 +20,7 @@ from herringbone.backends.slurm.states import parse_sacct, parse_squeue
 from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import parse_inventory, split_type
 from herringbone.cli import partition
-from herringbone.cli.request import add_arguments, parse_script_arguments, read_request
+from herringbone.cli.request import JobFlags, parse_script_arguments, read_request
 from herringbone.convert.script import convert_script
 from herringbone.documents import read_document
 from herringbone.engine.docker_settings import current_context, proxy_variables, read_context, registry_login
@@ -207,18 +206,15 @@ def _docker(folder: Path) -> Callable[[str], None]:
 
 
 def _job_file(folder: Path) -> Callable[[str], None]:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     (folder / "work" / "src").mkdir(parents=True, exist_ok=True)
     (folder / "work" / "src" / "train.py").touch()
     (folder / "work" / "train.py").touch()
     (folder / "work" / "data").mkdir(exist_ok=True)
-    words = parser.parse_args([str(folder / "work" / "job.yaml")])
-    words.script_arguments = []
+    flags = JobFlags(job_or_script=str(folder / "work" / "job.yaml"))
 
     def read(text: str) -> None:
         def plan(_: Path) -> None:
-            estimator, inputs = read_request(words)
+            estimator, inputs = read_request(flags)
             # No git: fetching is no decoding.
             if estimator.options.git_config is None and estimator._groups[0].instance_type == "local_process":
                 json.dumps(estimator.plan(inputs, "a").to_dict())

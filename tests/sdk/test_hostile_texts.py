@@ -230,7 +230,10 @@ def test_a_name_on_the_command_line_is_shown_as_text(folder, monkeypatch, capsys
 
 
 def test_no_message_of_ours_reaches_a_terminal_raw(folder, capsys, monkeypatch):
-    monkeypatch.setattr("herringbone.cli.ls.run", lambda args: (_ for _ in ()).throw(HerringboneError("a\x1b[2Jb\nc")))
+    def fail(say):
+        raise HerringboneError("a\x1b[2Jb\nc")
+
+    monkeypatch.setattr("herringbone.cli.ls.all_jobs", fail)
     assert os.environ.get("HERRINGBONE_DEBUG") is None
     main(["ls"])
     assert capsys.readouterr().err == "herringbone: a\\x1b[2Jb\nc\n"

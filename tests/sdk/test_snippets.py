@@ -7,10 +7,11 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import click
 import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
-from herringbone.cli.__main__ import _VERBS, _parser, _split
+from herringbone.cli.__main__ import GROUP
 from herringbone.estimators.options import Options
 from herringbone_contract.distribution import parse
 
@@ -98,7 +99,10 @@ def commands():
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_the_commands_of_the_pages_exist(words):
-    _parser(_VERBS).parse_args(_split(words)[0])
+    command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), rest.pop(0))
+    command.make_context("herringbone", rest)
 
 
 def test_snippets_are_found():

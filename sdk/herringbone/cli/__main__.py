@@ -1,27 +1,68 @@
-"""The `herringbone` command. Each verb has a file of its own."""
+"""The `herringbone` command. Each verb has a file of its own.
+
+To add a verb:
+
+    1. Write `cli/VERB.py` with a click command named `command`. It returns the exit code (`cli/common.py` has them),
+       takes `--json` (`commands.json_option`), and raises a `HerringboneError` for everything that goes wrong.
+    2. Add the verb and its line of help to `_VERBS` below. A command without a docstring gets this line as its help.
+    3. Import inside of the function what other verbs need not load, and draw tables with `cli/tables.py`.
+
+A verb that takes a job's NAME uses `cli/names.py`, and one that describes a job uses `request.job_flags`.
+"""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
+import click
+
+from herringbone.cli.commands import MAX_HELP_WIDTH, LazyGroup, mistake
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 from herringbone_contract.masking import printable
 
-# Each has a module of its own in this package.
-_VERBS = (
-    *("run", "plan", "ls", "logs", "stop", "describe", "download", "repack", "clean", "convert", "partition"),
-    *("images", "hosts"),
-)
+# Verb -> its line in the help. Each is a module of this package, which is imported when the verb is used.
+_VERBS = {
+    "run": "run a job file or a script",
+    "plan": "show what run would do, and start nothing",
+    "ls": "list the jobs",
+    "logs": "show a job's log",
+    "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
+    "describe": "show a job under SageMaker's key names",
+    "download": "unpack a job's model into a new folder",
+    "repack": "pack the model of a job that is over and has no archive",
+    "clean": "remove containers and networks of jobs whose controller was killed",
+    "convert": "rewrite a script that uses AWS's SDK v2",
+    "partition": "show how a model was split",
+    "images": "build, list, test, push and remove the images that run jobs",
+    "hosts": "check the machines of an inventory, find the jobs on them, or clean up after them",
+}
 _EPILOG = """\
-exit codes: 0 done, 1 the job failed or the command did (or convert left something), 2 a mistake in the call,
-            3 the job was stopped, 4 its time was over (max_run, max_wait), 130 Ctrl-C
-environment: HERRINGBONE_HOME is the folder of the jobs (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
+\b
+Exit codes:
+  0    done
+  1    the job failed or the command did (or convert left something)
+  2    a mistake in the call
+  3    the job was stopped
+  4    its time was over (max_run, max_wait)
+  130  Ctrl-C
+
+\b
+Environment:
+  HERRINGBONE_HOME     the folder of the jobs (default ~/.herringbone)
+  HERRINGBONE_DEBUG=1  show tracebacks
 """
+
+GROUP = LazyGroup(
+    _VERBS,
+    package="herringbone.cli",
+    name="herringbone",
+    help="Train on any hosts: run a job, follow it, stop it.",
+    epilog=_EPILOG,
+    context_settings={"max_content_width": MAX_HELP_WIDTH, "help_option_names": ["-h", "--help"]},
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,16 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["ls"])     # doctest: +SKIP
     0
     """
-    # argparse would take the script's arguments after `--` for positional ones of the verb.
-    arguments, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
-    # The module of one verb loads in a third of the time of all: only help and mistakes need the others.
-    parser = _parser([arguments[0]] if arguments and arguments[0] in _VERBS else _VERBS)
-    args = parser.parse_args(arguments)
-    args.script_arguments = script_arguments
-    if script_arguments and args.verb not in ("run", "plan"):
-        parser.error(f"{args.verb} takes no arguments after --")
     try:
-        code: int = args.run(args)
+        code = _run(sys.argv[1:] if argv is None else list(argv))
         # Flush inside of the `try`, because a closed pipe may show only now.
         sys.stdout.flush()
         return code
@@ -50,35 +83,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     except KeyboardInterrupt:
         return INTERRUPTED
+    except click.UsageError as error:
+        _complain(mistake(error))
+        return USAGE
     except HerringboneError as error:
         # A message is enough for a known error; any other exception keeps its traceback.
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
-        # A message may quote a log, a name or an answer of a service: only its line breaks are ours.
-        text = "\n".join(map(printable, str(error).split("\n")))
-        print(f"herringbone: {text}", file=sys.stderr)
+        _complain(f"herringbone: {error}")
         return USAGE if isinstance(error, (UsageError, JobNotFoundError)) else JOB_FAILED
 
 
-def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="herringbone",
-        description="Train on any hosts: run a job, follow it, stop it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name in names:
-        importlib.import_module(f"herringbone.cli.{name}").add_to(verbs)
-    return parser
+def _run(arguments: list[str]) -> int:
+    # Not `GROUP.main`, which turns Ctrl-C and closed pipes into ends of its own.
+    try:
+        with GROUP.make_context("herringbone", arguments or ["--help"]) as ctx:
+            code: int = GROUP.invoke(ctx)
+            return code
+    # The end of --help and the like.
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into our own and the script's, which follow `--`."""
-    if "--" not in arguments:
-        return arguments, []
-    cut = arguments.index("--")
-    return arguments[:cut], arguments[cut + 1 :]
+def _complain(text: str) -> None:
+    # A message may quote a log, a name or an answer of a service: only its line breaks are ours.
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import json
 import sys
 from pathlib import Path
 
+import click
+
+from herringbone.cli.commands import json_option
 from herringbone_contract.errors import InputError
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser(
-        "convert",
-        help="rewrite a script that uses AWS's SDK v2",
-        description="Print the changed script, and notes on stderr. The script is parsed, never run. "
-        "Exit code 1: something could not be converted; its notes say `left`.",
-    )
-    parser.add_argument("script", help="a Python file")
-    parser.add_argument("--diff", action="store_true", help="a unified diff instead of the whole script")
-    parser.add_argument("--json", action="store_true", help="text, notes and whether it is complete, as JSON")
-    parser.set_defaults(run=run)
+@click.command()
+@click.argument("script", type=click.Path())
+@click.option("--diff", is_flag=True, help="a unified diff instead of the whole script")
+@json_option("text, notes and whether it is complete, as JSON")
+def command(script: str, diff: bool, as_json: bool) -> int:
+    """Rewrite a SCRIPT that uses AWS's SDK v2: print the changed script, and notes on stderr.
 
-
-def run(args: argparse.Namespace) -> int:
-    # Imported here, so that the other verbs start without the converter.
+    The script is parsed, never run. Exit code 1: something could not be converted; its notes say `left`.
+    """
+    # Imported here, so that help starts without the converter.
     from herringbone.convert.script import convert_script
 
     try:
-        text = Path(args.script).read_text(encoding="utf-8")
+        text = Path(script).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{args.script}: cannot be read: {error}") from None
-    converted = convert_script(text, name=args.script)
+        raise InputError(f"{script}: cannot be read: {error}") from None
+    converted = convert_script(text, name=script)
     output = converted.text
-    if args.diff:
+    if diff:
         lines = (text.splitlines(keepends=True), output.splitlines(keepends=True))
-        output = "".join(difflib.unified_diff(*lines, args.script, args.script))
-    if args.json:
+        output = "".join(difflib.unified_diff(*lines, script, script))
+    if as_json:
         notes = [{"line": note.line, "kind": note.kind, "text": note.text} for note in converted.notes]
         print(json.dumps({"text": output, "notes": notes, "complete": converted.complete}))
     else:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.names import job_name
 from herringbone.jobs.job import attach
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("download", help="unpack a job's model into a new folder")
-    parser.add_argument("name", help="the job's name")
-    parser.add_argument("into", nargs="?", metavar="FOLDER", help="the folder to create (default: NAME-model)")
-    parser.add_argument("--json", action="store_true", help="the folder as JSON")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    folder = attach(args.name).download_model(args.into or f"{args.name}-model")
-    print(json.dumps({"folder": str(folder)}) if args.json else folder)
+@click.command()
+@job_name
+@click.argument("into", required=False, metavar="[FOLDER]", type=click.Path())
+@json_option("the folder as JSON")
+def command(name: str, into: str | None, as_json: bool) -> int:
+    """Unpack a job's model into a new FOLDER (default: NAME-model)."""
+    folder = attach(name).download_model(into or f"{name}-model")
+    print(json.dumps({"folder": str(folder)}) if as_json else folder)
     return 0

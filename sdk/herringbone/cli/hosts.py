@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.cli.common import aligned
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.tables import aligned
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport
     from herringbone.backends.ssh.clean import CleanupReport
 
-_EPILOG = """\
-check    exits with 1 when something would stop a job from running, or slow it down
-jobs     makes the jobs known to this machine: then logs, stop, describe and download take their names
-clean    removes jobs that are over, fetched or not, and the code, data and environments that no other job
-         uses. It removes nothing of a running job. Exits with 1 when a machine cannot be reached
-"""
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _MEASURE_SECONDS = 0.5
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser(
-        "hosts",
-        help="check the machines of an inventory, find the jobs on them, or clean up after them",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, run, text in (
-        ("check", _check, "connect to every machine, show its equipment, and measure the network between every pair"),
-        ("jobs", _jobs, "list the jobs on the machines, from any submitter"),
-        ("clean", _clean, "remove stale files of jobs from the machines' work folders, and show the freed space"),
-    ):
-        action = actions.add_parser(name, help=text)
-        action.add_argument("inventory", type=Path, help="the YAML file that ssh:FILE names")
-        action.add_argument("--json", action="store_true", help="one JSON value")
-        # The verb itself has no function: `main` calls that of the chosen action.
-        action.set_defaults(run=run)
-        if run is _clean:
-            action.add_argument(
-                "--older-than", default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE"
-            )
-            action.add_argument("--dry-run", action="store_true", help="show the result, and remove nothing")
+_inventory = click.argument("inventory", type=click.Path(path_type=Path))
 
 
-def _check(args: argparse.Namespace) -> int:
+@click.group()
+def command() -> None:
+    """Check the machines of an inventory, find the jobs on them, or clean up after them.
+
+    INVENTORY is the YAML file that the instance type ssh:FILE names.
+    """
+
+
+@command.command(short_help="connect to every machine, show its equipment, and measure the network")
+@_inventory
+@json_option("one JSON value")
+def check(inventory: Path, as_json: bool) -> int:
+    """Connect to every machine, show its equipment, and measure the network between every pair.
+
+    Exits with 1 when something would stop a job from running, or slow it down.
+    """
     # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
-    from herringbone.backends.ssh.check import check
+    from herringbone.backends.ssh import check as checking
     from herringbone.backends.ssh.inventory import read_inventory
     from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
-    report = check(read_inventory(args.inventory), OpenSSHTransport(control=control_folder()), seconds=_MEASURE_SECONDS)
-    print(json.dumps(msgspec.to_builtins(report)) if args.json else "\n".join(table(report)))
+    transport = OpenSSHTransport(control=control_folder())
+    report = checking.check(read_inventory(inventory), transport, seconds=_MEASURE_SECONDS)
+    print(json.dumps(msgspec.to_builtins(report)) if as_json else "\n".join(table(report)))
     return 1 if report.problems else 0
 
 
@@ -96,31 +86,46 @@ def _row(machine: MachineReport) -> tuple[str, ...]:
     )
 
 
-def _jobs(args: argparse.Namespace) -> int:
+@command.command(short_help="list the jobs on the machines, from any submitter")
+@_inventory
+@json_option("one JSON value")
+def jobs(inventory: Path, as_json: bool) -> int:
+    """List the jobs on the machines, from any submitter, and make them known to this machine.
+
+    After that, logs, stop, describe and download take their names.
+    """
     from herringbone.backends.ssh.backend import make_backend
 
     backend = make_backend()
-    records = [backend.describe(name) for name in backend.find_jobs(args.inventory)]
-    if args.json:
+    records = [backend.describe(name) for name in backend.find_jobs(inventory)]
+    if as_json:
         print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0
     print("\n".join(aligned([("NAME", "STATUS"), *((job.name, job.status) for job in records)])))
     return 0
 
 
-def _clean(args: argparse.Namespace) -> int:
+@command.command(short_help="remove stale files of jobs from the machines' work folders, and show the freed space")
+@_inventory
+@click.option("--older-than", default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE")
+@click.option("--dry-run", is_flag=True, help="show the result, and remove nothing")
+@json_option("one JSON value")
+def clean(inventory: Path, older_than: str, dry_run: bool, as_json: bool) -> int:
+    """Remove stale files of jobs from the machines' work folders, and show the freed space.
+
+    These are jobs that are over, fetched or not, and the code, data and environments that no other job uses. Nothing
+    of a running job is removed. Exits with 1 when a machine cannot be reached.
+    """
     import msgspec
 
-    from herringbone.backends.ssh.clean import clean, parse_age
+    from herringbone.backends.ssh import clean as cleaning
     from herringbone.backends.ssh.inventory import read_inventory
     from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
-    older = parse_age(args.older_than)
-    machines = read_inventory(args.inventory).machines
-    cleaned = clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=args.dry_run)
-    print(
-        json.dumps(msgspec.to_builtins(cleaned)) if args.json else "\n".join(cleaned_table(cleaned, dry=args.dry_run))
-    )
+    older = cleaning.parse_age(older_than)
+    machines = read_inventory(inventory).machines
+    cleaned = cleaning.clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=dry_run)
+    print(json.dumps(msgspec.to_builtins(cleaned)) if as_json else "\n".join(cleaned_table(cleaned, dry=dry_run)))
     return int(any(machine.trouble or any(item.trouble for item in machine.stale_files) for machine in cleaned))
 
 

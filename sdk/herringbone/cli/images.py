@@ -5,18 +5,19 @@ Each action imports its modules when it runs, so that the other verbs start fast
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.cli.common import aligned
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.tables import aligned
 from herringbone.images.labels import CONTRACT, Label
 from herringbone_contract.errors import OptionError
 
@@ -27,89 +28,64 @@ if TYPE_CHECKING:
 _HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("images", help="build, list, test, push and remove the images that run jobs")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_build(actions.add_parser("build", help="build an image, unless the same image exists"))
-    ls = actions.add_parser("ls", help="list the images that can run jobs, newest first")
-    ls.add_argument("--json", action="store_true", help="one JSON array")
-    ls.set_defaults(act=_ls)
-    test = actions.add_parser("test", help="run trial jobs in any image; exit code 1 if one of them fails")
-    test.add_argument("image", help="the image's name")
-    test.add_argument("--json", action="store_true", help="one JSON array")
-    test.set_defaults(act=_test)
-    sending = actions.add_parser("push", help="push an image to a registry, with the login of docker login or to ECR")
-    sending.add_argument("image", help="the image's name")
-    sending.add_argument("registry", help="HOST[:PORT][/PREFIX]; of ECR, ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX]")
-    sending.add_argument("--json", action="store_true", help="the name in the registry as JSON; progress on stderr")
-    sending.set_defaults(act=_push)
-    cleaning = actions.add_parser("clean", help="remove outdated images of Herringbone that no container uses")
-    cleaning.add_argument(
-        "--keep", type=int, default=1, metavar="N", help="the number of images of a kind that stay (default: 1)"
-    )
-    cleaning.add_argument("--json", action="store_true", help="the removed images as one JSON array")
-    cleaning.set_defaults(act=_clean)
-    parser.set_defaults(run=run)
+@click.group()
+def command() -> None:
+    """Build, list, test, push and remove the images that run jobs."""
 
 
-def run(args: argparse.Namespace) -> int:
-    code: int = args.act(args)
-    return code
+_file = click.Path(path_type=Path)
 
 
-def _add_build(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("framework", metavar="pytorch|tensorflow|mxnet", help="the framework of the image")
-    add("--device", default="cpu", metavar="cpu|cuda", help="the build of the framework (default: cpu)")
-    add(
-        "--base-image",
-        metavar="IMAGE",
-        help="the image to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)",
-    )
-    add("--wheelhouse", type=Path, metavar="DIR", help="wheels of your own; the framework's must be among them")
-    add("--ca-bundle", type=Path, metavar="FILE", help="certificates with which pip trusts the package index")
-    add("--lock", type=Path, metavar="FILE", help="other versions: a requirements file with hashes (default: ours)")
-    add("--requirements", type=Path, metavar="FILE", help="install these, too, as a layer on top")
-    add("--tag", metavar="NAME", help="give the image this name, too")
-    add("--push", metavar="REGISTRY", help="push the image to this registry")
-    add("--quiet", action="store_true", help="no progress")
-    add("--json", action="store_true", help="end with the image's description as JSON; progress on stderr")
-    parser.set_defaults(act=_build)
-
-
-def _build(args: argparse.Namespace) -> int:
+@command.command(short_help="build an image, unless the same image exists")
+@click.argument("framework", metavar="pytorch|tensorflow|mxnet")
+@click.option("--device", default="cpu", metavar="cpu|cuda", help="the build of the framework (default: cpu)")
+@click.option(
+    "--base-image",
+    metavar="IMAGE",
+    help="the image to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)",
+)
+@click.option("--wheelhouse", type=_file, metavar="DIR", help="wheels of your own; the framework's must be among them")
+@click.option("--ca-bundle", type=_file, metavar="FILE", help="certificates with which pip trusts the package index")
+@click.option(
+    "--lock", type=_file, metavar="FILE", help="other versions: a requirements file with hashes (default: ours)"
+)
+@click.option("--requirements", type=_file, metavar="FILE", help="install these, too, as a layer on top")
+@click.option("--tag", metavar="NAME", help="give the image this name, too")
+@click.option("--push", "registry", metavar="REGISTRY", help="push the image to this registry")
+@click.option("--quiet", is_flag=True, help="no progress")
+@json_option("end with the image's description as JSON; progress on stderr")
+def build(
+    requirements: Path | None, tag: str | None, registry: str | None, quiet: bool, as_json: bool, **recipe: Any
+) -> int:
+    """Build an image for a framework, unless the same image exists."""
+    from herringbone.images import build as building
+    from herringbone.images import push as pushing
     from herringbone.images.bake import bake, gather
-    from herringbone.images.build import build
-    from herringbone.images.push import push
     from herringbone.images.recipe import make_recipe
 
     started = time.monotonic()
-    say = _speaker(args)
+    say = _silence if quiet else _say
+    packages = {name: recipe[name] for name in ("wheelhouse", "ca_bundle")}
     # Before the engine is looked for: a mistake in the flags shows on a machine without one.
-    recipe = make_recipe(
-        args.framework,
-        device=args.device,
-        base=args.base_image,
-        wheelhouse=args.wheelhouse,
-        ca_bundle=args.ca_bundle,
-        lock=args.lock,
+    made = make_recipe(
+        recipe["framework"], device=recipe["device"], base=recipe["base_image"], lock=recipe["lock"], **packages
     )
-    if args.requirements is not None:
+    if requirements is not None:
         # Report missing files now, not after a build of minutes.
-        gather(args.requirements, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
+        gather(requirements, **packages)
     engine = _engine()
-    image = build(engine, recipe, say)
-    if args.requirements is not None:
-        image = bake(engine, image.name, args.requirements, say, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
-    if args.tag is not None:
-        engine.post(f"/images/{image.name}/tag", repo=args.tag)
-    pushed = None if args.push is None else push(engine, image.name, args.push, say)
-    _report(args, image, pushed, time.monotonic() - started)
+    image = building.build(engine, made, say)
+    if requirements is not None:
+        image = bake(engine, image.name, requirements, say, **packages)
+    if tag is not None:
+        engine.post(f"/images/{image.name}/tag", repo=tag)
+    pushed = None if registry is None else pushing.push(engine, image.name, registry, say)
+    _report(image, pushed, time.monotonic() - started, as_json=as_json)
     return 0
 
 
-def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds: float) -> None:
-    if args.json:
+def _report(image: Image, pushed: str | None, seconds: float, *, as_json: bool) -> None:
+    if as_json:
         described = {"image": image.name, "id": image.id, "built": image.built, "size": image.size_bytes}
         print(json.dumps({**described, "pushed": pushed, "seconds": round(seconds, 3)}))
         return
@@ -119,12 +95,15 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
         print(pushed)
 
 
-def _ls(args: argparse.Namespace) -> int:
+@command.command(short_help="list the images that can run jobs, newest first")
+@json_option("one JSON array")
+def ls(as_json: bool) -> int:
+    """List the images that can run jobs, newest first."""
     images = _engine().get("/images/json", filters={"label": [f"{Label.CONTRACT}={CONTRACT}"]})
     # An image has a row for each of its names. One without a name is listed by its id.
     rows = [_described(image, name) for image in images for name in image["RepoTags"] or [image["Id"]]]
     rows.sort(key=lambda row: row["created"], reverse=True)
-    if args.json:
+    if as_json:
         print(json.dumps(rows))
         return 0
     for line in aligned([_HEAD, *map(_row, rows)]):
@@ -152,35 +131,51 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
     return described["image"], framework, described["device"] or "", f"{described['size'] / 1e6:.0f}", created
 
 
-def _test(args: argparse.Namespace) -> int:
+@command.command(short_help="run trial jobs in any image; exit code 1 if one of them fails")
+@click.argument("image")
+@json_option("one JSON array")
+def test(image: str, as_json: bool) -> int:
+    """Run trial jobs in any IMAGE; exit code 1 if one of them fails."""
     from herringbone.images.check import Verdict, check
 
     findings = []
-    for finding in check(_engine(), args.image):
+    for finding in check(_engine(), image):
         findings.append(finding)
-        if not args.json:
+        if not as_json:
             # Shown one by one, because each trial takes seconds.
             print(f"{finding.verdict.value:<8} {finding.subject:<15} {finding.detail}", flush=True)
-    if args.json:
+    if as_json:
         print(json.dumps([{**asdict(finding), "verdict": finding.verdict.value} for finding in findings]))
     return 1 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
 
 
-def _push(args: argparse.Namespace) -> int:
-    from herringbone.images.push import push
+@command.command(short_help="push an image to a registry")
+@click.argument("image")
+@click.argument("registry")
+@json_option("the name in the registry as JSON; progress on stderr")
+def push(image: str, registry: str, as_json: bool) -> int:
+    """Push an IMAGE to a REGISTRY, with the login of docker login or to ECR.
 
-    pushed = push(_engine(), args.image, args.registry, _speaker(args))
-    print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
+    REGISTRY is HOST[:PORT][/PREFIX]; of ECR, ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX].
+    """
+    from herringbone.images import push as pushing
+
+    pushed = pushing.push(_engine(), image, registry, _say)
+    print(json.dumps({"image": image, "pushed": pushed}) if as_json else pushed)
     return 0
 
 
-def _clean(args: argparse.Namespace) -> int:
-    from herringbone.images.clean import clean
+@command.command(short_help="remove outdated images of Herringbone that no container uses")
+@click.option("--keep", type=int, default=1, metavar="N", help="the number of images of a kind that stay (default: 1)")
+@json_option("the removed images as one JSON array")
+def clean(keep: int, as_json: bool) -> int:
+    """Remove outdated images of Herringbone that no container uses."""
+    from herringbone.images import clean as cleaning
 
-    if args.keep < 0:
-        raise OptionError(f"--keep {args.keep}: at least 0")
-    removed = clean(_engine(), keep=args.keep)
-    print(json.dumps(removed) if args.json else "\n".join(removed) or "nothing is outdated")
+    if keep < 0:
+        raise OptionError(f"--keep {keep}: at least 0")
+    removed = cleaning.clean(_engine(), keep=keep)
+    print(json.dumps(removed) if as_json else "\n".join(removed) or "nothing is outdated")
     return 0
 
 
@@ -191,12 +186,10 @@ def _engine() -> Engine:
     return find_engine(os.environ, Path.home(), tls=True)
 
 
-def _speaker(args: argparse.Namespace) -> Callable[[str], None]:
-    """Return a function that shows progress on stderr, so that standard output holds the result alone."""
+def _say(line: str) -> None:
+    # Progress goes to stderr, so that standard output holds the result alone.
+    print(line, file=sys.stderr, flush=True)
 
-    def say(line: str) -> None:
-        # `push` shows its progress with this function, too, and has no --quiet.
-        if not getattr(args, "quiet", False):
-            print(line, file=sys.stderr, flush=True)
 
-    return say
+def _silence(line: str) -> None:
+    pass

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from datetime import datetime
 
-from herringbone.cli.common import aligned
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.tables import aligned
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.listing import all_jobs
@@ -16,16 +18,12 @@ from herringbone.jobs.listing import all_jobs
 _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("ls", help="list the jobs, newest first")
-    parser.add_argument("--json", action="store_true", help="one JSON array")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
+@click.command()
+@json_option("one JSON array")
+def command(as_json: bool) -> int:
     # Messages about lost jobs go to standard error, so that --json stays one JSON array.
     records = all_jobs(Console(sys.stderr).say)
-    if args.json:
+    if as_json:
         print(json.dumps([_summary(record) for record in records]))
         return 0
     for line in aligned([_HEAD, *map(_row, records)]):

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
+import click
+
+from herringbone.cli.commands import json_option
 from herringbone_contract.errors import InputError, ParallelError
 from herringbone_contract.partition_file import PartitionFile, parse, to_text
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("partition", help="show how a model was split")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="print the tree of modules, the cost of each rank and the gap to the bound")
-    show.add_argument("file", type=Path, help="the file that `partition_file` names")
-    show.add_argument("--json", action="store_true", help="the file's content with the bottleneck and the gap")
-    parser.set_defaults(run=run)
+@click.group()
+def command() -> None:
+    """Show how a model was split."""
 
 
-def run(args: argparse.Namespace) -> int:
-    file = _read(args.file)
-    if args.json:
+@command.command(short_help="print the tree of modules, the cost of each rank and the gap to the bound")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@json_option("the file's content with the bottleneck and the gap")
+def show(path: Path, as_json: bool) -> int:
+    """Print the tree of modules, the cost of each rank and the gap to the bound.
+
+    FILE is the one that `partition_file` names.
+    """
+    file = _read(path)
+    if as_json:
         print(json.dumps({"bottleneck": file.bottleneck, "gap": file.gap, **json.loads(to_text(file))}))
         return 0
     print("\n".join([*_tree(file), "", *_ranks(file), "", *_verdict(file)]))

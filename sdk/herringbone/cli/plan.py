@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from typing import Any
 
-from herringbone.cli.request import EPILOG, add_arguments, read_request
+import click
 
-
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser(
-        "plan",
-        help="show what run would do, and start nothing",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="the plan as JSON")
-    parser.set_defaults(run=run)
+from herringbone.cli.commands import JobCommand, json_option
+from herringbone.cli.request import EPILOG, JobFlags, job_flags, read_request
 
 
-def run(args: argparse.Namespace) -> int:
-    estimator, inputs = read_request(args)
-    plan = estimator.plan(inputs, args.job_name)
-    print(json.dumps(plan.to_dict()) if args.json else plan)
+@click.command(cls=JobCommand, epilog=EPILOG)
+@job_flags
+@json_option("the plan as JSON")
+@click.pass_obj
+def command(script_arguments: list[str], /, as_json: bool, **flags: Any) -> int:
+    request = JobFlags(script_arguments=script_arguments, **flags)
+    estimator, inputs = read_request(request)
+    plan = estimator.plan(inputs, request.job_name)
+    print(json.dumps(plan.to_dict()) if as_json else plan)
     return 0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
+from herringbone.cli.commands import Decorated
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
@@ -21,11 +23,14 @@ from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.hyperparameters import is_name
 
 EPILOG = """\
-the job:
-  a script        herringbone run train.py --instance-count 2 --processes-per-host 2 --input data -- --epochs 3
-  a job file      herringbone run job.yaml
+\b
+The job:
+  a script     herringbone run train.py --instance-count 2 --input data -- --epochs 3
+  a job file   herringbone run job.yaml
 
-  job.yaml holds the estimator's keyword arguments, and two more keys, framework and inputs:
+\b
+job.yaml holds the estimator's keyword arguments, and two more keys, framework
+and inputs:
       framework: pytorch              # or tensorflow, mxnet; without it, any script
       entry_point: train.py
       source_dir: src
@@ -34,12 +39,12 @@ the job:
       distribution: {mpi: {enabled: true, processes_per_host: 2}}
       hyperparameters: {epochs: 3}
       inputs: {training: data}        # a path, or a mapping of channels
-  Paths in it are relative to its folder. Flags override the file.
 
-hyperparameters:
-  Arguments after -- become the job's hyperparameters, and the script gets each of them as it was typed:
-  --epochs 3, --epochs=3 or -n 3. Each name has one value; names of one letter have one dash. A switch such as
-  --fast is refused, because a hyperparameter has a value: let the script take --fast true.
+Paths in it are relative to its folder. Flags override the file.
+
+Hyperparameters: arguments after -- become the job's hyperparameters, and the script gets each of them as it was typed:
+--epochs 3, --epochs=3 or -n 3. Each name has one value; names of one letter have one dash. A switch such as --fast is
+refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
@@ -48,44 +53,86 @@ _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _NAME = re.compile(r"--\w|-[^\W\d]")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that describe a job."""
-    add = parser.add_argument
-    add("job_or_script", metavar="job.yaml|script", help="a job file, or the script to run")
-    add("--framework", choices=sorted(_FRAMEWORKS), help="the framework of the estimator; without it, any script runs")
-    add("--source-dir", metavar="FOLDER", help="the folder of the code; the script's path is then relative to it")
-    add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)")
-    add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)")
-    add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI")
-    add("--distribution", metavar="JSON", help="the distribution dict, or the name of a JSON or YAML file with it")
-    add("--input", action="append", default=[], metavar="[CHANNEL=]PATH", help=f"data (channel: {DEFAULT_CHANNEL})")
-    add(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable for the script; NAME alone copies yours",
-    )
-    add("--option", "-o", action="append", default=[], metavar="NAME=VALUE", help="any other option, as -o max_run=60")
-    add("--job-name", metavar="NAME", help="the job's name (default: the script's name and the time)")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFlags:
+    """The arguments that describe a job, as they were typed; `script_arguments` are the words after `--`."""
+
+    job_or_script: str
+    framework: str | None = None
+    source_dir: str | None = None
+    instance_type: str | None = None
+    instance_count: int | None = None
+    processes_per_host: int | None = None
+    distribution: str | None = None
+    inputs: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    options: Sequence[str] = ()
+    job_name: str | None = None
+    script_arguments: Sequence[str] = ()
 
 
-def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
+def job_flags(command: Decorated) -> Decorated:
+    """Add the arguments that describe a job: a decorator, whose command makes `JobFlags` of them."""
+    add = click.option
+    for decorate in reversed(
+        (
+            click.argument("job_or_script", metavar="job.yaml|script", type=click.Path()),
+            add("--framework", type=click.Choice(sorted(_FRAMEWORKS)), help="the framework (default: any script runs)"),
+            add(
+                "--source-dir",
+                metavar="FOLDER",
+                type=click.Path(),
+                help="the folder of the code; the script's path is then relative to it",
+            ),
+            add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)"),
+            add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)"),
+            add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI"),
+            add("--distribution", metavar="JSON", help="the distribution dict, or the name of a file with it"),
+            add(
+                "--input",
+                "inputs",
+                multiple=True,
+                metavar="[CHANNEL=]PATH",
+                help=f"data (channel: {DEFAULT_CHANNEL})",
+            ),
+            add(
+                "--env",
+                "variables",
+                multiple=True,
+                metavar="NAME[=VALUE]",
+                help="a variable for the script; NAME alone copies yours",
+            ),
+            add(
+                "--option",
+                "-o",
+                "options",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="any other option, as -o max_run=60",
+            ),
+            add("--job-name", metavar="NAME", help="the job's name (default: the script's name and the time)"),
+        )
+    ):
+        command = decorate(command)
+    return command
+
+
+def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
     settings: dict[str, Any] = {}
-    path = Path(args.job_or_script)
+    path = Path(request.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
         settings = _read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
         # before the current folder changes.
-        flags = _flags(args, base=Path.cwd())
+        flags = _flags(request, base=Path.cwd())
         # Change the folder rather than each path: the estimator resolves many options against the current one.
         os.chdir(path.absolute().parent)
     else:
-        flags = _flags(args, base=Path())
+        flags = _flags(request, base=Path())
         if "entry_point" in flags:
-            raise OptionError(f"--option entry_point: the script is {args.job_or_script}; name one")
-        flags["entry_point"] = args.job_or_script
+            raise OptionError(f"--option entry_point: the script is {request.job_or_script}; name one")
+        flags["entry_point"] = request.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)
@@ -174,15 +221,15 @@ _HAS_FLAG = {
 }
 
 
-def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
+def _flags(request: JobFlags, *, base: Path) -> dict[str, Any]:
     """Return the flags as arguments of an estimator, with paths relative to `base` made absolute."""
     flags: dict[str, Any] = {
         "inputs": {},
         "environment": {},
-        "hyperparameters": parse_script_arguments(args.script_arguments),
-        "processes_per_host": args.processes_per_host,
+        "hyperparameters": parse_script_arguments(request.script_arguments),
+        "processes_per_host": request.processes_per_host,
     }
-    for option in args.option:
+    for option in request.options:
         name, equals, value = option.partition("=")
         if not equals:
             raise OptionError(f"--option {option}: write NAME=VALUE")
@@ -191,7 +238,7 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
             raise OptionError(f"--option {name}: {_HAS_FLAG.get(name, 'stands twice; write it once')}")
         # Text is taken as it was typed: `framework_version=2.10` is no number. Everything else is YAML or JSON.
         flags[name] = value if name in text_options() else read_document(value, f"--option {name}")
-    for channel_input in args.input:
+    for channel_input in request.inputs:
         channel, equals, path = channel_input.partition("=")
         # A path may have a "=" of its own, and no channel.
         if not equals or not is_channel_name(channel):
@@ -201,7 +248,7 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         if not path:
             raise InputError(f"--input {channel_input}: write [CHANNEL=]PATH")
         flags["inputs"][channel] = path if "://" in path else str(base / path)
-    for variable in args.env:
+    for variable in request.variables:
         name, equals, value = variable.partition("=")
         if not equals and name not in os.environ:
             raise OptionError(f"--env {name}: not set here; write {name}=VALUE")
@@ -210,16 +257,16 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         flags["environment"][name] = value if equals else os.environ[name]
     # A flag that was not used is None, and must not replace the value of the job file.
     for name in ("framework", "instance_type", "instance_count"):
-        if getattr(args, name) is not None:
+        if getattr(request, name) is not None:
             if name in flags:
                 raise OptionError(f"--option {name}: there is a flag for it as well; write one of the two")
-            flags[name] = getattr(args, name)
-    if args.source_dir is not None:
+            flags[name] = getattr(request, name)
+    if request.source_dir is not None:
         # An empty path would be the current folder.
-        flags["source_dir"] = str(base / args.source_dir) if args.source_dir else ""
-    if args.distribution is not None:
+        flags["source_dir"] = str(base / request.source_dir) if request.source_dir else ""
+    if request.distribution is not None:
         # A dict begins with a brace; anything else names a file.
-        text = args.distribution.strip()
+        text = request.distribution.strip()
         flags["distribution"] = _parse_mapping(text, "--distribution") if text[:1] == "{" else _read_mapping(Path(text))
     return flags
 

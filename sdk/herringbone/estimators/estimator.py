@@ -18,6 +18,7 @@ from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
+from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.texts import check_name, check_texts
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
@@ -45,11 +46,12 @@ class Estimator:
     >>> job.model_data                                       # doctest: +SKIP
     'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
 
-    `options` are SageMaker's flat keyword arguments; `herringbone.estimators.options.Options` lists them. The
-    constructor uses no network and reads no file, except modelparallel `parameters` given as a path. Raises
-    `OptionError`, `DistributionError` or `HyperparameterError`.
+    `options` are SageMaker's flat keyword arguments. `help(Estimator)` lists them, and editors complete them and show
+    the text of each (`herringbone.estimators.options_dict`). The constructor uses no network and reads no file, except
+    modelparallel `parameters` given as a path. Raises `OptionError`, `DistributionError` or `HyperparameterError`.
     """
 
+    __signature__ = ExplicitSignature()
     _framework: ClassVar[Framework | None] = None
 
     def __init__(

@@ -47,7 +47,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of an estimator, converted and checked. Editors read the same names in `OptionsDict`.
+    """The options of an estimator, converted and checked. `options_dict.py` has the text of each.
 
     >>> parse_options({"max_run": 3600}).max_run
     3600
@@ -62,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_wait: Positive | None = None
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
-    min_instance_count: Positive | None = None  # the fewest hosts with which a retry may run
+    min_instance_count: Positive | None = None
     log_policies: dict[
         str, LogAction
     ] = {}  # regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`
@@ -86,15 +86,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     # The script and its environment.
     dependencies: tuple[str, ...] = ()
-    include_secrets: tuple[str, ...] = ()  # files of the code that may travel although they look like secrets
+    include_secrets: tuple[str, ...] = ()
     git_config: GitConfig | None = None
     code_location: str | None = None
     container_log_level: int = 20
     container_entry_point: tuple[str, ...] | None = None
     container_arguments: tuple[str, ...] | None = None
-    shm_size: int | str | None = None  # size of /dev/shm in a container: bytes, or "512m", "2g"
-    slurm: SlurmSettings | None = None  # the request to a Slurm cluster, without its partition
-    bake_requirements: bool = False  # install requirements.txt once, into a derived image, not at every start
+    shm_size: int | str | None = None
+    slurm: SlurmSettings | None = None
+    bake_requirements: bool = False
     environment: dict[str, str] = {}
     framework_version: str | None = None
     py_version: str | None = None
@@ -114,7 +114,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     enable_network_isolation: bool = False
     training_repository_access_mode: RepositoryAccess | None = None
     training_repository_credentials_provider_arn: str | None = None
-    extra_request: dict[str, Any] | None = None  # members of the service's request, under their names there
+    extra_request: dict[str, Any] | None = None
 
 
 # Names of SDK v1, with the names that SDK v2 (2020) gave to the same options.

@@ -1,100 +1,201 @@
-"""Declare the keyword arguments of the estimators as the user writes them, for editors and type checkers.
+"""Declare and document the keyword arguments of the estimators as the user writes them, for editors and type checkers.
 
-`Options` declares the same names with the types that they are converted to; a test keeps both lists equal. Defaults,
-units and checks are in `herringbone.estimators.options`. No code imports this module at run time.
+`Options` declares the same names with the types that they are converted to; a test keeps both lists equal. Defaults
+and checks are in `herringbone.estimators.options`. `options_reference` reads this file for `help()` and for the page of
+options. Each class is a section of that page, and its first line is the section's title.
 
-The four classes exist because a type checker refuses a name that is both an argument of its own in a signature and a
-key of that signature's `**options`.
+The text below a name is its documentation. It may end in `Unit: U.` and in `Backends: A, B.`, which lists the backends
+that use the option: local_process, local (local_gpu, too), ssh, slurm and ml. All of them do where there is no list.
+
+The classes at the end exist because a type checker refuses a name that is both an argument of its own in a signature
+and a key of that signature's `**options`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from herringbone.code.git import GitConfig
 from herringbone.estimators.options import InputMode, InstanceGroup, LogAction, MetricDefinition, RepositoryAccess
 from herringbone.estimators.slurm import SlurmSettings
 
 
-class CommonOptions(TypedDict, total=False):
-    """The options that every estimator takes in `**options`."""
-
-    # The hosts, and how long they may run.
-    instance_groups: Sequence[InstanceGroup | Mapping[str, Any]] | None
-    max_run: int | None
-    max_wait: int | None
-    use_spot_instances: bool | None
-    max_retry_attempts: int | None
-    min_instance_count: int | None
-    log_policies: Mapping[str, LogAction] | None
-    keep_alive_period_in_seconds: int | None
-    volume_size: int | None
-    volume_kms_key: str | None
-    training_plan: str | None
-    instance_placement_config: Mapping[str, Any] | None
-    enable_infra_check: bool | None
-    enable_remote_debug: bool | None
-
-    # Input and output.
-    input_mode: InputMode | None
-    model_uri: str | None
-    model_channel_name: str | None
-    checkpoint_s3_uri: str | None
-    checkpoint_local_path: str | None
-    output_path: str | None
-    output_kms_key: str | None
-    disable_output_compression: bool | None
-
-    # The script and its environment.
-    dependencies: Sequence[str] | None
-    include_secrets: Sequence[str] | None
-    git_config: GitConfig | Mapping[str, Any] | None
-    code_location: str | None
-    container_log_level: int | None
-    container_entry_point: Sequence[str] | None
-    container_arguments: Sequence[str] | None
-    shm_size: int | str | None
-    slurm: SlurmSettings | Mapping[str, Any] | None
-    bake_requirements: bool | None
-    environment: Mapping[str, str] | None
-
-    # The job's name, and values read from its log.
-    base_job_name: str | None
-    tags: Sequence[Mapping[str, str]] | Mapping[str, str] | None
-    metric_definitions: Sequence[MetricDefinition | Mapping[str, str]] | None
-
-    # The account, the network and the registry.
-    role: str | None
-    sagemaker_session: Any
-    enable_session_tag_chaining: bool | None
-    subnets: Sequence[str] | None
-    security_group_ids: Sequence[str] | None
-    encrypt_inter_container_traffic: bool | None
-    enable_network_isolation: bool | None
-    training_repository_access_mode: RepositoryAccess | None
-    training_repository_credentials_provider_arn: str | None
-    extra_request: Mapping[str, Any] | None
-
-
-class OptionsDict(CommonOptions, total=False):
-    """`**options` of `Estimator`: all fields of `Options`."""
-
-    framework_version: str | None
-    py_version: str | None
-
-
-class ScriptOptions(CommonOptions, total=False):
-    """`**options` of `PyTorch` and `MXNet`."""
-
-    instance_type: str | None
-    instance_count: int | None
-
-
-class TensorFlowOptions(ScriptOptions, total=False):
-    """`**options` of `TensorFlow`."""
+class ScriptArguments(TypedDict, total=False):
+    """The script and its settings"""
 
     entry_point: str | os.PathLike[str] | None
+    """The script to run: a path inside `source_dir`, or a path of its own without `source_dir`."""
     source_dir: str | os.PathLike[str] | None
+    """The folder of the code, or a tar.gz of it. A requirements.txt in it is installed before the script starts."""
     hyperparameters: Mapping[str, Any] | None
+    """Settings of the script, which reads each as `--name value`."""
+
+
+class StrategyArguments(TypedDict, total=False):
+    """The image, and the strategy that spreads the training"""
+
+    image_uri: str | None
+    """The image of the job's containers. Backends: local, ssh, slurm, ml."""
+    distribution: Mapping[str, Any] | None
+    """The strategy that starts the ranks, as in `{"mpi": {"enabled": True, "processes_per_host": 2}}`."""
+
+
+class VersionArguments(TypedDict, total=False):
+    """Versions, which select an image of Herringbone's where `image_uri` names none"""
+
+    framework_version: str | None
+    """The framework's version in the image. Backends: local, ssh."""
+    py_version: str | None
+    """Accepted because AWS's SDK has it: each image has one version of Python. Backends: none."""
+
+
+class TensorFlowArguments(TypedDict, total=False):
+    """Of `TensorFlow` alone"""
+
+    model_dir: str | Literal[False] | None
+    """The script's hyperparameter `model_dir`: a path or an address. False leaves the hyperparameter out."""
+
+
+class HostArguments(TypedDict, total=False):
+    """The hosts"""
+
+    instance_type: str | None
+    """The backend and its hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*."""
+    instance_count: int | None
+    """The number of hosts. Unit: hosts."""
+
+
+class TimeOptions(TypedDict, total=False):
+    """The hosts in detail, and how long they may run"""
+
+    instance_groups: Sequence[InstanceGroup | Mapping[str, Any]] | None
+    """Groups of hosts with a role each, instead of `instance_type` and `instance_count`."""
+    max_run: int | str | None
+    """The longest time that the job may run: a number, or text such as "1h30m". Unit: seconds."""
+    max_wait: int | str | None
+    """The longest time for waiting and running together, with spot instances. Unit: seconds. Backends: ml."""
+    use_spot_instances: bool | None
+    """Train on spare instances, which cost less and may be taken away; needs `max_wait`. Backends: ml."""
+    max_retry_attempts: int | None
+    """How often a failed job starts again, from its checkpoints. Unit: restarts."""
+    min_instance_count: int | None
+    """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
+    log_policies: Mapping[str, LogAction] | None
+    """What a line of the log means for the next attempt, as in `{"NCCL error": "restart"}`. \
+Backends: local_process, local, ssh, slurm."""
+    keep_alive_period_in_seconds: int | str | None
+    """How long the instances stay for the next job. Unit: seconds. Backends: ml."""
+    volume_size: int | None
+    """The size of each instance's disk. Unit: GB. Backends: ml."""
+    volume_kms_key: str | None
+    """The KMS key that encrypts those disks. Backends: ml."""
+    training_plan: str | None
+    """The ARN of a training plan, which reserves the instances. Backends: ml."""
+    instance_placement_config: Mapping[str, Any] | None
+    """The placement of instances in UltraServers, as the service's request has it. Backends: ml."""
+    enable_infra_check: bool | None
+    """Let the service check the instances before the job. Backends: ml."""
+    enable_remote_debug: bool | None
+    """Allow a shell in the running containers. Backends: ml."""
+
+
+class DataOptions(TypedDict, total=False):
+    """Input and output"""
+
+    input_mode: InputMode | None
+    """How channels arrive: as files, or streamed (`Pipe` on ml only)."""
+    model_uri: str | None
+    """The address of a model to begin from, which becomes a channel."""
+    model_channel_name: str | None
+    """The name of that channel; needs `model_uri`."""
+    checkpoint_s3_uri: str | None
+    """The folder that keeps the job's checkpoints, for the next job, too: a path, or `s3://` on ml."""
+    checkpoint_local_path: str | None
+    """The script's folder of checkpoints, where that is not /opt/ml/checkpoints. Backends: ml."""
+    output_path: str | None
+    """The folder below which the packed model is put: a path, or `s3://` on ml. The default is the job's folder."""
+    output_kms_key: str | None
+    """The KMS key that encrypts the output. Backends: ml."""
+    disable_output_compression: bool | None
+    """Keep model and output as plain files, without packing them into a tar.gz."""
+
+
+class CodeOptions(TypedDict, total=False):
+    """The code and its environment"""
+
+    dependencies: Sequence[str] | None
+    """More files and folders, which are put next to the script."""
+    include_secrets: Sequence[str] | None
+    """Files of the code that look like secrets, and travel nevertheless."""
+    git_config: GitConfig | Mapping[str, Any] | None
+    """The repository, branch or commit from which the code is fetched."""
+    code_location: str | None
+    """The s3:// folder to which the code is uploaded. Backends: ml."""
+    container_log_level: int | None
+    """The level of the log, as in Python's `logging`."""
+    container_entry_point: Sequence[str] | None
+    """The program that containers run instead of the image's own, as words. Backends: local, ml."""
+    container_arguments: Sequence[str] | None
+    """The arguments of that program, as words. Backends: local, ml."""
+    shm_size: int | str | None
+    """The size of /dev/shm in a container: a number, or text such as "2g". Unit: bytes. Backends: local, ssh."""
+    slurm: SlurmSettings | Mapping[str, Any] | None
+    """The request to the cluster, such as `{"gres": "gpu:4"}`. Backends: slurm."""
+    bake_requirements: bool | None
+    """Install requirements.txt once, into an image, and not at each start. Backends: local."""
+    environment: Mapping[str, str] | None
+    """Variables of each rank's environment; secrets belong here."""
+
+
+class LogOptions(TypedDict, total=False):
+    """The job's name, and values read from its log"""
+
+    base_job_name: str | None
+    """The beginning of the job's name, before the time. The default is the script's name."""
+    tags: Sequence[Mapping[str, str]] | Mapping[str, str] | None
+    """Labels of the job: a dict, or a list of `{"Key": ..., "Value": ...}`."""
+    metric_definitions: Sequence[MetricDefinition | Mapping[str, str]] | None
+    """Values to find in the log, as in `[{"Name": "loss", "Regex": "loss=([0-9.]+)"}]`."""
+
+
+class AccountOptions(TypedDict, total=False):
+    """The account, the network and the registry"""
+
+    role: str | None
+    """The IAM role with which the job runs. Backends: ml."""
+    sagemaker_session: Any
+    """The boto3 session, or AWS's `sagemaker.Session`, that submits the job. Backends: ml."""
+    enable_session_tag_chaining: bool | None
+    """Pass the session's tags on to the job. Backends: ml."""
+    subnets: Sequence[str] | None
+    """The subnets of the job's network; needs `security_group_ids`. Backends: ml."""
+    security_group_ids: Sequence[str] | None
+    """The security groups of the job's network; needs `subnets`. Backends: ml."""
+    encrypt_inter_container_traffic: bool | None
+    """Encrypt what hosts send each other. Backends: ml."""
+    enable_network_isolation: bool | None
+    """Cut the script off from every network but the job's own. Backends: local, ml."""
+    training_repository_access_mode: RepositoryAccess | None
+    """How the image's registry is reached: `Platform`, or `Vpc` for a private one. Backends: ml."""
+    training_repository_credentials_provider_arn: str | None
+    """The function that gives the credentials of a private registry. Backends: ml."""
+    extra_request: Mapping[str, Any] | None
+    """Members of the service's request for which there is no option, under their names there. Backends: ml."""
+
+
+class CommonOptions(TimeOptions, DataOptions, CodeOptions, LogOptions, AccountOptions, total=False):
+    """The options that every estimator takes in `**options`."""
+
+
+class OptionsDict(CommonOptions, VersionArguments, total=False):
+    """`**options` of `Estimator`: all fields of `Options`."""
+
+
+class ScriptOptions(CommonOptions, HostArguments, total=False):
+    """`**options` of `PyTorch` and `MXNet`."""
+
+
+class TensorFlowOptions(CommonOptions, HostArguments, ScriptArguments, total=False):
+    """`**options` of `TensorFlow`."""

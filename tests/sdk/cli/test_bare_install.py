@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from herringbone.cli.__main__ import _VERBS, _parser
+from herringbone.cli.__main__ import _VERBS
 from herringbone.jobs.index import JobIndex, JobRecord
 
 # Runs commands in a Python that has no package of an extra; prints a list of [command, exit code, standard error].
@@ -65,7 +65,7 @@ COMMANDS = {
     "ls --json": (0, ""),
     "plan gone.py": (2, "gone.py: no such file"),
     "plan gone.yaml": (2, "gone.yaml: No such file"),
-    "plan t.py --framework gone": ("SystemExit: 2", "invalid choice"),
+    "plan t.py --framework gone": (2, "is not one of"),
     'plan t.py --framework tensorflow --distribution {"parameter_server":{"enabled":true}}': (2, "needs TensorFlow"),
     "plan t.py --framework mxnet": (2, "MXNet"),
     "plan t.py --instance-type gone": (2, "no backend for it"),
@@ -104,5 +104,4 @@ def test_each_verb_without_extras_and_with_an_unknown_name(home, script, tmp_pat
 
 
 def test_the_commands_have_every_verb():
-    verbs = _parser(_VERBS)._subparsers._group_actions[0].choices
-    assert {command.partition(" ")[0] for command in COMMANDS} == set(verbs)
+    assert {command.partition(" ")[0] for command in COMMANDS} == set(_VERBS)

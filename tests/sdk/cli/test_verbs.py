@@ -185,9 +185,9 @@ def test_debug_shows_the_traceback(herringbone, script, monkeypatch):
 
 
 def test_arguments_after_dashes_belong_to_run_and_plan(herringbone):
-    with pytest.raises(SystemExit) as caught:
-        main(["ls", "--", "--epochs", "3"])
-    assert caught.value.code == 2
+    code, _, err = herringbone("ls", "--", "--epochs", "3")
+    assert code == 2
+    assert err.startswith("Usage: herringbone ls [OPTIONS]\nherringbone: ls takes no arguments after --\n")
 
 
 def test_ls_without_jobs(herringbone, home):

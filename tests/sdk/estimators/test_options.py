@@ -1,19 +1,14 @@
 """SageMaker's keyword arguments: names, types, refusals and their messages."""
 
-import inspect
-
 import pytest
 
-from herringbone import Estimator, MXNet, PyTorch, TensorFlow
 from herringbone.estimators.options import (
-    ESTIMATOR_ARGUMENTS,
     InstanceGroup,
     MetricDefinition,
     Options,
     changed_options,
     parse_options,
 )
-from herringbone.estimators.options_dict import OptionsDict, ScriptOptions, TensorFlowOptions
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 # Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
@@ -36,17 +31,6 @@ log_policies
 def test_the_list_of_options_is_frozen():
     """A new option must be argued for, not slipped in."""
     assert sorted(Options.__struct_fields__) == sorted(NAMES.split())
-
-
-@pytest.mark.parametrize(
-    ("estimator", "options"),
-    [(Estimator, OptionsDict), (PyTorch, ScriptOptions), (MXNet, ScriptOptions), (TensorFlow, TensorFlowOptions)],
-)
-def test_editors_complete_every_option(estimator, options):
-    """Signature and `**options` together name every option and every argument, each once."""
-    signature = set(inspect.signature(estimator).parameters) - {"options", "model_dir"}
-    assert signature.isdisjoint(options.__optional_keys__)
-    assert signature | options.__optional_keys__ == {*Options.__struct_fields__, *ESTIMATOR_ARGUMENTS}
 
 
 def test_defaults_are_those_of_sagemaker():

@@ -1,0 +1,113 @@
+"""The shapes of commands that all verbs share: the group that loads verbs lazily, and `--json`.
+
+This module imports click alone, so that `herringbone --help` starts fast.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+# Wider lines are hard to read, however wide the terminal is.
+MAX_HELP_WIDTH = 120
+
+
+class LazyGroup(click.Group):
+    """A group of verbs, each of which is the `command` of a module of its own, imported when it is used.
+
+    >>> LazyGroup({"ls": "list the jobs"}, package="herringbone.cli", name="herringbone")
+    <LazyGroup herringbone>
+
+    `verbs` maps each verb to its line in the help, so that help imports no verb. The words after `--` are not parsed:
+    they are `ctx.obj`, and an error for all commands but a `JobCommand`.
+    """
+
+    def __init__(self, verbs: Mapping[str, str], *, package: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._verbs = verbs
+        self._package = package
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        if "--" in args:
+            cut = args.index("--")
+            args, words = args[:cut], args[cut + 1 :]
+        ctx.obj = words
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._verbs:
+            return None
+        command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
+        line = self._verbs[cmd_name]
+        command.help = command.help or f"{line[:1].upper()}{line[1:]}."
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            # click looks for near names among loaded commands, of which there are none here.
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=self._verbs, ctx=ctx) from None
+        if ctx.obj and command is not None and not isinstance(command, JobCommand) and not ctx.resilient_parsing:
+            raise click.UsageError(f"{name} takes no arguments after --", click.Context(command, ctx, name))
+        return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._verbs.items()))
+
+
+class JobCommand(click.Command):
+    """A verb that describes a job: its words after `--` are hyperparameters, which `@click.pass_obj` hands over.
+
+    >>> JobCommand("run", callback=print)
+    <JobCommand run>
+    """
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- HYPERPARAMETERS]"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(_forgotten_dashes(ctx, words, error), ctx) from None
+
+
+def _forgotten_dashes(ctx: click.Context, words: list[str], error: click.NoSuchOption) -> str:
+    """Return the message for an option that the verb does not have: most often, it is one of the script's."""
+    # Any word resembles one of our options a little: only a misspelt one is worth a question.
+    near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.8)
+    if near:
+        return f"{error.message} Did you mean {near[0]}?"
+    place = next((at for at, word in enumerate(words) if word.startswith(error.option_name)), len(words))
+    command = f"{ctx.command_path} {shlex.join(words[:place])} -- {shlex.join(words[place:])}"
+    return f"{error.message} What the script takes comes after `--`: {command}"
+
+
+def mistake(error: click.UsageError) -> str:
+    """Return the text for a mistake in the call: the usage of the verb, and one line that says what is wrong."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()
+    text = f"herringbone: {error.format_message()}"
+    if error.ctx is None:
+        return text
+    return f"{error.ctx.get_usage()}\n{text}\nTry '{error.ctx.command_path} --help' for help."
+
+
+def json_option(text: str) -> Callable[[Decorated], Decorated]:
+    """Return the decorator that adds `--json`; the command gets `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
