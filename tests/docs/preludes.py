@@ -34,7 +34,7 @@ _write("timeline.json", [event._replace(step=5) for rank in _events for event in
 """,
     "docs/understand/sums.md": """
 from herringbone_parallel.core.sums.links import fit, host_link
-from herringbone_parallel.core.sums.prediction import busiest_share
+from herringbone_parallel.core.sums.shards import busiest_share
 
 points = [(4096, 0.001), (32768, 0.002), (262144, 0.01)]
 gradient_bytes, forward_s, backward_s = 25_000_000, 0.1, 0.2

@@ -17,7 +17,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*/*.md"))
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("examples/*/*.md"),
+    )
     if path.parent.name != "decisions"
 )
 SNIPPETS = ("python", "console", "bash", "yaml", "json", "dockerfile")
