@@ -29,7 +29,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_importing_loads_nothing_heavy():
     loaded = run("import sys, herringbone; print(' '.join(sorted(sys.modules)))").split()
-    assert not {"msgspec", "yaml", "sqlite3", "boto3", "docker", "numpy", "torch"} & set(loaded)
+    assert not {"msgspec", "yaml", "sqlite3", "boto3", "docker", "numpy", "torch", "click", "rich"} & set(loaded)
 
 
 def test_an_estimator_loads_no_framework_and_no_cloud():
@@ -37,13 +37,13 @@ def test_an_estimator_loads_no_framework_and_no_cloud():
         "import sys; from herringbone import PyTorch; PyTorch('t.py', instance_type='local_process');"
         "print(' '.join(sorted(sys.modules)))"
     ).split()
-    assert not {"boto3", "botocore", "docker", "numpy", "torch", "yaml"} & set(loaded)
+    assert not {"boto3", "botocore", "docker", "numpy", "torch", "yaml", "click", "rich"} & set(loaded)
 
 
 def test_the_controller_starts_lean():
     """The user waits for it: typing, dataclasses, pathlib and sqlite take 30 of the 250 ms to the first line."""
     loaded = run("import sys, herringbone.controller.__main__; print(' '.join(sorted(sys.modules)))").split()
-    assert not {"msgspec", "sqlite3", "dataclasses", "pathlib", "subprocess", "tarfile", "typing"} & set(loaded)
+    assert not {"msgspec", "sqlite3", "dataclasses", "pathlib", "subprocess", "tarfile", "typing", "rich"} & set(loaded)
 
 
 def test_windows_is_refused_politely():

@@ -115,6 +115,10 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, tr
     assert other.wait().status == "Stopped"
     assert job.wait().status == "Stopped"
     assert [line.text for line in other.logs()] == [line.text for line in job.logs()]
+    folders = [machines.work(name) / "jobs" / job.name for name in machines.names]
+    assert sum(folder.exists() for folder in folders) == 3
+    assert job.remove().elsewhere == ""
+    assert [folder for folder in folders if folder.exists()] == []
 
 
 def test_a_job_runs_on_without_its_client(submit, machines, home, transport):

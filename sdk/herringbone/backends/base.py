@@ -84,6 +84,12 @@ class Backend(Protocol):
     def bill(self, name: str) -> str | None:
         """Return the cost of a job that is over, in words; None when nobody is billed."""
 
+    def forget(self, record: JobRecord) -> str:
+        """Remove what a job that is over has left on other machines; return what stays there, and its remedy, or "".
+
+        Nothing on this machine changes.
+        """
+
     def repack(self, name: str, say: Callable[[str], None]) -> Path:
         """Pack the model of a job that is over and has no archive; `say` gets messages about files.
 

@@ -50,6 +50,9 @@ class OwnHostsBackend(ABC):
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
         return None
 
+    def forget(self, record: JobRecord) -> str:  # noqa: ARG002 - everything of the job is in its folder
+        return ""
+
     def repack(self, name: str, say: Callable[[str], None]) -> Path:
         # Imported here: only this verb needs it.
         from herringbone.backends.repack import repack

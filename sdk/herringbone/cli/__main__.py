@@ -7,7 +7,8 @@ To add a verb:
     2. Add the verb and its line of help to `_VERBS` below. A command without a docstring gets this line as its help.
     3. Import inside of the function what other verbs need not load, and draw tables with `cli/tables.py`.
 
-A verb that takes a job's NAME uses `cli/names.py`, and one that describes a job uses `request.job_flags`.
+A verb that takes a job's NAME uses `names.job_name`; one that takes several uses the type `names.JobName`; one that
+describes a job uses `request.job_flags`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import shell_complete
 
-from herringbone.cli.commands import MAX_HELP_WIDTH, LazyGroup, mistake
+from herringbone.cli.commands import COMPLETION_VARIABLE, MAX_HELP_WIDTH, LazyGroup, mistake, version_option
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 from herringbone_contract.masking import printable
@@ -29,15 +31,19 @@ _VERBS = {
     "plan": "show what run would do, and start nothing",
     "ls": "list the jobs",
     "logs": "show a job's log",
+    "metrics": "show the metrics of a job, or of several side by side",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "unpack a job's model into a new folder",
+    "rm": "remove jobs that are over, and free their space",
     "repack": "pack the model of a job that is over and has no archive",
     "clean": "remove containers and networks of jobs whose controller was killed",
     "convert": "rewrite a script that uses AWS's SDK v2",
     "partition": "show how a model was split",
     "images": "build, list, test, push and remove the images that run jobs",
     "hosts": "check the machines of an inventory, find the jobs on them, or clean up after them",
+    "completion": "print the script with which a shell completes verbs, flags and the names of jobs",
+    "help": "show the help of a verb",
 }
 _EPILOG = """\
 \b
@@ -61,6 +67,7 @@ GROUP = LazyGroup(
     name="herringbone",
     help="Train on any hosts: run a job, follow it, stop it.",
     epilog=_EPILOG,
+    params=[version_option()],
     context_settings={"max_content_width": MAX_HELP_WIDTH, "help_option_names": ["-h", "--help"]},
 )
 
@@ -95,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        return shell_complete(GROUP, {}, "herringbone", COMPLETION_VARIABLE, instruction)
     # Not `GROUP.main`, which turns Ctrl-C and closed pipes into ends of its own.
     try:
         with GROUP.make_context("herringbone", arguments or ["--help"]) as ctx:

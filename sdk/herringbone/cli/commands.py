@@ -16,6 +16,8 @@ import click
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 # Wider lines are hard to read, however wide the terminal is.
 MAX_HELP_WIDTH = 120
+# The variable by which a shell asks for completions.
+COMPLETION_VARIABLE = "_HERRINGBONE_COMPLETE"
 
 
 class LazyGroup(click.Group):
@@ -106,6 +108,26 @@ def mistake(error: click.UsageError) -> str:
     if error.ctx is None:
         return text
     return f"{error.ctx.get_usage()}\n{text}\nTry '{error.ctx.command_path} --help' for help."
+
+
+def version_option() -> click.Option:
+    """Return the option `--version`, which shows the version of the installed package and ends the program."""
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # noqa: ARG001 - the signature is click's
+        if not value or ctx.resilient_parsing:
+            return
+        # Imported here, because it takes longer than the whole help.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"herringbone {version('herringbone')}")
+        except PackageNotFoundError:
+            print("herringbone, not installed: run from its source")
+        ctx.exit()
+
+    return click.Option(
+        ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version and exit."
+    )
 
 
 def json_option(text: str) -> Callable[[Decorated], Decorated]:

@@ -1,28 +1,60 @@
-"""The NAME of a job on the command line."""
+"""The NAME of a job on the command line: whole, its beginning, or `-` for the newest job."""
 
 from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
+from herringbone_contract.errors import HerringboneError
 
 
 class JobName(click.ParamType[str, str]):
-    """The name of a job; the shell completes it from the index of jobs."""
+    """The type of an argument that is a job: the command gets the whole name, and the shell completes it.
+
+    >>> click.argument("names", nargs=-1, type=JobName())            # doctest: +SKIP
+
+    Only names in this machine's index are completed; other words stay as they are, and a service is asked about them.
+    """
 
     name = "name"
 
-    # The signature is click's.
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        # Imported here, so that help starts without sqlite.
-        from herringbone.jobs.home import find_home
-        from herringbone.jobs.index import JobIndex
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        from herringbone.jobs.names import find_name
 
-        names = [record.name for record in JobIndex(find_home().index).summaries()]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return find_name(value, _known_names())
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        # An error would be shown in the middle of the line that the user types.
+        with contextlib.suppress(HerringboneError):
+            return [CompletionItem(name) for name in _known_names() if name.startswith(incomplete)]
+        return []
 
 
 def job_name(command: Decorated) -> Decorated:
-    """Add the argument NAME, a job: a decorator, whose command gets `name`."""
-    return click.argument("name", type=JobName())(command)
+    """Add the argument NAME and the flag `--last`: a decorator, whose command gets the whole name as `name`."""
+
+    @functools.wraps(command)
+    def with_name(*args: Any, name: str | None, last: bool, **rest: Any) -> Any:
+        if last == (name is not None):
+            what = "NAME and --last are two jobs" if last else "Missing argument 'NAME'"
+            raise click.UsageError(f"{what}: write the job's name, its beginning, or --last for the newest job.")
+        return command(*args, name=JobName().convert("-", None, None) if last else name, **rest)
+
+    # The last decorator's parameter is the first in the usage.
+    with_last = click.option("--last", is_flag=True, help="the newest job, instead of NAME; also as the NAME -")(
+        with_name
+    )
+    return click.argument("name", required=False, metavar="NAME", type=JobName())(with_last)  # type: ignore[return-value]
+
+
+def _known_names() -> list[str]:
+    # Imported here, so that help starts without sqlite.
+    from herringbone.jobs.home import find_home
+    from herringbone.jobs.index import JobIndex
+
+    return JobIndex(find_home().index).names()

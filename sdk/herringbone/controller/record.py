@@ -84,7 +84,8 @@ class IndexRecord:
                 return
             time.sleep(_PAUSE_SECONDS)
         self._end.remove()
-        if self._row is not None and not self._known():
+        # In this order: `remove` takes the row and the folder away in one step, after which neither exists.
+        if self._row is not None and not self._known() and self._folder.is_dir():
             self._index.add(replace(self._row, **columns))
 
     def requested_grace(self) -> float | None:

@@ -20,7 +20,7 @@ from herringbone.jobs.console import Console
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
@@ -28,6 +28,7 @@ from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
 
 
@@ -97,6 +98,12 @@ class TrainingJob:
         return _address(self._record().model)
 
     @property
+    def hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters as SageMaker stores them, encoded as text; those that look like secrets are masked."""
+        hyperparameters: dict[str, str] = self._record().plan_dict.get("hyperparameters", {})
+        return hyperparameters
+
+    @property
     def started(self) -> datetime | None:
         return _utc(self._record().started)
 
@@ -133,10 +140,16 @@ class TrainingJob:
         import msgspec
 
         from herringbone.estimators.options import MetricDefinition
+        from herringbone.jobs.metrics import metrics_in_files
 
+        record = self._record()
         # Of the stored plan only this member is needed, which a plan of another release has as well.
-        stored = self._record().plan_dict.get("options", {}).get("metric_definitions", ())
-        return find_metrics(self.logs(), msgspec.convert(stored, tuple[MetricDefinition, ...]))
+        stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
+        definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
+        with closing(self._backend.logs(self.name)) as source:
+            if isinstance(source, FileLogs):
+                return metrics_in_files(source.paths, definitions, over=record.done)
+        return find_metrics(self.logs(), definitions)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -170,6 +183,21 @@ class TrainingJob:
         runs, has its archive, or left no model.
         """
         return self._backend.repack(self.name, say)
+
+    def remove(self, *, keep_model: bool = False) -> Removal:
+        """Remove a job that is over: its row, its folder, and its files on the machines of `ssh:`.
+
+        >>> job.remove().size                                        # doctest: +SKIP
+        12345678
+
+        With `keep_model`, the row and the packed model of a job that has one stay, so `describe` and `download` still
+        work. Files in folders of yours (`output_path`, `checkpoint_s3_uri`) and in AWS always stay. Raises `InputError`
+        for a job that runs, and with `keep_model` for one whose model is not packed. For several jobs, see
+        `herringbone.jobs.removal.remove_jobs`.
+        """
+        from herringbone.jobs.removal import remove_job
+
+        return remove_job(self.name, self._backend, keep_model=keep_model)
 
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.

@@ -103,10 +103,11 @@ class HostLog:
 
 
 class FileLogs:
-    """The log files of all hosts of one job, as a `LogSource`."""
+    """The log files of all hosts of one job, as a `LogSource`; `paths` are all of the log that there is."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._hosts = [HostLog(path) for path in files]
+        self.paths = tuple(files)
+        self._hosts = [HostLog(path) for path in self.paths]
 
     def read(self) -> list[LogLine]:
         return _merged([host.read() for host in self._hosts])

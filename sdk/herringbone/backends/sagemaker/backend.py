@@ -121,6 +121,11 @@ class SageMakerBackend:
     def bill(self, name: str) -> str | None:
         return self._submitted.bill(name)
 
+    def forget(self, record: JobRecord) -> str:
+        if record.service is None or record.started is None:
+            return ""
+        return "SageMaker keeps its training jobs: the description, the log and the objects in S3 stay in the account"
+
     def repack(self, name: str, say: Callable[[str], None]) -> Path:  # noqa: ARG002
         raise UnsupportedError(f"job {name}: SageMaker packs the models of its jobs itself")
 

@@ -22,7 +22,13 @@ from herringbone.backends.ssh.logs import RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
-from herringbone.backends.ssh.running_jobs import CurrentAttempt, current_attempt, find_jobs, split_attempt
+from herringbone.backends.ssh.running_jobs import (
+    CurrentAttempt,
+    attempt_name,
+    current_attempt,
+    find_jobs,
+    split_attempt,
+)
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Transport
 from herringbone.jobs.home import Home, find_home
@@ -156,6 +162,30 @@ class SshBackend(OwnHostsBackend):
             return
         self._ask_all(record, {"ask": "kill"})
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
+
+    def forget(self, record: JobRecord) -> str:
+        if record.service is None:
+            return ""
+        attempt = current_attempt(record)
+        names = [attempt_name(record.name, number) for number in range(1, split_attempt(attempt.name)[1] + 1)]
+
+        def ask(machine: Machine) -> str:
+            try:
+                with self._transport.connect(machine) as connection:
+                    for name in names:
+                        connection.ask({"ask": "forget", "job": name, "if_over": True})
+            except HostError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            errors = list(filter(None, pool.map(ask, attempt.machines.values())))
+        # Machines of earlier attempts are known by name only.
+        earlier = {name for failed in attempt.failed for name in failed.machines.values()}
+        earlier -= set(attempt.machine_names.values())
+        errors += [f"{name}: a machine of an earlier attempt" for name in sorted(earlier)]
+        remedy = "its files there stay until `herringbone hosts clean INVENTORY --older-than AGE`"
+        return f"{'; '.join(errors)}: {remedy}" if errors else ""
 
     def find_jobs(self, inventory: Path) -> list[str]:
         """Return the names of all jobs on the machines of an inventory, whoever submitted them, the newest first.

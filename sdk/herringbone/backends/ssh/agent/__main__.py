@@ -32,7 +32,7 @@ from herringbone.backends.ssh.agent.subscriptions import Subscriptions
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.processes import identity
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.backends.detached import DetachedBackend
@@ -218,12 +218,24 @@ class Agent:
         return {}
 
     def _forget(self, message: Message, _: bytes) -> Message:
-        """Kill a job and remove everything of it, so that its name is free again."""
-        import shutil
+        """Kill a job and remove everything of it, so that its name is free again; with `if_over`, kill nothing."""
+        from herringbone.jobs.disk import remove
 
-        self._backend_of(message["job"]).kill(message["job"])
-        JobIndex(self._home.index).remove(message["job"])
-        shutil.rmtree(self._home.job(message["job"]).path, ignore_errors=True)
+        name, if_over = message["job"], message.get("if_over", False)
+        try:
+            backend = self._backend_of(name)
+        except JobNotFoundError:
+            if if_over:
+                return {}
+            raise
+        # A job of that name that runs may be another one, submitted from elsewhere.
+        if if_over and not backend.describe(name).done:
+            return {}
+        backend.kill(name)
+        JobIndex(self._home.index).remove(name)
+        # The next clean-up tries again.
+        with contextlib.suppress(OSError):
+            remove(self._home.job(name).path)
         return {}
 
     def _clean(self, message: Message, _: bytes) -> Message:

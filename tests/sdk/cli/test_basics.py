@@ -1,0 +1,155 @@
+"""Help, version, completion, mistakes in the call, and short names of jobs."""
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from herringbone.cli.__main__ import _VERBS, GROUP, main
+from herringbone.jobs.index import JobIndex, JobRecord
+
+
+@pytest.fixture
+def herringbone(capsys):
+    """Runs a command; returns its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def jobs(home):
+    """Three finished jobs, the newest last."""
+    home.make()
+    plan = json.dumps({"hosts": [], "channels": [], "hyperparameters": {}})
+    for created, name in enumerate(["digits-1", "digits-2", "train-3"]):
+        row = JobRecord(name=name, backend="local_process", plan=plan, created=float(created), status="Completed")
+        JobIndex(home.index).add(row)
+
+
+def commands(command=GROUP, path=()):
+    """Yield every command with its words."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from commands(command.get_command(context, name), (*path, name))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
+def test_every_command_has_help(herringbone, path):
+    code, out, err = herringbone(*path, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(('herringbone', *path))}")
+    assert herringbone("help", *path) == (code, out, err)
+
+
+def test_every_command_that_shows_something_takes_json():
+    without = {" ".join(path) for path, command in commands() if "as_json" not in {p.name for p in command.params}}
+    assert without == {"", "help", "completion", "images", "hosts", "partition"}
+
+
+def test_herringbone_alone_shows_its_help(herringbone):
+    code, out, err = herringbone()
+    assert (code, out, err) == herringbone("--help")
+    assert (code, err) == (0, "")
+    assert [verb for verb in _VERBS if f"\n  {verb} " not in out] == []
+
+
+def test_the_version(herringbone):
+    code, out, _ = herringbone("--version")
+    assert code == 0
+    assert out.startswith("herringbone 0.")
+    module = [sys.executable, "-m", "herringbone", "--version"]
+    assert subprocess.run(module, capture_output=True, text=True, check=True).stdout == out
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "message"),
+    [
+        (["stpo"], "herringbone [", "No such command 'stpo'. Did you mean 'stop'?"),
+        (["images", "biuld"], "herringbone images [", "No such command 'biuld'. Did you mean 'build'?"),
+        (["help", "lgos"], "herringbone [", "No such command 'lgos'."),
+        (["help", "ls", "x"], "herringbone ls [", "herringbone ls has no verbs of its own."),
+        (["logs"], "herringbone logs [", "Missing argument 'NAME': write the job's name, its beginning, or --last"),
+        (["logs", "a", "--last"], "herringbone logs [", "NAME and --last are two jobs"),
+        (["logs", "a", "b"], "herringbone logs [", "Got unexpected extra argument (b)"),
+        (["logs", "a", "--rank", "x"], "herringbone logs [", "Invalid value for '--rank': 'x' is not a valid integer"),
+        (["ls", "--jso"], "herringbone ls [", "No such option '--jso'. Did you mean '--json'?"),
+        (["ls", "--", "--epochs", "3"], "herringbone ls [", "ls takes no arguments after --"),
+        (["run"], "herringbone run [", "Missing argument 'job.yaml|script'."),
+        (["run", "t.py", "--instance-cuont", "2"], "herringbone run [", "Did you mean --instance-count?"),
+        (
+            ["run", "t.py", "--env", "A=b c", "--epochs=3", "-n", "2"],
+            "herringbone run [",
+            "No such option '--epochs'. What the script takes comes after `--`: "
+            "herringbone run t.py --env 'A=b c' -- --epochs=3 -n 2",
+        ),
+        (["plan", "t.py", "-n", "3"], "herringbone plan [", "`--`: herringbone plan t.py -- -n 3"),
+    ],
+)
+def test_a_mistake_shows_the_usage_of_the_verb(herringbone, jobs, words, usage, message):
+    code, out, err = herringbone(*words)
+    assert (code, out) == (2, "")
+    first, *_, line, last = err.splitlines()
+    assert first.startswith(f"Usage: {usage}")
+    assert line.startswith("herringbone: ")
+    assert message in line
+    assert last.startswith("Try 'herringbone ")
+
+
+def test_a_group_without_an_action_shows_its_help_as_a_mistake(herringbone):
+    code, out, err = herringbone("images")
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: herringbone images")
+
+
+@pytest.mark.parametrize("word", ["t", "train-3", "-"])
+def test_a_job_has_a_short_name(herringbone, jobs, word):
+    assert json.loads(herringbone("describe", word, "--json")[1])["TrainingJobName"] == "train-3"
+
+
+def test_the_newest_job_has_a_flag(herringbone, jobs):
+    assert json.loads(herringbone("describe", "--last", "--json")[1])["TrainingJobName"] == "train-3"
+
+
+def test_a_short_name_of_two_jobs_is_refused(herringbone, jobs):
+    code, out, err = herringbone("stop", "dig")
+    assert (code, out) == (2, "")
+    assert err == ("herringbone: 2 jobs have names that begin with 'dig': digits-2, digits-1; write more of the name\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script(herringbone, shell):
+    code, out, _ = herringbone("completion", shell)
+    assert code == 0
+    assert f"_HERRINGBONE_COMPLETE={shell}_complete" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "completions"),
+    [
+        ("herringbone lo", ["logs"]),
+        ("herringbone logs di", ["digits-2", "digits-1"]),
+        ("herringbone images pu", ["push"]),
+        ("herringbone run --framework py", ["pytorch"]),
+        ("herringbone describe x", []),
+    ],
+)
+def test_the_shell_completes_verbs_flags_and_jobs(herringbone, jobs, monkeypatch, typed, completions):
+    monkeypatch.setenv("_HERRINGBONE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    assert [line.partition(",")[2] for line in herringbone()[1].split()] == completions
+
+
+def test_help_loads_no_verb_and_no_library_for_tables():
+    code = "import sys; from herringbone.cli.__main__ import main; main(['--help']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.run"} & set(loaded)
