@@ -92,7 +92,7 @@ def commands():
         if name.endswith(".md"):
             for block in blocks(name):
                 for line in block.splitlines():
-                    for part in re.split(r"&&|\|", line):
+                    for part in re.split(r"&&|\||>+", line):
                         if match := COMMAND.match(part.strip()):
                             yield pytest.param(shlex.split(match[1], comments=True), id=f"{name}: {match[1]}")
 
