@@ -100,6 +100,7 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_the_commands_of_the_pages_exist(words, home):  # an empty home: names of this machine's jobs would count
     command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
+    rest = ["NAME" if word == "-" else word for word in rest]  # an empty home has no newest job
     while isinstance(command, click.Group):
         command = command.get_command(click.Context(command), rest.pop(0))
     command.make_context("herringbone", rest)
