@@ -54,4 +54,5 @@ def _report(job: TrainingJob, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print(json.dumps(job.describe()), flush=True)
     elif not quiet and job.status in (COMPLETED, STOPPED):
-        print(f"job {job.name}: {job.status} after {job.duration or 0:.1f} s, model: {job.model_data}")
+        model = f"model: {job.model_data}" if job.model_data else "its script saved no model in SM_MODEL_DIR"
+        print(f"job {job.name}: {job.status} after {job.duration or 0:.1f} s, {model}")

@@ -13,6 +13,7 @@ import pytest
 
 from herringbone import (
     Estimator,
+    InputError,
     JobFailedError,
     JobNameError,
     LaunchError,
@@ -145,7 +146,9 @@ def test_stop_gives_the_script_its_time(script, backend):
     job.wait(timeout=10)
     assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
     assert texts(job) == ["ready", "saving"]
-    assert job.model_data is not None
+    assert job.model_data is None
+    with pytest.raises(InputError, match="is Stopped, and its script saved no model in SM_MODEL_DIR"):
+        job.download_model("model")
     job.stop()  # the job is over: nothing happens
 
 
@@ -360,7 +363,7 @@ def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monk
 
 def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
     script("print('x')", name="data/x")
-    script("")
+    script("import os; open(os.environ['SM_MODEL_DIR'] + '/w', 'w')")
     job = submit(backend, "data", job_name="a", tags=[{"Key": "a", "Value": "b"}], hyperparameters={"epochs": 3}).wait()
     described = job.describe()
     assert described["TrainingJobName"] == "a"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
-from herringbone.controller.artifacts import HostFolder, pack
+from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.verdict import Verdict
 from herringbone.jobs.index import FAILED, UPLOADING, JobIndex, JobRecord
@@ -34,7 +34,6 @@ from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.masking import printable
-from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -156,16 +155,10 @@ class Completion:
     def _pack(self, *, with_model: bool) -> Path | None:
         output = output_folder(self._plan, self._folder)
         compress = not self._plan.options.disable_output_compression
-        suffix = ".tar.gz" if compress else ""
-        bases = {host: self._folder.host(host) for host in self._monitor.hosts}
-        data = [HostFolder(host, base, str(INSIDE.output_data)) for host, base in bases.items()]
-        if not all(folder.is_empty for folder in data):
-            pack(data, output / f"output{suffix}", compress=compress, say=self._say)
+        bases = [(host, self._folder.host(host)) for host in self._monitor.hosts]
+        pack_output(bases, output, compress=compress, say=self._say)
         # The output of a failed job may say why it failed; its model is not complete.
-        if not with_model:
-            return None
-        models = [HostFolder(host, base, str(INSIDE.model)) for host, base in bases.items()]
-        return pack(models, output / f"model{suffix}", compress=compress, say=self._say)
+        return pack_model(bases, output, compress=compress, say=self._say) if with_model else None
 
     def _say(self, text: str) -> None:
         """Write a line into the first host's log."""
