@@ -92,6 +92,8 @@ def commands():
         if name.endswith(".md"):
             for block in blocks(name):
                 for line in block.splitlines():
+                    if "[OPTIONS]" in line:  # the usage of a verb, and no command
+                        continue
                     for part in re.split(r"&&|\||>+", line):
                         if match := COMMAND.match(part.strip()):
                             yield pytest.param(shlex.split(match[1], comments=True), id=f"{name}: {match[1]}")
