@@ -191,6 +191,13 @@ class JobIndex:
         with self._open() as database:
             return [name for (name,) in database.execute("SELECT name FROM jobs ORDER BY created DESC, name")]
 
+    def failures(self) -> dict[str, str]:
+        """Return the failure, as JSON, of each job that has one."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            return {}
+        with self._open() as database:
+            return dict(database.execute("SELECT name, failure FROM jobs WHERE failure IS NOT NULL").fetchall())
+
     def running(self) -> list[JobRecord]:
         """Return the jobs that are not over, the newest first."""
         return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")
