@@ -1,7 +1,7 @@
 """The names that fragments of a training script take for granted, page by page.
 
-`HERE` runs in the process of the tests. `RANK` runs in a rank of one job, in which the parallel libraries work. All fragments of a
-page share the names, in the order of the page.
+`HERE` runs in the process of the tests. `RANK` runs in a rank of one job, in which the parallel libraries work. All
+fragments of a page share the names, in the order of the page.
 """
 
 HERE = {
@@ -29,7 +29,8 @@ args, loss = types.SimpleNamespace(epochs=1), types.SimpleNamespace(item=lambda:
 from herringbone_parallel.core.pipeline import simulate as _simulate
 from herringbone_parallel.core.pipeline.trace import write_trace as _write
 
-_events = _simulate.simulate([[_simulate.Segment(0, forward_s=0.05, backward_s=0.1)]] * 2).events
+_stages = [[_simulate.Segment(0, forward_s=0.05, backward_s=0.1)]] * 2
+_events = _simulate.simulate(_stages, pipeline="interleaved", active=2).events
 _write("timeline.json", [event._replace(step=5) for rank in _events for event in rank])
 """,
     "docs/understand/sums.md": """
@@ -81,5 +82,5 @@ model = torch.nn.Linear(4, 2)
 """,
 }
 
-# Sentences of a fragment by which it belongs into a rank.
-IN_A_RANK = ("smp.", "import smdistributed", "Settings.from_environment")
+# Words of a fragment by which it belongs into a rank.
+RANK_WORDS = ("smp.", "import smdistributed", "Settings.from_environment")

@@ -5,10 +5,11 @@
     $ pip install .
     ```
 
-A block whose first line is `# src/train.py` is the file of that name. In a `console` block, a line with `$ ` is a command and
-every other line is output. Blocks of `text` and `pycon` are output, and no snippets.
+A block whose first line is `# src/train.py` is the file of that name. In a `console` block, a line with `$ ` is a
+command and every other line is output. Blocks of `text` and `pycon` are output, and no snippets.
 """
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -18,8 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path
     for path in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
         *(ROOT / "docs").rglob("*.md"),
         *ROOT.glob("examples/*/*.md"),
     )
@@ -108,5 +108,5 @@ def commands(snippet: Snippet) -> list[list[list[str]]]:
                 else:
                     parts[-1].append(word)
             # Where the output goes is no argument.
-            found.append([part[: part.index(">")] if ">" in part else part for part in parts])
+            found.append([list(itertools.takewhile(lambda word: not word.startswith(">"), part)) for part in parts])
     return found

@@ -1,18 +1,24 @@
 """Every snippet of every page runs as it stands on the page.
 
-A page says before a block why it cannot run: `<!-- not run: it installs packages -->`. Jobs on machines, clusters, containers and
-SageMaker are planned up to their request; so are those of frameworks with a Python of their own. `pytest tests/docs` prints the counts.
+A page says before a block why the block cannot run: `<!-- not run: it installs packages -->`. Jobs on machines, on
+clusters, in containers and on SageMaker are planned up to their request; so are those of frameworks that need a Python
+of their own. `pytest -s tests/docs` prints the counts.
 """
 
+import json
 from collections import Counter
 
 import pytest
+from tests.docs.preludes import RANK
 from tests.docs.snippets import OUTPUT, PAGES, ROOT, SNIPPETS, indented_blocks, read_page
-from tests.docs.workspace import EARLIER, NAMES, Workspace
+from tests.docs.workspace import EARLIER, IN_A_RANK, NAMES, Workspace
 
+from herringbone import PyTorch
 from herringbone.cli.__main__ import main
 
 BLOCKS = {path.relative_to(ROOT).as_posix(): read_page(path) for path in PAGES}
+TOTAL = sum(block.language in SNIPPETS for blocks in BLOCKS.values() for block in blocks)
+WALKTHROUGH = "docs/start/your-script.md"
 # This page removes jobs, so it comes last.
 ORDER = sorted(BLOCKS, key=lambda page: (page == "docs/do/disk.md", page))
 PLAIN = """
@@ -20,48 +26,49 @@ import os
 print("epoch=0 loss=0.5", flush=True)
 open(os.environ.get("SM_MODEL_DIR", ".") + "/model.pt", "w").close()
 """
-INVENTORY = "hosts: [gpu-1, gpu-2, gpu-3, gpu-4, gpu-5]\n"
-WALKTHROUGH = "docs/start/your-script.md"
+INVENTORY = "hosts: [gpu-1, gpu-2, gpu-3, gpu-4, gpu-5]\nshared: [/nfs]\n"
 # One rank runs these fragments, page by page, as a user's script would have them.
 RANK_SCRIPT = """
 import json
 import torch
 
+import os
+
+# A script has one model that is split, and joins once: each page has a process of its own.
 for prelude, fragments in json.load(open("fragments.json")):
-    names = {}
-    exec(prelude, names)
-    for place, text in fragments:
-        exec(compile(text, place, "exec"), names)
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-print("all fragments ran")
+    if (child := os.fork()) == 0:
+        names = {}
+        exec(prelude, names)
+        for place, text in fragments:
+            exec(compile(text, place, "exec"), names)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, fragments
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """Return the files that a page takes for granted: the project of the first page, and two earlier jobs."""
+    """Return the files that a page takes for granted, in a home with earlier jobs."""
     import torch
 
     folder = tmp_path_factory.mktemp("base")
     project = folder / "project"
-    for name in ("src", "data"):
+    for name in ("src", "data", "herringbone"):
         (project / name).mkdir(parents=True)
-    (folder / "herringbone").mkdir()
     # A short text: an epoch takes milliseconds.
     text = (ROOT / "LICENSE").read_bytes()[:700]
-    (folder / "herringbone" / "LICENSE").write_bytes(text)
+    (project / "herringbone" / "LICENSE").write_bytes(text)
     (project / "data" / "text.txt").write_bytes(text)
-    torch.save(
-        {"inputs": torch.rand(64, 64), "labels": torch.zeros(64, dtype=torch.long)}, project / "data" / "train.pt"
-    )
-    (project / "train.py").write_text(PLAIN)
+    tensors = {"inputs": torch.rand(64, 64), "labels": torch.zeros(64, dtype=torch.long)}
+    torch.save(tensors, project / "data" / "train.pt")
+    # Without torch, a job takes a second.
+    for name in ("train.py", "src/train.py"):
+        (project / name).write_text(PLAIN)
     (project / "hosts.yaml").write_text(INVENTORY)
-    for snippet in BLOCKS[WALKTHROUGH]:
-        if snippet.file is not None:
-            (project / snippet.file).write_text(snippet.text)
+    letters = next(block for block in BLOCKS[WALKTHROUGH] if block.file == "src/letters.py")
+    (project / letters.file).write_text(letters.text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HERRINGBONE_HOME", str(folder / "home"))
+        patch.delenv("HERRINGBONE_HOME", raising=False)
         patch.setenv("HOME", str(folder))
         patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
         patch.chdir(project)
@@ -70,13 +77,12 @@ def base(tmp_path_factory):
         yield project
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def statuses():
     found = {}
     yield found
     counts = Counter(found.values())
-    total = sum(len([block for block in blocks if block.language not in OUTPUT]) for blocks in BLOCKS.values())
-    print(f"\nsnippets: {dict(counts)} of {total}")
+    print("\nsnippets:", ", ".join(f"{number} {status}" for status, number in counts.items()), f"of {TOTAL}")
 
 
 def test_every_block_has_a_language():
@@ -95,3 +101,30 @@ def test_the_snippets_of_a_page_run(page, base, tmp_path, statuses, monkeypatch)
             workspace.run(snippet)
     assert [snippet.place for snippet in workspace.finish()] == [], "nothing on the page uses this file"
     statuses.update(workspace.status)
+
+
+@pytest.mark.e2e
+def test_the_fragments_of_a_training_script_run_in_a_rank(base, tmp_path, statuses, monkeypatch):
+    waiting = [snippet for snippet, status in statuses.items() if status == IN_A_RANK]
+    fragments = [
+        (prelude, [(snippet.place, snippet.text) for snippet in waiting if snippet.page == page])
+        for page, prelude in RANK.items()
+    ]
+    (tmp_path / "fragments.json").write_text(json.dumps(fragments))
+    (tmp_path / "rank.py").write_text(RANK_SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    PyTorch(
+        "rank.py",
+        source_dir=str(tmp_path),
+        instance_type="local_process",
+        distribution={
+            "mpi": {"enabled": True, "processes_per_host": 1},
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "microbatches": 2}}},
+        },
+    ).fit()
+    statuses.update(dict.fromkeys(waiting, "executed"))
+
+
+def test_every_snippet_is_counted(statuses):
+    assert len(statuses) == TOTAL
+    assert set(statuses.values()) == {"executed", "planned", "parsed", "marked"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import yaml
-from tests.docs.preludes import HERE, IN_A_RANK, RANK
+from tests.docs.preludes import HERE, RANK, RANK_WORDS
 from tests.docs.snippets import ROOT, Snippet, commands
 
 import herringbone
@@ -19,13 +19,14 @@ from herringbone import Estimator
 from herringbone.backends.ssh.inventory import read_inventory
 from herringbone.cli.__main__ import GROUP, main
 from herringbone.jobs.job import attach
-from herringbone_contract.errors import EngineError, ImageError
+from herringbone_contract.errors import EngineError, ImageError, UnsupportedError
 
 # What these verbs need on this machine is a job alone. All others are parsed only.
 SAFE_VERBS = ("run", "plan", "ls", "logs", "stop", "describe", "download", "metrics", "rm")
 SHELL = ("mkdir", "cp", "du")
 FRAMEWORKS = re.compile(r"tensorflow|\bkeras\b|\btf\.|\bsdp\.|\bmx\.|\bhvd\.|gluon")
 ESTIMATOR = re.compile(r"\b(Estimator|PyTorch|TensorFlow|MXNet)\(")
+IN_A_RANK = "in a rank"
 # The job that stands for NAME, unless the page has run one of its own.
 EARLIER = "digits-1"
 NAMES = {"OTHER": "digits-2"}
@@ -41,7 +42,6 @@ class Workspace:
         self.page = page
         self.folder = folder / "project"
         shutil.copytree(base, self.folder)
-        shutil.copytree(base.parent / "herringbone", folder / "herringbone")
         self.status: dict[Snippet, str] = {}
         self.files: dict[str, Snippet] = {}
         self._used = ""
@@ -105,18 +105,18 @@ class Workspace:
         if ESTIMATOR.search(snippet.text):
             self.status[snippet] = "executed"
             with self._fitting(snippet):
-                exec(code, self._names)
+                exec(code, self._names)  # noqa: S102 - our own pages
             self._used += snippet.text
         elif FRAMEWORKS.search(snippet.text):
             # These frameworks have Pythons of their own, which tests/tensorflow/setup and tests/mxnet/setup make.
             self.status[snippet] = "parsed"
-        elif self.page in RANK and (self.page not in HERE or any(mark in snippet.text for mark in IN_A_RANK)):
-            self.status[snippet] = "in a rank"
+        elif self.page in RANK and (self.page not in HERE or any(mark in snippet.text for mark in RANK_WORDS)):
+            self.status[snippet] = IN_A_RANK
         else:
             if not self._began:
-                exec(HERE.get(self.page, ""), self._names)
+                exec(HERE.get(self.page, ""), self._names)  # noqa: S102
                 self._began = True
-            exec(code, self._names)
+            exec(code, self._names)  # noqa: S102 - our own pages
             self.status[snippet] = "executed"
 
     @contextlib.contextmanager
@@ -127,8 +127,10 @@ class Workspace:
         def fit(estimator, inputs=None, **options):
             try:
                 plan = estimator.plan(inputs)
-            except (EngineError, ImageError):
-                # Whether an engine answers here, and has the image, says nothing about the page.
+            except (EngineError, ImageError, UnsupportedError) as error:
+                # Whether this machine has an engine, an image or the framework says nothing about the page.
+                if isinstance(error, UnsupportedError) and "which has none" not in str(error):
+                    raise
                 plan = None
             if plan is not None and plan.backend == "local_process" and plan.estimator == "PyTorch":
                 job = real(estimator, inputs, **options)
@@ -188,7 +190,7 @@ class Workspace:
 
     def _main(self, words: list[str]) -> None:
         output = io.StringIO()
-        with contextlib.redirect_stdout(output):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = main(words)
         os.chdir(self.folder)
         assert code == 0, f"herringbone {' '.join(words)}: exit code {code}\n{output.getvalue()}"
