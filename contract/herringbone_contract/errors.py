@@ -122,12 +122,15 @@ class JobNotFoundError(HerringboneError, LookupError):
 class JobFailedError(HerringboneError):
     """The job ran and failed; `failure` says on which host and rank, and how.
 
+    The message has the traceback and the last lines of the log, unless the log was shown. `advice` says what to do.
+
     To fix: Read `failure`, then the lines above it in `herringbone logs NAME`.
     """
 
-    def __init__(self, job_name: str, failure: Failure) -> None:
-        advice = f"\n{failure.advice}" if failure.advice else ""
-        super().__init__(f"job {job_name} failed: {failure.render()}{advice}")
+    def __init__(self, job_name: str, failure: Failure, *, advice: str = "", log_shown: bool = False) -> None:
+        lines = [failure.brief if log_shown else failure.render(), failure.advice or advice]
+        lines.append("the log above has more" if log_shown else f"the whole log: herringbone logs {job_name}")
+        super().__init__(f"job {job_name} failed: " + "\n".join(filter(None, lines)))
         self.job_name = job_name
         self.failure = failure
 

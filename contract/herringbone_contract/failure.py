@@ -84,13 +84,23 @@ class Failure(NamedTuple):
         """A remedy for a failure of the service itself; an empty text for any other failure."""
         return _ADVICE.get(self.exception, "")
 
+    @property
+    def head(self) -> str:
+        """The place and the event, in one line unless the message has several."""
+        return _without_controls(f"{self.where}: {self.what}")
+
+    @property
+    def brief(self) -> str:
+        """The head, and the innermost of the user's frames: enough next to a log that shows the traceback."""
+        return "\n".join([self.head, *(_without_controls(f"  at {frame.render()}") for frame in self.frames[-1:])])
+
     def render(self, limit: int | None = None) -> str:
         """Return the failure as text: a head line with place and event, then frames, then the log tail.
 
         Control characters of the script, such as colours, become escapes that can be read, except for line breaks and
         tabs. A `limit` (characters) drops outer frames and old log lines first; the head line always stays.
         """
-        head = _without_controls(f"{self.where}: {self.what}")
+        head = self.head
         frames = [_without_controls(f"  at {frame.render()}") for frame in self.frames]
         tail = [_without_controls(f"  | {_last_state(line)}") for line in self.log_tail]
         text = "\n".join([head, *frames, *tail])

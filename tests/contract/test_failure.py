@@ -25,7 +25,18 @@ def test_the_head_names_the_rank_and_the_event():
         "  | epoch 1\n"
         "  | epoch 2"
     )
-    assert str(JobFailedError("digits-1", FAILURE)).startswith("job digits-1 failed: rank 1 on algo-1: ValueError")
+
+
+def test_a_failed_job_is_one_short_block_next_to_a_log_that_was_shown():
+    assert str(JobFailedError("digits-1", FAILURE, advice="give another batch", log_shown=True)) == (
+        "job digits-1 failed: rank 1 on algo-1: ValueError: bad batch (exit code 1)\n"
+        "  at train.py:4 in run: raise ValueError(batch)\n"
+        "give another batch\n"
+        "the log above has more"
+    )
+    assert str(JobFailedError("digits-1", FAILURE)) == (
+        f"job digits-1 failed: {FAILURE.render()}\nthe whole log: herringbone logs digits-1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,9 @@ class Workspace:
         if verb == "rm" and "--dry-run" not in rest:
             rest.append("--yes")
         self._main([verb, *rest])
+        if verb == "rm":
+            for name in (word for word in rest if word in (EARLIER, *NAMES.values())):
+                run_earlier(name)
         return True
 
     def _main(self, words: list[str]) -> None:
@@ -196,6 +199,12 @@ class Workspace:
         assert code == 0, f"herringbone {' '.join(words)}: exit code {code}\n{output.getvalue()}"
         if words[0] == "run":
             self._job = re.findall(r"job (\S+): Completed", output.getvalue())[-1]
+
+
+def run_earlier(name: str) -> None:
+    """Run a job for pages that begin with one; its script is in every project."""
+    metrics = 'metric_definitions=[{Name: loss, Regex: "loss=([0-9.]+)"}]'
+    assert main(["run", "train.py", "--job-name", name, "--option", metrics, "--quiet"]) == 0
 
 
 def runs_here(path: Path, words: list[str]) -> bool:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import faulthandler
 import fcntl
+import io
 import os
 import signal
 import socket
@@ -73,10 +74,10 @@ def main() -> None:
         if code:
             report.leave(code, error)
     except KeyboardInterrupt as error:
-        _show(error)
+        _show(error, message["code"])
         report.leave(128 + signal.SIGINT, error)
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
-        _show(error)
+        _show(error, message["code"])
         report.leave(1, error)
     report.done()
 
@@ -189,8 +190,12 @@ class Report:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_ASYNC if wanted else 0))
 
     def _frames(self, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Keep the frames in the user's code, or all of them if none is there."""
-        own = [frame for frame in frames if os.path.realpath(frame["file"]).startswith(self._code + os.sep)]  # noqa: PTH
+        """Keep the frames in the user's code, with their files relative to it; all frames if none is there."""
+        own = []
+        for frame in frames:
+            file = os.path.realpath(frame["file"])  # noqa: PTH
+            if file.startswith(self._code + os.sep):
+                own.append({**frame, "file": file[len(self._code) + 1 :]})
         return (own or frames)[-_MAX_FRAMES:]
 
 
@@ -293,10 +298,24 @@ def _code_of(error: SystemExit) -> int:
     return 1
 
 
-def _show(error: BaseException) -> None:
-    """Print the traceback as Python would have, without the frames of this file."""
+def _show(error: BaseException, code: str) -> None:
+    """Print the traceback as Python would have, without this file's frames, and with the user's own names of files.
+
+    Files of the job's copy of the code are named relative to it, as they are named relative to `source_dir`.
+    """
     error.__traceback__ = _without_ours(error.__traceback__)
-    sys.excepthook(type(error), error, error.__traceback__)
+    if sys.excepthook is not sys.__excepthook__:
+        # The script has replaced it.
+        sys.excepthook(type(error), error, error.__traceback__)
+        return
+    # Python itself formats it: the script may have a module `traceback` of its own.
+    stream, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        text, sys.stderr = sys.stderr.getvalue(), stream
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        stream.write(text.replace(f'  File "{code}/', '  File "'))
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -70,7 +70,8 @@ class Ending:
         from herringbone_entry.supervisor import failure
 
         failure.write(self._context.host.paths, cause)
-        self._context.log(f"failed: {cause.render()}")
+        # The head alone: the rank's own lines above have its traceback.
+        self._context.log(f"failed: {cause.head}")
 
 
 def load_modules() -> None:

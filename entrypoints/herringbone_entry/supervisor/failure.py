@@ -82,7 +82,7 @@ def printable(text: str) -> str:
 def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
     """Return the frames, outermost first, of the thread that crashed, from the text that faulthandler printed.
 
-    Only those in `folder`, or all of them if none is there.
+    Only those in `folder`, with their files relative to it, or all of them if none is there.
 
     >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'], "/code")
     (Frame(file='a.py', line=3, function='f', source=''),)
@@ -101,7 +101,9 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
             number = int(match["line"])
             source = linecache.getline(match["file"], number).strip()
             frames.append(Frame(match["file"], number, match["function"], source))
-    users = [frame for frame in frames if os.path.realpath(frame.file).startswith(os.path.realpath(folder) + os.sep)]
+    code = os.path.realpath(folder) + os.sep
+    paths = [(frame, os.path.realpath(frame.file)) for frame in frames]
+    users = [frame._replace(file=path.removeprefix(code)) for frame, path in paths if path.startswith(code)]
     return tuple(reversed(users or frames))
 
 

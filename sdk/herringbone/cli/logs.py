@@ -13,7 +13,6 @@ from herringbone.cli.names import job_name
 from herringbone.jobs.console import Console
 from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.job import attach
-from herringbone_contract.errors import JobFailedError
 
 
 @click.command()
@@ -50,6 +49,5 @@ def command(
         raise
     if not follow:
         return 0
-    if (failure := job.failure) is not None:
-        raise JobFailedError(job.name, failure)
+    job.raise_failure(log_shown=True)
     return exit_code(job.secondary_status)

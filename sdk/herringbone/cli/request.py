@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
+from herringbone.estimators.strategy_names import named_strategy
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.hyperparameters import is_name
 
@@ -87,7 +89,7 @@ def job_flags(command: Decorated) -> Decorated:
             add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)"),
             add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)"),
             add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI"),
-            add("--distribution", metavar="JSON", help="the distribution dict, or the name of a file with it"),
+            add("--distribution", metavar="JSON", help="the distribution dict, a file with it, or a strategy's name"),
             add(
                 "--input",
                 "inputs",
@@ -145,7 +147,7 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
         # Copies, because the file's mapping may be shared through a YAML anchor.
-        distribution = dict(_mapping("distribution", settings.get("distribution")))
+        distribution = dict(_mapping("distribution", named_strategy(settings.get("distribution"))))
         mpi = _mapping("distribution.mpi", distribution.get("mpi"))
         distribution["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
         settings["distribution"] = distribution
@@ -265,10 +267,17 @@ def _flags(request: JobFlags, *, base: Path) -> dict[str, Any]:
         # An empty path would be the current folder.
         flags["source_dir"] = str(base / request.source_dir) if request.source_dir else ""
     if request.distribution is not None:
-        # A dict begins with a brace; anything else names a file.
-        text = request.distribution.strip()
-        flags["distribution"] = _parse_mapping(text, "--distribution") if text[:1] == "{" else _read_mapping(Path(text))
+        flags["distribution"] = _distribution(request.distribution.strip())
     return flags
+
+
+def _distribution(text: str) -> Mapping[str, Any] | None:
+    """Return the dict that a dict's text, a file or a strategy's name means."""
+    if text[:1] == "{":
+        return _parse_mapping(text, "--distribution")
+    if "/" in text or Path(text).suffix in _JOB_FILE_SUFFIXES or Path(text).exists():
+        return _read_mapping(Path(text))
+    return named_strategy(text)
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
@@ -299,7 +308,8 @@ def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
     if not isinstance(framework, str) or framework not in _FRAMEWORKS:
-        raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}")
+        hint = "; did you mean pytorch?" if framework == "torch" else ""
+        raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}{hint}")
     return _FRAMEWORKS[framework]
 
 
@@ -317,4 +327,4 @@ def _channel(name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, TrainingInput)
     except msgspec.ValidationError as error:
-        raise InputError(f"inputs: {name}: {str(error).replace('`', '')}") from None
+        raise InputError(f"inputs: {name}: {python_words(str(error))}") from None

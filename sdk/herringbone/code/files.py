@@ -1,7 +1,8 @@
 """Select and check the files of a job's code, with one rule for every backend, whether it copies or packs them.
 
-source_dir (or the lone script)  -+-> left out: .git, __pycache__, files that an ignore file names, the jobs' folder
-dependencies, at the code's root -+-> refused: links out of the folder, files that look like secrets
+source_dir (or the lone script)  -+-> left out: .git, __pycache__, Python environments, files that an ignore file
+dependencies, at the code's root -+             names, the jobs' folder
+                                  +-> refused: links out of the folder, files that look like secrets
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from pathlib import Path, PurePosixPath
 
 from herringbone.code.ignore import IgnoreRules
 from herringbone.code.secret_files import looks_secret
+from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import SourceCode
 from herringbone_contract.errors import ArchiveError, InputError
 
 # Neither holds code, and `.git` can be larger than all the code.
 _LEFT_OUT = (".git", "__pycache__")
+# A folder with one of these is a Python environment of this machine: of venv and virtualenv, and of conda.
+_ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
 _SHOWN_SECRETS = 5
 
 
@@ -36,26 +40,44 @@ def code_files(source: SourceCode, *, exclude: Path) -> dict[str, Path]:
     Raises `InputError` for a link that leaves its folder, for a file that looks like a secret and is not in
     `include_secrets`, and for a file that cannot be read.
     """
-    assert source.archive is None
+    files, named, _ = _collect(source, exclude)
+    _check_names(files)
+    # The user named these files one by one, so that nothing travels by accident.
+    _check_secrets({name: path for name, path in files.items() if named.get(name) != path})
+    return files
+
+
+def measure_code(source: SourceCode, *, exclude: Path) -> CodeSize | None:
+    """Return the size of a job's code, which `check_source` has checked; None for an archive, which travels as it is.
+
+    >>> measure_code(find_source("train.py", "src", (), base=Path.cwd()), exclude=home.path).files   # doctest: +SKIP
+    12
+    """
+    if source.archive is not None:
+        return None
+    files, _, environments = _collect(source, exclude)
+    # A file may vanish meanwhile: whoever copies it says so.
+    return code_size({name: path.stat().st_size for name, path in files.items() if path.exists()}, environments)
+
+
+def _collect(source: SourceCode, exclude: Path) -> tuple[dict[str, Path], dict[str, Path], list[str]]:
+    """Return all files of the code, those that the user named one by one, and the environments that are left out."""
     assert source.folder is not None
     folder = Path(source.folder)
+    environments: list[str] = []
     named = {source.entry_point: folder / source.entry_point}
     files = dict(named)
     if source.whole_folder:
-        files = {**dict(_files_below(folder, "source_dir", exclude)), **named}
+        files = {**dict(_files_below(folder, "source_dir", exclude, environments)), **named}
     for dependency in map(Path, source.dependencies):
         if dependency.is_dir():
-            inside = _files_below(dependency, "dependencies", exclude)
-            files |= {f"{dependency.name}/{name}": path for name, path in inside}
+            inside = dict(_files_below(dependency, "dependencies", exclude, environments))
+            files |= {f"{dependency.name}/{name}": path for name, path in inside.items()}
         else:
             named[dependency.name] = files[dependency.name] = dependency
-    allowed = _allowed_secrets(source)
+    named |= _allowed_secrets(source)
     # Sorted, because the archive's name is the hash of its members in this order.
-    files = dict(sorted({**files, **allowed}.items()))
-    _check_names(files)
-    # The user named these files one by one, so that nothing travels by accident.
-    _check_secrets({name: path for name, path in files.items() if name not in allowed and named.get(name) != path})
-    return files
+    return dict(sorted({**files, **named}.items())), named, environments
 
 
 def check_source(source: SourceCode, *, exclude: Path) -> None:
@@ -77,6 +99,13 @@ def check_source(source: SourceCode, *, exclude: Path) -> None:
         raise InputError(f"source_dir: {folder}: no such folder")
     script = folder / source.entry_point
     if not script.is_file():
+        if script.is_dir():
+            raise InputError(
+                f"entry_point: {script} is a folder; name the script in it: source_dir={source.entry_point!r}, "
+                "entry_point='train.py'"
+                if not source.whole_folder
+                else f"entry_point: {script} is a folder; name the script, as in '{source.entry_point}/train.py'"
+            )
         inside = " (entry_point counts from source_dir)" if source.whole_folder else ""
         hint = ""
         if not source.whole_folder and ":" in source.entry_point:
@@ -145,16 +174,23 @@ def _allowed_secrets(source: SourceCode) -> dict[str, Path]:
     return allowed
 
 
-def _files_below(root: Path, option: str, exclude: Path) -> Iterator[tuple[str, Path]]:
+def _files_below(root: Path, option: str, exclude: Path, environments: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder by their names; add the Python environments that are left out."""
     real = os.path.realpath(root)
     try:
-        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, exclude)
+        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, exclude, environments)
     except PermissionError as error:
         raise InputError(f"{option}: {error.filename}: no permission to read it") from None
 
 
 def _walk(
-    folder: Path, above: str, rules: IgnoreRules, trail: tuple[str, ...], option: str, exclude: Path
+    folder: Path,
+    above: str,
+    rules: IgnoreRules,
+    trail: tuple[str, ...],
+    option: str,
+    exclude: Path,
+    environments: list[str],
 ) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder and of the folders inside it; `trail` holds the real paths of the folders above."""
     # scandir gives each entry's type with its name, which saves a system call for each file.
@@ -167,24 +203,32 @@ def _walk(
             # A pattern such as `!a/b` of .dockerignore may take a file out of a folder that is itself left out.
             if left_out and not (is_folder and rules.looks_inside and not entry.is_symlink()):
                 continue
+            # Before links are checked: an environment is full of links to the Python that made it, and may be one.
+            if is_folder and any((path / mark).exists() for mark in _ENVIRONMENT_MARKS):
+                environments.append(name)
+                continue
             real = f"{trail[-1]}/{entry.name}"
             if entry.is_symlink():
                 real = os.path.realpath(entry.path)
-                _check_link(path, real, trail, option)
+                _check_link(path, real, trail, option, name)
             if is_folder:
-                yield from _walk(path, f"{name}/", rules.enter(path, name), (*trail, real), option, exclude)
+                inside = rules.enter(path, name)
+                yield from _walk(path, f"{name}/", inside, (*trail, real), option, exclude, environments)
             # Sockets, pipes and links to nothing are left out in silence.
             elif entry.is_file():
                 yield name, path
 
 
-def _check_link(path: Path, real: str, trail: tuple[str, ...], option: str) -> None:
+def _check_link(path: Path, real: str, trail: tuple[str, ...], option: str, name: str) -> None:
     if real in trail:
         raise InputError(f"{option}: {path} is a link to {real}, a folder that contains the link; remove it")
     if not real.startswith(f"{trail[0]}/"):
+        # The whole folder, because where one link leaves it, the next ones often do as well.
+        top, slash, _ = name.partition("/")
         raise InputError(
             f"{option}: {path} is a link to {real}, outside of the folder; copy the file in, give {real} in "
-            "dependencies, or name the link in .herringboneignore (data belongs into a channel)"
+            f"dependencies, or write {top + slash!r} into .herringboneignore to leave "
+            f"{'the folder' if slash else 'the link'} out (data belongs into a channel)"
         )
 
 

@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from herringbone.backends.registry import backend_for
+from herringbone.code.files import measure_code
 from herringbone.code.git import Checkout, check_inside, fetch_code
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
+from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts
+from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
+from herringbone.notebook import html_table
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
+from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
+from herringbone_contract.masking import masked_hyperparameters, masked_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -63,7 +69,7 @@ class Estimator:
         instance_type: str | None = None,
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
         self.entry_point = _text("entry_point", entry_point)
@@ -75,7 +81,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         check_texts("distribution", distribution, error=DistributionError)
-        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self.distribution: Distribution = parse(named_strategy(distribution), framework=self._framework)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         for group in self._groups:
@@ -93,6 +99,22 @@ class Estimator:
             raise OptionError("git_config: given without entry_point; name the script of the repository to run")
         if self.options.include_secrets and self.entry_point is None:
             raise OptionError("include_secrets: given without entry_point, so there is no code to include them in")
+
+    def __repr__(self) -> str:
+        words = [f"{name}={value!r}" for name, value in self._shown().items() if name != "entry_point"]
+        return f"{type(self).__name__}({', '.join([repr(self.entry_point), *words])})"
+
+    def _repr_html_(self) -> str:
+        """Show the estimator in a notebook."""
+        job = self.latest_training_job
+        rows = [(name, str(value)) for name, value in self._shown().items()]
+        return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
+
+    def _shown(self) -> dict[str, Any]:
+        """Return the arguments that are set, without secrets."""
+        values = {**self._arguments(), **changed_options(masked_options(self.options))}
+        values["hyperparameters"] = masked_hyperparameters(self._hyperparameters)
+        return {name: value for name, value in masked_texts(values).items() if value not in (None, {})}
 
     @property
     def latest_training_job(self) -> TrainingJob | None:
@@ -139,7 +161,8 @@ class Estimator:
         `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
         with self._code() as code:
-            return self._plan(self._backend(), inputs, job_name, code)
+            plan = self._plan(self._backend(), inputs, job_name, code)
+        return msgspec.structs.replace(plan, made_name=job_name is None)
 
     @contextmanager
     def _code(self) -> Iterator[Checkout | None]:
@@ -166,7 +189,12 @@ class Estimator:
             folder=str(folder),
         )
         # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
-        return msgspec.structs.replace(plan, unused=backend.review(plan), request=backend.request(plan))
+        return msgspec.structs.replace(
+            plan,
+            unused=backend.review(plan),
+            request=backend.request(plan),
+            code=None if request.source is None else measure_code(request.source, exclude=find_home().path),
+        )
 
     def fit(
         self,
@@ -201,9 +229,9 @@ class Estimator:
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
-            if plan.unused_options is not None:
+            for note in plan.notes:
                 # On standard error: the log, or a program's own output, may be on standard output.
-                Console(sys.stderr).say(f"job {plan.job_name}: {plan.unused_options}")
+                Console(sys.stderr).say(f"job {plan.job_name}: {note}")
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.

@@ -21,6 +21,7 @@ from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.remedies import remedy
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
@@ -49,6 +50,11 @@ class TrainingJob:
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        from herringbone.notebook import job_html
+
+        return job_html(self.describe())
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
@@ -263,11 +269,15 @@ class TrainingJob:
         stderr = Console(sys.stderr)
         if console is not None and (bill := self.bill):
             stderr.say(bill)
-        failure = _failure(record)
-        if failure is not None:
-            raise JobFailedError(self.name, failure)
+        self.raise_failure(log_shown=console is not None)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
+
+    def raise_failure(self, *, log_shown: bool = False) -> None:
+        """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
+        record = self._record()
+        if (failure := _failure(record)) is not None:
+            raise JobFailedError(self.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)

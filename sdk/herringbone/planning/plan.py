@@ -13,12 +13,16 @@ from typing import Any
 
 import msgspec
 
+from herringbone.code.size import CodeSize
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
-from herringbone.estimators.options import InstanceGroup, Options, explain
-from herringbone.planning.secrets import check_arguments, masked_request
+from herringbone.estimators.option_errors import explain
+from herringbone.estimators.options import InstanceGroup, Options
+from herringbone.notebook import html_table
+from herringbone.planning.secrets import check_arguments, masked_options, masked_request
+from herringbone.planning.shown import plan_rows, rows_text
 from herringbone_contract import reduce_servers
-from herringbone_contract.constants import Key, masked
+from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
@@ -29,10 +33,8 @@ from herringbone_contract.errors import (
 )
 from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
-from herringbone_contract.masking import masked_hyperparameters, masked_text, masked_texts
+from herringbone_contract.masking import masked_hyperparameters, masked_texts
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
-
-_SHOWN_CHARS = 100
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
       where no service runs the job.
     - Paths are absolute, or relative to `folder`, the folder in which the plan was made.
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
+    - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
     """
 
     job_name: str
@@ -95,6 +98,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     arguments: dict[str, Any] = {}
     request: dict[str, Any] | None = None
     fewer_hosts: tuple[int, ...] = ()
+    code: CodeSize | None = None
+    made_name: bool = False
 
     @property
     def launcher(self) -> str:
@@ -119,9 +124,10 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
     @property
-    def unused_options(self) -> str | None:
-        """A line that names the options without effect; None without any. `fit` shows it, and so does `str(plan)`."""
-        return f"not used by {self.backend}: {', '.join(self.unused)}" if self.unused else None
+    def notes(self) -> tuple[str, ...]:
+        """Lines that `fit` and `run` show before the job starts: about the code, and options without effect."""
+        code = () if self.code is None else self.code.notes
+        return (*code, f"not used by {self.backend}: {', '.join(self.unused)}") if self.unused else code
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values, without secrets.
@@ -129,21 +135,13 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Masked are environment variables and hyperparameters by their names, and in all texts the secrets of addresses
         (`postgres://me:secret@host`) and of `NAME=value` and `--name value`.
         """
-        masked_options = msgspec.structs.replace(
-            self.options,
-            environment=masked(self.environment),
-            extra_request=masked_request(self.options.extra_request),
-            git_config=None if self.options.git_config is None else self.options.git_config.masked,
-            # Any object, which JSON cannot hold.
-            sagemaker_session=None,
-        )
         arguments = dict(self.arguments)
         # The arguments hold a second copy of the user's hyperparameters.
         if user_values := arguments.get("hyperparameters"):
             arguments["hyperparameters"] = masked_hyperparameters(user_values)
         plan = msgspec.structs.replace(
             self,
-            options=masked_options,
+            options=masked_options(self.options),
             request=masked_request(self.request),
             hyperparameters=masked_hyperparameters(self.hyperparameters),
             arguments=arguments,
@@ -153,7 +151,15 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {"launcher": self.launcher, **fields}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name + ':':<18} {masked_text(value)}" for name, value in _described(self))
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return the plan for people, as `print(plan)` shows it; `verbose` adds the internal hyperparameters."""
+        return rows_text(plan_rows(self.to_dict(), advice=self.advice, verbose=verbose))
+
+    def _repr_html_(self) -> str:
+        """Show the plan in a notebook."""
+        return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
 
 
 def parse_plan(raw: object) -> JobPlan:
@@ -351,39 +357,3 @@ def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str)
     if any(channel.name == name for channel in channels):
         raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
     return parse_inputs({name: options.model_uri}, base=Path(folder))
-
-
-def _described(plan: JobPlan) -> list[tuple[str, str]]:
-    """Return the lines that `str(plan)` shows, each as (label, text)."""
-    rows = [("job", plan.job_name), ("runs on", plan.backend), ("launcher", plan.launcher)]
-    for host in plan.hosts:
-        group = "" if host.group == HOMOGENEOUS_GROUP else f", group {host.group}"
-        rows.append((f"host {host.name}", f"{_role(host)}{group}"))
-    if plan.source is not None:
-        origin = plan.source.revision or plan.source.archive or plan.source.folder
-        rows.append(("script", f"{plan.source.entry_point} in {origin}"))
-        rows += [("dependency", path) for path in plan.source.dependencies]
-    for channel in plan.channels:
-        sharded = ", every host its share of the files" if channel.sharded else ""
-        rows.append((f"channel {channel.name}", f"{channel.path or channel.input.s3_data}{sharded}"))
-    for name, value in sorted(masked_hyperparameters(plan.hyperparameters).items()):
-        text = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
-        rows.append(("hyperparameter", f"{name} = {text}"))
-    rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]
-    rows += [("metric", f"{metric.name} from {metric.regex}") for metric in plan.options.metric_definitions]
-    rows.append(("limit", f"{plan.options.max_run} s"))
-    if plan.request is not None and "script" in plan.request:
-        rows += [("batch script", line) for line in plan.request["script"].splitlines()]
-    if plan.advice is not None:
-        rows.append(("advice", plan.advice))
-    if plan.unused_options is not None:
-        rows.append(("unused", plan.unused_options))
-    return rows
-
-
-def _role(host: HostPlan) -> str:
-    if host.helper:
-        return "helper, sums gradients"
-    if host.ranks is None:
-        return "one rank per GPU, or one"
-    return f"{host.ranks} rank{'s' * (host.ranks != 1)}"

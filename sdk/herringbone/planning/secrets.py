@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from herringbone.estimators.options import Options
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.errors import DistributionError, HyperparameterError
 from herringbone_contract.masking import masked_hyperparameters, masked_text
@@ -34,6 +37,17 @@ def check_arguments(encoded: Mapping[str, str], own: Sequence[str], entry_point:
             f"hyperparameters: {', '.join(names)}: a secret, which would be an argument of "
             f"{entry_point}, where every user of the machine can read it; {remedy}"
         )
+
+
+def masked_options(options: Options) -> Options:
+    """Return options that can be shown and stored: without secrets, and without the session, which is any object."""
+    return msgspec.structs.replace(
+        options,
+        environment=masked(options.environment),
+        extra_request=masked_request(options.extra_request),
+        git_config=None if options.git_config is None else options.git_config.masked,
+        sagemaker_session=None,
+    )
 
 
 def masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:

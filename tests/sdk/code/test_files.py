@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.code.files import code_files
+from herringbone.code.files import check_source, code_files, measure_code
+from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import find_source
 from herringbone_contract.errors import InputError
 
@@ -143,6 +144,10 @@ def test_links_inside_are_followed_and_others_refused(write):
     with pytest.raises(InputError, match=r"src/out is a link to .*/outside/b\.py, outside of the folder; copy the"):
         names(folder)
     (folder / "out").unlink()
+    (folder / "lib" / "out").symlink_to("../../outside/b.py")
+    with pytest.raises(InputError, match=r"write 'alias/' into \.herringboneignore to leave the folder out"):
+        names(folder)
+    (folder / "lib" / "out").unlink()
     (folder / "lib" / "up").symlink_to("..")
     with pytest.raises(InputError, match=r"/up is a link to .*/src, a folder that contains the link"):
         names(folder)
@@ -154,3 +159,49 @@ def test_an_unreadable_file_is_named(write):
     (folder / "a.py").chmod(0)
     with pytest.raises(InputError, match=r"a\.py cannot be read: Permission denied"):
         names(folder)
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_python_environments_are_left_out(write, mark):
+    """The links of an environment led from one error to the next, and then 1,514 files were copied for each job."""
+    folder = write({f"src/.venv/{mark}": "", "src/.venv/a.py": "", f"outside/env/{mark}": "", "src/lib/a.py": ""})
+    (folder / ".venv" / "python").symlink_to("/usr/bin/python3")
+    (folder / "lib" / "linked").symlink_to("../../outside/env")
+    source = find_source("train.py", str(folder), (), base=folder.parent)
+    assert list(code_files(source, exclude=NO_HOME)) == ["lib/a.py", "train.py"]
+    size = measure_code(source, exclude=NO_HOME)
+    assert size.environments == (".venv", "lib/linked")
+    assert size.notes == (
+        "left out of the code, as Python environments: .venv/, lib/linked/; name packages in requirements.txt",
+    )
+
+
+def test_the_size_of_the_code_is_that_of_what_travels(write):
+    folder = write({"src/train.py": "12345", "src/data/a": "123", "src/.gitignore": "ignored", "src/ignored": "1"})
+    source = find_source("train.py", str(folder), (), base=folder.parent)
+    size = measure_code(source, exclude=NO_HOME)
+    assert str(size) == "3 files, 15 bytes"
+    assert size.notes == ()
+    assert measure_code(find_source("train.py", "code.tar.gz", (), base=folder), exclude=NO_HOME) is None
+
+
+def test_large_code_is_named_with_its_largest_entries():
+    sizes = {"train.py": 1000, "data/a": 600_000_000, "data/b": 300_000_000, "x.bin": 5000, "y.bin": 5000}
+    (note,) = code_size(sizes).notes
+    assert note.startswith(
+        "the code has 5 files, 900.0 MB, and is copied for every job; largest: data/ 900.0 MB, x.bin 5.0 KB, y.bin 5.0"
+    )
+    assert CodeSize(files=1, bytes=100_000_000).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "source_dir", "message"),
+    [
+        ("src", None, "/src is a folder; name the script in it: source_dir='src', entry_point='train.py'"),
+        ("lib", "src", "/src/lib is a folder; name the script, as in 'lib/train.py'"),
+    ],
+)
+def test_a_folder_as_entry_point_is_called_a_folder(write, entry_point, source_dir, message):
+    folder = write({"src/lib/a.py": ""})
+    with pytest.raises(InputError, match=message):
+        check_source(find_source(entry_point, source_dir, (), base=folder.parent), exclude=NO_HOME)

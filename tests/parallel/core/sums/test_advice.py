@@ -59,7 +59,9 @@ def test_the_limit_is_named_where_nothing_is_faster() -> None:
         "No setting would save 3% or more: hosts send their gradients once, and no scheme sends less.",
     ]
     assert text_of(2, 0).endswith("two hosts send all gradients once, with helpers or without.")
-    assert text_of(4, 0, link=FAST).endswith("No setting would save 3% or more: communication is hidden behind the backward pass.")
+    assert text_of(4, 0, link=FAST).endswith(
+        "No setting would save 3% or more: communication is hidden behind the backward pass."
+    )
 
 
 def test_helpers_that_gain_nothing_are_a_finding_and_no_error() -> None:

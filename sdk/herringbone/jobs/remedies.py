@@ -1,0 +1,77 @@
+"""Say what to do about a failure of a script, from its record and the plan of its job. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from herringbone_contract.failure import Failure
+
+# An exception's quoted file: the words of OSError, which shows paths as Python writes texts.
+_MISSING = re.compile(r"No such file or directory: '(?P<path>[^']+)'")
+_UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (?P<arguments>.+)")
+# The folders of a job's host, in a container or in the folder of a job on this machine.
+_HOST_FOLDER = r"(?:/opt/ml|/hosts/[^/]+/ml)"
+_CHANNEL = re.compile(_HOST_FOLDER + r"/input/data/(?P<channel>[^/]+)(?:/(?P<file>.*))?$")
+_CODE = re.compile(_HOST_FOLDER + r"/code/(?P<file>.+)$")
+# Arguments that Herringbone adds to the user's hyperparameters, and the reason.
+_ADDED = {
+    "--mp_parameters": "distribution's modelparallel adds it, as on SageMaker",
+    "--model_dir": "TensorFlow's estimator adds it, as on SageMaker; model_dir=False leaves it out",
+}
+
+
+def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
+    """Return a sentence about a failure that users of a launcher meet often, "" for any other; `plan` is a stored one.
+
+    >>> remedy(Failure(exception="ModuleNotFoundError", message="No module named 'x'"), {})
+    "not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x"
+    """
+    if failure.exception == "ModuleNotFoundError":
+        return _missing_module(failure.message, plan)
+    if failure.exception == "FileNotFoundError" and (match := _MISSING.search(failure.message)):
+        return _missing_file(match["path"], plan)
+    if failure.exception == "SystemExit":
+        for line in reversed(failure.log_tail):
+            if match := _UNRECOGNIZED.search(line):
+                return _unrecognized(match["arguments"].split())
+    return ""
+
+
+def _missing_module(message: str, plan: Mapping[str, Any]) -> str:
+    start = "not installed where the job ran: "
+    source = plan.get("source") or {}
+    if source.get("whole_folder") or source.get("archive"):
+        return f"{start}name it in requirements.txt of source_dir"
+    match = re.search(r"No module named '([^']+)'", message)
+    module = f", or with your own module {match[1]}" if match else ""
+    return f"{start}give source_dir, with a requirements.txt that names it{module}"
+
+
+def _missing_file(path: str, plan: Mapping[str, Any]) -> str:
+    if not path.startswith("/"):
+        return (
+            f"the script runs in a copy of its code, which has no {path}: give the data as a channel, "
+            "fit({'training': FOLDER}), and read it in the folder SM_CHANNEL_TRAINING"
+        )
+    if match := _CHANNEL.search(path):
+        for channel in plan.get("channels", ()):
+            if channel["name"] == match["channel"]:
+                folder = channel.get("path") or channel["input"]["s3_data"]
+                return f"channel {match['channel']!r} is {folder}, which has no {match['file'] or 'such file'}"
+        names = ", ".join(channel["name"] for channel in plan.get("channels", ())) or "none"
+        return f"the job has no channel {match['channel']!r}; its channels: {names}"
+    if match := _CODE.search(path):
+        return (
+            f"the job's copy of the code has no {match['file']}: the file is not in source_dir, or an ignore file "
+            "(.gitignore, .dockerignore, .herringboneignore) leaves it out"
+        )
+    return ""
+
+
+def _unrecognized(arguments: list[str]) -> str:
+    names = [word.partition("=")[0] for word in arguments if word.startswith("-")]
+    reasons = [f"{name}: {_ADDED[name]}" for name in names if name in _ADDED]
+    origin = "; ".join(reasons) or "the job's hyperparameters reach the script as arguments"
+    return f"{origin}. Parse with `args, _ = parser.parse_known_args()`, or let the parser take them"

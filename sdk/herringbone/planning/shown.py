@@ -1,0 +1,122 @@
+"""Describe a plan in lines for people, from the plain values of `JobPlan.to_dict`, which hold no secrets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from herringbone.code.size import CodeSize
+from herringbone.estimators.options import DAY_SECONDS
+from herringbone_contract.constants import STEERING_PREFIX, Key
+from herringbone_contract.resources import HOMOGENEOUS_GROUP
+
+_SHOWN_CHARS = 100
+# The characters of the time at the end of a name that `fit` makes: -2026-11-21-09-05-07-042.
+_STAMP_CHARS = 24
+# Backends whose jobs have a folder on a machine of the user's.
+_OWN_HOSTS = ("local_process", "local", "slurm", "ssh")
+
+
+def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bool = False) -> list[tuple[str, str]]:
+    """Return the lines of a plan, each as (label, text); `verbose` adds the hyperparameters that Herringbone makes.
+
+    >>> plan_rows(estimator.plan("data").to_dict())[0]         # doctest: +SKIP
+    ('name', 'train-... (made at fit)')
+    """
+    name = plan["job_name"]
+    if plan.get("made_name"):
+        name = f"{name[:-_STAMP_CHARS]}-... (made at fit)"
+    rows = [("name", name), ("runs on", plan["backend"]), ("launcher", plan["launcher"])]
+    rows += [(f"host {host['name']}", _role(host)) for host in plan["hosts"]]
+    rows += _code_rows(plan) + _folder_rows(plan) + _setting_rows(plan, verbose=verbose)
+    if plan.get("request") and "script" in plan["request"]:
+        rows += [("batch script", line) for line in plan["request"]["script"].splitlines()]
+    rows.append(("limit", f"{plan['options'].get('max_run', DAY_SECONDS)} s"))
+    if advice is not None:
+        rows.append(("advice", advice))
+    if plan.get("code") is not None:
+        rows += [("note", note) for note in msgspec.convert(plan["code"], CodeSize).notes]
+    if plan["unused"]:
+        rows.append(("unused", f"not used by {plan['backend']}: {', '.join(plan['unused'])}"))
+    return rows
+
+
+def rows_text(rows: list[tuple[str, str]]) -> str:
+    """Return rows as aligned lines.
+
+    >>> print(rows_text([("name", "digits-1"), ("limit", "60 s")]))
+    name:              digits-1
+    limit:             60 s
+    """
+    return "\n".join(f"{label + ':':<18} {text}" for label, text in rows)
+
+
+def is_internal(hyperparameter: str) -> bool:
+    """Return True for a hyperparameter that Herringbone makes, which says how the job runs.
+
+    >>> is_internal("sagemaker_program"), is_internal("lr")
+    (True, False)
+    """
+    return hyperparameter.startswith(STEERING_PREFIX) or hyperparameter == Key.MODEL_PARALLEL_PARAMETERS
+
+
+def _code_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    image = plan.get("arguments", {}).get("image_uri")
+    if image and "image_uri" not in plan["unused"]:
+        rows.append(("image", image))
+    elif plan["backend"] == "local":
+        framework = plan["estimator"] if plan["estimator"] != "Estimator" else "any framework"
+        rows.append(("image", f"the engine's newest one for {framework} (herringbone images ls)"))
+    elif plan["backend"] == "local_process":
+        rows.append(("image", "none: ranks run in this machine's Python"))
+    source = plan.get("source")
+    if source is not None:
+        origin = source.get("revision") or source.get("archive") or source.get("folder")
+        rows.append(("script", f"{source['entry_point']} in {origin}"))
+        rows += [("dependency", path) for path in source.get("dependencies", ())]
+    if plan.get("code") is not None:
+        rows.append(("code", str(msgspec.convert(plan["code"], CodeSize))))
+    return rows
+
+
+def _folder_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for channel in plan["channels"]:
+        source = channel["input"]
+        sharded = ", every host its share of the files" if source.get("distribution") == "ShardedByS3Key" else ""
+        rows.append((f"channel {channel['name']}", f"{channel.get('path') or source['s3_data']}{sharded}"))
+    options, own = plan["options"], plan["backend"] in _OWN_HOSTS
+    kept_by = (
+        "the job's folder; checkpoint_s3_uri keeps them for other jobs" if own else "not kept: no checkpoint_s3_uri"
+    )
+    rows.append(("checkpoints", options.get("checkpoint_s3_uri") or kept_by))
+    output = options.get("output_path")
+    if output is not None:
+        output = f"{output.rstrip('/')}/{'NAME' if plan.get('made_name') else plan['job_name']}/output"
+    rows.append(("output", output or ("the job's folder" if own else "the account's default bucket")))
+    return rows
+
+
+def _setting_rows(plan: Mapping[str, Any], *, verbose: bool) -> list[tuple[str, str]]:
+    rows = []
+    for name, value in sorted(plan["hyperparameters"].items()):
+        internal = is_internal(name)
+        if verbose or not internal:
+            text = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
+            rows.append(("internal" if internal else "hyperparameter", f"{name} = {text}"))
+    options = plan["options"]
+    rows += [("environment", f"{name}={value}") for name, value in sorted(options.get("environment", {}).items())]
+    rows += [("metric", f"{metric['Name']} from {metric['Regex']}") for metric in options.get("metric_definitions", ())]
+    return rows
+
+
+def _role(host: Mapping[str, Any]) -> str:
+    group = "" if host["group"] == HOMOGENEOUS_GROUP else f", group {host['group']}"
+    if host["helper"]:
+        return f"helper, sums gradients{group}"
+    if host["ranks"] is None:
+        return f"a rank for each GPU, one without GPUs{group}"
+    return f"{host['ranks']} rank{'s' * (host['ranks'] != 1)}{group}"

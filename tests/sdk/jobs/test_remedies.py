@@ -1,0 +1,81 @@
+"""Sentences about the failures that users of a launcher meet often."""
+
+import pytest
+
+from herringbone.jobs.remedies import remedy
+from herringbone_contract.failure import Failure
+
+PLAN = {
+    "source": {"entry_point": "train.py", "folder": "/home/me/src", "whole_folder": True},
+    "channels": [
+        {"name": "training", "input": {"s3_data": "data"}, "path": "/home/me/data"},
+        {"name": "far", "input": {"s3_data": "s3://bucket/far"}},
+    ],
+}
+ALONE = {"source": {"entry_point": "train.py", "folder": "/home/me"}, "channels": []}
+
+
+def missing(path):
+    return Failure(exception="FileNotFoundError", message=f"[Errno 2] No such file or directory: {path!r}")
+
+
+@pytest.mark.parametrize(
+    ("failure", "plan", "text"),
+    [
+        (
+            Failure(exception="ModuleNotFoundError", message="No module named 'timm'"),
+            PLAN,
+            "not installed where the job ran: name it in requirements.txt of source_dir",
+        ),
+        (
+            Failure(exception="ModuleNotFoundError", message="No module named 'timm'"),
+            ALONE,
+            "give source_dir, with a requirements.txt that names it, or with your own module timm",
+        ),
+        (
+            missing("data/train.txt"),
+            PLAN,
+            "a copy of its code, which has no data/train.txt: give the data as a channel",
+        ),
+        (
+            missing("/home/me/.herringbone/jobs/a/hosts/algo-1/ml/input/data/training/b/x.txt"),
+            PLAN,
+            "channel 'training' is /home/me/data, which has no b/x.txt",
+        ),
+        (missing("/opt/ml/input/data/far/x"), PLAN, "channel 'far' is s3://bucket/far, which has no x"),
+        (missing("/opt/ml/input/data/test/x"), PLAN, "the job has no channel 'test'; its channels: training, far"),
+        (missing("/opt/ml/input/data/test"), ALONE, "the job has no channel 'test'; its channels: none"),
+        (missing("/opt/ml/code/vocab.txt"), PLAN, "the job's copy of the code has no vocab.txt"),
+        (
+            Failure(
+                exception="SystemExit",
+                message="2",
+                log_tail=("usage: train.py", "train.py: error: unrecognized arguments: --mp_parameters partitions=2"),
+            ),
+            PLAN,
+            "--mp_parameters: distribution's modelparallel adds it, as on SageMaker. Parse with `args, _ = "
+            "parser.parse_known_args()`",
+        ),
+        (
+            Failure(exception="SystemExit", message="2", log_tail=("t.py: error: unrecognized arguments: --lr 3",)),
+            PLAN,
+            "the job's hyperparameters reach the script as arguments. Parse with",
+        ),
+    ],
+)
+def test_common_failures_say_what_to_do(failure, plan, text):
+    assert text in remedy(failure, plan)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        missing("/home/me/x"),
+        Failure(exception="FileNotFoundError", message="x not found."),
+        Failure(exception="SystemExit", message="2", log_tail=("error: the following arguments are required: --lr",)),
+        Failure(exit_code=137),
+    ],
+)
+def test_other_failures_say_nothing(failure):
+    assert remedy(failure, PLAN) == ""
+    assert remedy(failure, {}) == ""
