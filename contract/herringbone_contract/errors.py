@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 class HerringboneError(Exception):
-    """The root of every error that Herringbone raises on purpose."""
+    """The root of every error that Herringbone raises on purpose.
+
+    To fix: Read the message: it says what happened, where, why, and what to do next.
+    """
 
     def __str__(self) -> str:
         # A message quotes the user's values, and half of a character (a lone surrogate) could not be printed.
@@ -45,49 +48,83 @@ class HerringboneError(Exception):
 
 
 class UsageError(HerringboneError, ValueError):
-    """A mistake in the call itself; nothing was started, nothing was changed."""
+    """A mistake in the call itself; nothing was started, nothing was changed.
+
+    To fix: Change the call as the message says, and run it again.
+    """
 
 
 class DistributionError(UsageError):
-    """A `distribution` dict with an unknown key, a wrong type or values that exclude each other."""
+    """A `distribution` dict with an unknown key, a wrong type or values that exclude each other.
+
+    To fix: Correct the key that the message names; docs/look-up/distribution.md lists all keys.
+    """
 
 
 class HyperparameterError(UsageError):
-    """A hyperparameter that cannot be encoded, or is longer than the service allows."""
+    """A hyperparameter that cannot be encoded, or is longer than the service allows.
+
+    To fix: Pass text, numbers, lists or dicts of them; put larger values into a file of a channel.
+    """
 
 
 class OptionError(UsageError):
-    """An estimator option that is unknown, of the wrong type or out of range."""
+    """An estimator option that is unknown, of the wrong type or out of range.
+
+    To fix: Correct the option that the message names; docs/look-up/options.md lists all options.
+    """
 
 
 class InputError(UsageError):
-    """A channel, entry point or code folder that is missing or cannot be read."""
+    """A channel, entry point or code folder that is missing or cannot be read.
+
+    To fix: Correct the path in the message. `entry_point` is relative to `source_dir`, all others to the current
+    folder.
+    """
 
 
 class JobNameError(UsageError):
-    """A job name that is malformed or already taken."""
+    """A job name that is malformed or already taken.
+
+    To fix: Use letters, digits and hyphens, at most 63, and a name that no other job has; or give no name.
+    """
 
 
 class UnsupportedError(UsageError):
-    """A legal setting that the chosen backend, or this release, cannot serve."""
+    """A legal setting that the chosen backend, or this release, cannot serve.
+
+    To fix: Leave the setting out, or choose a backend that serves it; the message names one where there is one.
+    """
 
 
 class ContractError(HerringboneError):
-    """A file of the container contract that is missing, damaged or contradicts another one."""
+    """A file of the container contract that is missing, damaged or contradicts another one.
+
+    To fix: Do not write into `input/config` of a job. Otherwise the platform or the image wrote a wrong file there.
+    """
 
 
 class ArchiveError(HerringboneError):
-    """An archive that is damaged, or has members that would land outside its folder."""
+    """An archive that is damaged, or has members that would land outside its folder.
+
+    To fix: Fetch or create the archive again; do not unpack it by other means, because its members may overwrite your
+    files.
+    """
 
 
 class JobNotFoundError(HerringboneError, LookupError):
-    """No job of that name is known here."""
+    """No job of that name is known here.
+
+    To fix: Look the name up with `herringbone ls`; the jobs of another `HERRINGBONE_HOME` are not in the list.
+    """
 
 
 class JobFailedError(HerringboneError):
     """The job ran and failed; `failure` says on which host and rank, and how.
 
     The message has the traceback and the last lines of the log, unless the log was shown. `advice` says what to do.
+
+    To fix: Read `failure`, then the lines above it in `herringbone logs NAME`.
     """
 
     def __init__(self, job_name: str, failure: Failure, *, advice: str = "", log_shown: bool = False) -> None:
@@ -99,7 +136,10 @@ class JobFailedError(HerringboneError):
 
 
 class LaunchError(HerringboneError):
-    """The ranks could not be started."""
+    """The ranks could not be started.
+
+    To fix: Install what the message names, such as an MPI, and check that all hosts reach each other.
+    """
 
 
 class ServiceError(HerringboneError):
@@ -107,6 +147,8 @@ class ServiceError(HerringboneError):
 
     `service` is its name in messages. `transient`: the error goes away by itself, or when the user logs in again.
     `denied`: the caller may not do this, which also happens for minutes after a permission was granted.
+
+    To fix: Try again if `transient` is true; otherwise ask the service's owner for what the message names.
     """
 
     service = "the service"
@@ -115,32 +157,50 @@ class ServiceError(HerringboneError):
 
 
 class IndexBusyError(ServiceError):
-    """The index of jobs is locked, or its disk is full or read-only, at this moment; jobs go on without it."""
+    """The index of jobs is locked, or its disk is full or read-only, at this moment; jobs go on without it.
+
+    To fix: Try again, or free space on the disk of `HERRINGBONE_HOME`. Running jobs are not affected.
+    """
 
     service = "the index of jobs"
     transient = True
 
 
 class SlurmError(ServiceError):
-    """Slurm's commands are missing, its controller does not answer, or it refuses a request."""
+    """Slurm's commands are missing, its controller does not answer, or it refuses a request.
+
+    To fix: Run the command of the message in a shell on the login node; `sinfo` shows whether Slurm answers.
+    """
 
     service = "Slurm"
 
 
 class HostError(HerringboneError):
-    """A machine that cannot be reached, lacks what a host needs, or refuses a request."""
+    """A machine that cannot be reached, lacks what a host needs, or refuses a request.
+
+    To fix: Run `herringbone hosts check INVENTORY`, which names the missing part of each machine.
+    """
 
 
 class EngineError(HerringboneError):
-    """No container engine answers, or it refuses a request."""
+    """No container engine answers, or it refuses a request.
+
+    To fix: Start the engine, or join its group (`docker info` must work for your user), or set `DOCKER_HOST`.
+    """
 
 
 class ImageError(HerringboneError):
-    """A container image that is missing, cannot be built, or cannot run a job."""
+    """A container image that is missing, cannot be built, or cannot run a job.
+
+    To fix: Build the image with `herringbone images build`, or name another one in `image_uri`.
+    """
 
 
 class AwsError(ServiceError):
-    """AWS refuses a request; `code` is the service's own error code, None when it gave none."""
+    """AWS refuses a request; `code` is the service's own error code, None when it gave none.
+
+    To fix: Look `code` up in AWS's documentation of the operation in the message.
+    """
 
     service = "AWS"
 
@@ -150,22 +210,35 @@ class AwsError(ServiceError):
 
 
 class AwsCredentialsError(AwsError):
-    """No credentials were found, or they are expired or wrong."""
+    """No credentials were found, or they are expired or wrong.
+
+    To fix: Log in again (`aws sso login`, or new keys), or name a profile by `AWS_PROFILE`.
+    """
 
     transient = True
 
 
 class AwsAccessError(AwsError):
-    """The credentials are good, and their owner may not do this."""
+    """The credentials are good, and their owner may not do this.
+
+    To fix: Ask the account's owner for the permission in the message; docs/do/aws-account.md has a policy with all of
+    them.
+    """
 
     denied = True
 
 
 class AwsUnavailableError(AwsError):
-    """AWS did not answer, or asks for a retry later; it may have carried the request out all the same."""
+    """AWS did not answer, or asks for a retry later; it may have carried the request out all the same.
+
+    To fix: Wait, then look with `herringbone describe NAME` before you submit the job again.
+    """
 
     transient = True
 
 
 class ParallelError(HerringboneError):
-    """A call of the parallel libraries that cannot be served; the message says why and what to do."""
+    """A call of the parallel libraries that cannot be served; the message says why and what to do.
+
+    To fix: Change the call in the script as the message says.
+    """

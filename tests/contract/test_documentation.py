@@ -18,8 +18,9 @@ from herringbone_contract.distribution import (
     PyTorchDDP,
     PyTorchXLA,
     TorchDistributed,
+    parse,
 )
-from herringbone_contract.served import BOTH, NONE, PYTORCH, TENSORFLOW, VERSION1
+from herringbone_contract.served import BOTH, NONE, PYTORCH, TENSORFLOW, VERSION1, Library, unserved
 
 PAGE = (Path(__file__).parents[2] / "docs" / "look-up" / "distribution.md").read_text(encoding="utf-8")
 STRATEGIES = {
@@ -73,3 +74,31 @@ def test_what_runs_each_parameter():
     words = {NONE: "no", PYTORCH: "PyTorch", TENSORFLOW: "TensorFlow", BOTH: "both"}
     documented = {key: cells[2:4] for key, cells in rows("Parameters of `modelparallel`, version 1").items()}
     assert documented == {key: [words[setting.herringbone], words[setting.aws]] for key, setting in VERSION1.items()}
+
+
+# A value for each key of the table that is a strategy, or needs a value that asks for something.
+VALUES = {
+    "helpers": "cpu",
+    "aggregation_frequency": 2,
+    "average_aggregated_gradients": True,
+    "wire": "fp16",
+    "rails": ["eth0"],
+    "custom_mpi_options": "-x A",
+    "processes_per_host": 2,
+}
+
+
+def test_what_runs_each_strategy():
+    for path, (*_, ours, aws, _meaning) in rows("Strategies").items():
+        *strategy, key = path.split(".")
+        if "modelparallel" in path or path == "instance_groups":
+            continue
+        settings = {"enabled": True} | ({} if key == "enabled" else {key: VALUES[key]})
+        if key == "average_aggregated_gradients":
+            settings["aggregation_frequency"] = 2
+        value = settings
+        for name in reversed(strategy):
+            value = {name: value}
+        distribution = parse(value)
+        served = {library: "no" if unserved(distribution, library, None) else "yes" for library in Library}
+        assert served == {Library.HERRINGBONE: ours, Library.AWS: aws}, path

@@ -92,6 +92,8 @@ def commands():
         if name.endswith(".md"):
             for block in blocks(name):
                 for line in block.splitlines():
+                    if "[OPTIONS]" in line:  # the usage of a verb, and no command
+                        continue
                     for part in re.split(r"&&|\||>+", line):
                         if match := COMMAND.match(part.strip()):
                             yield pytest.param(shlex.split(match[1], comments=True), id=f"{name}: {match[1]}")
@@ -100,6 +102,7 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_the_commands_of_the_pages_exist(words, home):  # an empty home: names of this machine's jobs would count
     command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
+    rest = ["NAME" if word == "-" else word for word in rest]  # an empty home has no newest job
     while isinstance(command, click.Group):
         command = command.get_command(click.Context(command), rest.pop(0))
     command.make_context("herringbone", rest)

@@ -32,7 +32,10 @@ _MAX_HEAD_BYTES = 1 << 16
 
 
 class EngineRefusal(EngineError):
-    """The engine answered with an error; `status` is the HTTP status."""
+    """The engine answered with an error; `status` is the HTTP status.
+
+    To fix: Act on the engine's own words in the message; the engine's log may say more.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -127,10 +127,12 @@ class TrainingJob:
 
     @property
     def started(self) -> datetime | None:
+        """The time at which the training began, in UTC; None before it."""
         return _utc(self._record().started)
 
     @property
     def ended(self) -> datetime | None:
+        """The time at which the job was over, in UTC; None before it."""
         return _utc(self._record().ended)
 
     @property

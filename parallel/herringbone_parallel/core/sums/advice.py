@@ -39,7 +39,7 @@ class Kind(Enum):
     ONE_HOST = "nothing crosses a network"
     CURRENT = "how gradients are summed now"
     FASTER = "a setting that makes steps shorter"
-    COMPUTE_BOUND = "nothing is faster: the sums hide behind the backward"
+    COMPUTE_BOUND = "nothing is faster: communication is hidden behind the backward pass"
     TWO_HOSTS = "nothing is faster: two hosts send all gradients once"
     BANDWIDTH_BOUND = "nothing is faster: hosts already send their gradients once"
     LATENCY_BOUND = "nothing is faster: there is little to sum"
@@ -48,10 +48,10 @@ class Kind(Enum):
 
 
 _LIMITS = {
-    Kind.COMPUTE_BOUND: "the sums hide behind the backward",
+    Kind.COMPUTE_BOUND: "communication is hidden behind the backward pass",
     Kind.TWO_HOSTS: "two hosts send all gradients once, with helpers or without",
     Kind.BANDWIDTH_BOUND: "hosts send their gradients once, and no scheme sends less",
-    Kind.LATENCY_BOUND: "there is little to sum, and two hops cost what they cost",
+    Kind.LATENCY_BOUND: "there is little to sum, and latency decides",
 }
 
 
@@ -147,7 +147,7 @@ def render(findings: Sequence[Finding]) -> tuple[str, ...]:
     >>> for line in render(find(predictor, Cluster(workers=2, link=HostLink(25e6)))):
     ...     print(line)
     25.0 MB of gradients are summed by the 2 hosts: a step takes about 1.10 s, 800.0 ms of it waiting for sums.
-    Nothing makes it 3% shorter: two hosts send all gradients once, with helpers or without.
+    No setting would save 3% or more: two hosts send all gradients once, with helpers or without.
     """
     first, *others = findings
     faster = [finding.text for finding in others if finding.kind is Kind.FASTER]
@@ -197,7 +197,7 @@ def _half(predictor: Predictor, cluster: Cluster, halves: bool) -> Iterator[tupl
 def _limit(predictor: Predictor, cluster: Cluster, current: Prediction) -> Finding:
     """Return what keeps every other setting from being faster."""
     kind = _limiting_kind(predictor, cluster, current)
-    return Finding(kind, f"Nothing makes it {WORTH:.0%} shorter: {_LIMITS[kind]}.")
+    return Finding(kind, f"No setting would save {WORTH:.0%} or more: {_LIMITS[kind]}.")
 
 
 def _limiting_kind(predictor: Predictor, cluster: Cluster, current: Prediction) -> Kind:

@@ -43,7 +43,10 @@ _SEND_SECONDS = 5.0
 
 
 class RefusedError(ParallelError):
-    """The other end does not know the token, or does not belong to a Herringbone job."""
+    """The other end does not know the token, or does not belong to a Herringbone job.
+
+    To fix: Check that all ranks belong to one job, and that no other program uses the port in the message.
+    """
 
 
 class AuthenticatedConnection:

@@ -1,4 +1,4 @@
-"""Support for scripts of TensorFlow 2.3 to 2.6 on Keras 3; docs/do/tensorflow.md has the list of calls.
+"""Support for scripts of TensorFlow 2.3 to 2.6 on Keras 3; docs/do/tensorflow-old-scripts.md has the list of calls.
 
 Only `import smdistributed.modelparallel.tensorflow` calls `activate`. Without it, Keras stays unchanged.
 """

@@ -13,7 +13,10 @@ REPORT_SECONDS = 0.5
 
 
 class PeerFailedError(ParallelError):
-    """Another rank of the pipeline, or of a replica of it, failed; its own traceback has the cause."""
+    """Another rank of the pipeline, or of a replica of it, failed; its own traceback has the cause.
+
+    To fix: Read the traceback of the rank that the message names; this rank is not the cause.
+    """
 
 
 def note_module(failure: BaseException, path: str) -> None:

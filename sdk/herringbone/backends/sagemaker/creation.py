@@ -24,7 +24,10 @@ _NAME_IN_USE = "ResourceInUse"
 
 
 class UnknownOutcomeError(AwsUnavailableError):
-    """The request was sent, and AWS cannot be asked whether it created the job."""
+    """The request was sent, and AWS cannot be asked whether it created the job.
+
+    To fix: Look with `herringbone describe NAME` whether the job exists before you submit it again.
+    """
 
 
 def look_up(session: AwsSession, name: str) -> dict[str, Any] | None:

@@ -21,7 +21,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class SlurmMissingError(SlurmError):
-    """A program is missing, so asking again is useless."""
+    """A program is missing, so asking again is useless.
+
+    To fix: Install Slurm's client programs on this machine, or submit from the login node.
+    """
 
 
 class SlurmCommands:

@@ -49,7 +49,10 @@ _LOOK_SECONDS = 0.5
 
 
 class PeerFailedError(ParallelError):
-    """Another rank failed or is gone; the cause is in that rank's own traceback."""
+    """Another rank failed or is gone; the cause is in that rank's own traceback.
+
+    To fix: Read the traceback of the rank that the message names; this rank is not the cause.
+    """
 
 
 class _RankAddress(NamedTuple):

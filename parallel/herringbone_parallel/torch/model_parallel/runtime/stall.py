@@ -38,7 +38,10 @@ _ADVICE = (
 
 
 class RanksDivergedError(ParallelError):
-    """The ranks of a pipeline have not done the same in a step, so that one waits for a message that never comes."""
+    """The ranks of a pipeline have not done the same in a step, so that one waits for a message that never comes.
+
+    To fix: Make all ranks run the same Python in a step: no branch on the rank, on time or on unseeded random numbers.
+    """
 
 
 class Probe(NamedTuple):
