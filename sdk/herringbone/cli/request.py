@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from herringbone.cli.commands import Decorated
+from herringbone.cli.names import JobName
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
@@ -21,6 +22,8 @@ from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
 from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
 from herringbone.estimators.strategy_names import named_strategy
+from herringbone.jobs.job import attach
+from herringbone.planning.again import inputs_of
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.hyperparameters import is_name
 
@@ -29,6 +32,11 @@ EPILOG = """\
 The job:
   a script     herringbone run train.py --instance-count 2 --input data -- --epochs 3
   a job file   herringbone run job.yaml
+
+\b
+  as before    herringbone run --like NAME -- --lr 1e-3
+  from its     herringbone run --resume NAME
+  checkpoints
 
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
@@ -59,7 +67,10 @@ _NAME = re.compile(r"--\w|-[^\W\d]")
 class JobFlags:
     """The arguments that describe a job, as they were typed; `script_arguments` are the words after `--`."""
 
-    job_or_script: str
+    job_or_script: str | None = None
+    like: str | None = None
+    resume: str | None = None
+    code_of_job: bool = False
     framework: str | None = None
     source_dir: str | None = None
     instance_type: str | None = None
@@ -78,7 +89,10 @@ def job_flags(command: Decorated) -> Decorated:
     add = click.option
     for decorate in reversed(
         (
-            click.argument("job_or_script", metavar="job.yaml|script", type=click.Path()),
+            click.argument("job_or_script", metavar="job.yaml|script", type=click.Path(), required=False),
+            add("--like", metavar="NAME", type=JobName(), help="the settings of an earlier job, apart from flags"),
+            add("--resume", metavar="NAME", type=JobName(), help="as --like, from the checkpoints of that job"),
+            add("--code-of-job", is_flag=True, help="with these two: the code that the earlier job ran, not yours now"),
             add("--framework", type=click.Choice(sorted(_FRAMEWORKS)), help="the framework (default: any script runs)"),
             add(
                 "--source-dir",
@@ -121,6 +135,12 @@ def job_flags(command: Decorated) -> Decorated:
 
 def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
+    if request.like is not None or request.resume is not None:
+        return _request_like(request)
+    if request.job_or_script is None:
+        raise OptionError("job.yaml|script: missing; name a script or a job file, or an earlier job with --like NAME")
+    if request.code_of_job:
+        raise OptionError("--code-of-job: goes with --like NAME or --resume NAME; add one, or leave this out")
     settings: dict[str, Any] = {}
     path = Path(request.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
@@ -146,14 +166,44 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
-        # Copies, because the file's mapping may be shared through a YAML anchor.
-        distribution = dict(_mapping("distribution", named_strategy(settings.get("distribution"))))
-        mpi = _mapping("distribution.mpi", distribution.get("mpi"))
-        distribution["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
-        settings["distribution"] = distribution
+        settings["distribution"] = _with_processes(settings.get("distribution"), processes)
     if "self" in settings:
         raise OptionError("self: no such option")
     return _estimator_class(framework)(**settings), inputs
+
+
+def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
+    """Return an estimator with the settings of an earlier job, which flags and words after `--` change."""
+    flag = "--like" if request.resume is None else "--resume"
+    for given, name in ((request.like and request.resume, "--like"), (request.job_or_script, "job.yaml|script")):
+        if given:
+            raise OptionError(
+                f"{name}: {given} next to {flag}, which takes the script and settings of its job; drop it"
+            )
+    if request.framework is not None:
+        raise OptionError(f"--framework: {flag} takes the framework of its job; leave this out")
+    name = request.resume or str(request.like)
+    flags = _flags(request, base=Path.cwd())
+    inputs, processes = flags.pop("inputs"), flags.pop("processes_per_host")
+    plan = attach(name).plan
+    if processes is not None:
+        flags["distribution"] = _with_processes(
+            flags.get("distribution") or plan.arguments.get("distribution"), processes
+        )
+    # A job of a class that the user wrote is run by the class that it is made of.
+    kinds = {kind.__name__: kind for kind in _FRAMEWORKS.values()}
+    estimator = kinds.get(plan.estimator, Estimator).like(
+        name, resume=request.resume is not None, code_of_job=request.code_of_job, **flags
+    )
+    return estimator, ({**inputs_of(plan), **inputs} or None)
+
+
+def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:
+    # Copies, because a job file's mapping may be shared through a YAML anchor.
+    strategies = dict(_mapping("distribution", named_strategy(distribution)))
+    mpi = _mapping("distribution.mpi", strategies.get("mpi"))
+    strategies["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
+    return strategies
 
 
 def parse_script_arguments(words: Sequence[str]) -> dict[str, Any]:

@@ -22,9 +22,11 @@ from herringbone.estimators.options import Options, changed_options, parse_optio
 from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts
+from herringbone.jobs.checkpoints import copy_checkpoints, job_code, resumed
 from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.notebook import html_table
+from herringbone.planning import again
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -89,6 +91,9 @@ class Estimator:
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
         self.jobs: list[TrainingJob] = []
+        # Of the earlier job, for an estimator that `like` made.
+        self._inputs: Inputs = None
+        self._copied_checkpoints: dict[str, Path] = {}
         if self.entry_point is None and self.image_uri is None:
             raise OptionError(
                 "entry_point: missing; give the script to run, or image_uri for an image that has its own"
@@ -183,7 +188,7 @@ class Estimator:
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
             request,
-            channels=parse_inputs(inputs, base=folder),
+            channels=parse_inputs(self._inputs if inputs is None else inputs, base=folder),
             job_name=check_job_name(name),
             backend=backend.name,
             folder=str(folder),
@@ -232,6 +237,10 @@ class Estimator:
             for note in plan.notes:
                 # On standard error: the log, or a program's own output, may be on standard output.
                 Console(sys.stderr).say(f"job {plan.job_name}: {note}")
+            if self._copied_checkpoints:
+                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
+                # Another `fit` goes on in the same folder.
+                self._copied_checkpoints = {}
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
@@ -247,6 +256,38 @@ class Estimator:
         if job is None:
             raise OptionError("logs: this estimator has no job yet; call fit() first")
         job.wait(logs=True)
+
+    @classmethod
+    def like(cls, training_job_name: str, *, resume: bool = False, code_of_job: bool = False, **changes: Any) -> Self:
+        """Return a new estimator with the settings and the inputs of an earlier job, apart from `changes`.
+
+        >>> PyTorch.like("digits-1", hyperparameters={"lr": 1e-3}).fit()                  # doctest: +SKIP
+
+        - `changes` are arguments of the estimator. Hyperparameters and variables are added, all else is replaced.
+        - `fit` and `plan` without inputs take those of the earlier job.
+        - The code is your own, as it is now; with `code_of_job`, it is the copy that the earlier job ran.
+        - With `resume`, the new job begins from the earlier job's checkpoints: in the folder of its
+          `checkpoint_s3_uri`, or in a new folder with a copy of the files that its hosts left on this machine.
+
+        Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
+        """
+        from herringbone.jobs.job import TrainingJob
+
+        job = TrainingJob.attach(training_job_name)
+        plan = job.plan
+        settings = again.settings_of(plan, cls._arguments_of(plan))
+        if code_of_job:
+            settings = again.with_code(settings, job_code(find_home(), plan))
+        copied: dict[str, Path] = {}
+        if resume:
+            if changes.get("checkpoint_s3_uri") is not None:
+                raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
+            settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
+        settings = again.merged(settings, changes)
+        again.refuse_masked(training_job_name, settings)
+        estimator = cls(**settings)
+        estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
+        return estimator
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:

@@ -26,7 +26,7 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     """Return a sentence about a failure that users of a launcher meet often, "" for any other; `plan` is a stored one.
 
     >>> remedy(Failure(exception="ModuleNotFoundError", message="No module named 'x'"), {})
-    "not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x"
+    'not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x'
     """
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)

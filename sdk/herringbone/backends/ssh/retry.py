@@ -36,14 +36,13 @@ from herringbone.controller.retry import (
     find_policy,
     policies_of,
 )
+from herringbone.jobs.checkpoints import newest_files
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import MASK
 from herringbone_contract.errors import HostError
-from herringbone_contract.safe_tree import folder as open_folder
-from herringbone_contract.safe_tree import walk
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -231,18 +230,11 @@ def merge_checkpoints(folder: Path) -> Path | None:
     merged = folder / ".all"
     # Of an earlier retry.
     shutil.rmtree(merged, ignore_errors=True)
-    newest: dict[str, tuple[int, Path]] = {}
     # A dot marks folders that were not fetched completely.
     hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
-    for host in hosts:
-        with open_folder(host) as descriptor:
-            for entry in walk(descriptor):
-                # Links stay links; the transport has fetched only those that stay in the folder.
-                if entry.kind not in ("file", "link"):
-                    continue
-                if entry.name not in newest or entry.state.st_mtime_ns > newest[entry.name][0]:
-                    newest[entry.name] = (entry.state.st_mtime_ns, host / entry.name)
-    for name, (_, file) in newest.items():
+    # Of links the transport has fetched only those that stay in the folder.
+    newest = newest_files(hosts)
+    for name, file in newest.items():
         target = merged / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # A hard link: checkpoints may be large, and both names are on one disk.
