@@ -13,15 +13,23 @@ _MOST_TRIES = 1_000
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes on the disk that a file or a folder takes; the targets of links are not counted."""
-    blocks = 0
+    """Return the bytes on the disk that a file or a folder takes; 0 for what does not exist.
+
+    The targets of links are not counted, and a file with several names counts once.
+    """
+    blocks, seen = 0, set[tuple[int, int]]()
     # Half of a sum is better than none: the size is for a message only.
     with suppress(OSError):
         blocks = path.lstat().st_blocks
         with safe_tree.folder(path.parent, path.name) as descriptor:
             for entry in safe_tree.walk(descriptor):
+                state = entry.state
+                if entry.kind == "file" and state.st_nlink > 1:
+                    if (state.st_dev, state.st_ino) in seen:
+                        continue
+                    seen.add((state.st_dev, state.st_ino))
                 # Blocks and not the length: a file with holes takes less space than its length.
-                blocks += entry.state.st_blocks
+                blocks += state.st_blocks
     return blocks * _BLOCK_BYTES
 
 
