@@ -1,4 +1,4 @@
-"""The kernel's account of a process that it killed for want of memory. The supervisor needs this module at the end of a failed job."""
+"""The kernel's account of a process that it killed for want of memory. It is loaded with all that a failure needs."""
 
 from __future__ import annotations
 

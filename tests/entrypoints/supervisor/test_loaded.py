@@ -37,7 +37,7 @@ def test_a_failure_is_recorded_when_the_package_is_gone(make_job, tmp_path: Path
 
 
 def test_all_modules_for_a_failure_are_loaded_after_the_start() -> None:
-    """Each module that the supervisor imports inside of a function, to describe a failure, is in the list for the start."""
+    """The list for the start has each module that the supervisor imports late, to describe a failure."""
     rooms = Path(str(herringbone_entry.__file__)).parent / "supervisor"
     texts = [(rooms / name).read_text() for name in ("ending.py", "rank_group.py")]
     imported = {
