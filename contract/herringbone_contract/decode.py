@@ -21,6 +21,12 @@ Target = TypeVar("Target", bound=Struct)
 Reader = Callable[[object, str], object]
 
 _MAX_GUESSED_CHARS = 80
+# Words that users try first as strategies, with the key that they mean.
+_ALIASES = {
+    **dict.fromkeys(("torch", "torchrun", "ddp", "pytorch", "elastic"), "torch_distributed"),
+    **dict.fromkeys(("smddp", "dataparallel", "smp", "modelparallel"), "smdistributed"),
+    **dict.fromkeys(("mpirun", "openmpi"), "mpi"),
+}
 # Sentences that AWS's SDK raises, by key. People find their answers by searching for them.
 _KNOWN_SENTENCES = {
     "partitions": "The number of partitions must be a positive integer.",
@@ -95,11 +101,16 @@ def legal_keys(target: type[Struct]) -> tuple[str, ...]:
 
 def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
     # The comparison takes a minute for a key of a million characters, and no legal key is long.
-    nearest = difflib.get_close_matches(key[:_MAX_GUESSED_CHARS], legal, n=1)
+    alias = _ALIASES.get(key)
+    nearest = [alias] if alias in legal else difflib.get_close_matches(key[:_MAX_GUESSED_CHARS], legal, n=1)
     key = key if len(key) <= _MAX_GUESSED_CHARS else f"{key[:_MAX_GUESSED_CHARS]}..."
     guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
     known_sentences = {
         "distribution.smdistributed": f"Invalid smdistributed strategy provided: {key}.",
+        "distribution.torch_distributed.processes_per_host": (
+            "a host has a rank for each GPU, and without GPUs one: for two ranks on a CPU machine write"
+            " instance_count=2."
+        ),
         "distribution.horovod": "Horovod runs under mpi: write 'mpi': {'enabled': True, 'processes_per_host': N}.",
     }
     sentence = known_sentences.get(path) or known_sentences.get(f"{path}.{key}") or "no such key."

@@ -146,11 +146,15 @@ def is_empty(base: str | PurePath, inside: str) -> bool:
 def remove(parent: int, name: str) -> None:
     """Remove the entry `name` of an open folder, and all that is below it; links are removed, never their targets.
 
-    Nothing happens when there is no such entry. Raises `OSError` for what cannot be removed.
+    Nothing happens when there is no such entry. Folders of ours that are not writable, or not even readable, are made
+    so first. Raises `OSError` for what cannot be removed, such as the files of another user.
     """
     if not _unlink(name, parent):
-        with folder(parent, name) as descriptor:
+        descriptor = _open_to_empty(name, parent, name)
+        try:
             _empty(descriptor)
+        finally:
+            os.close(descriptor)
         os.rmdir(name, dir_fd=parent)
 
 
@@ -182,7 +186,7 @@ def _empty(top: int) -> None:
                         os.rmdir(own_name, dir_fd=levels[-1][0])
                 elif not _unlink(name := names.pop(), inside):
                     if len(levels) < MAX_DEPTH:
-                        below = _open(name, _FOLDER, inside, name)
+                        below = _open_to_empty(name, inside, "/".join([*(level[1] for level in levels[1:]), name]))
                         levels.append((below, name, _names(below)))
                     else:
                         # A script can nest folders without limit, and each level of this walk holds a descriptor.
@@ -191,6 +195,27 @@ def _empty(top: int) -> None:
         finally:
             for descriptor, _, _ in levels:
                 os.close(descriptor)
+
+
+def _open_to_empty(name: str, parent: int, shown: str) -> int:
+    """Open a folder that is about to be removed, and let its owner write to it: scripts also make read-only folders."""
+    try:
+        descriptor = _open(name, _FOLDER, parent, shown)
+    except PermissionError:
+        if not hasattr(os, "O_PATH"):
+            raise
+        # A folder that may not be read. Linux changes a mode without following links only through /proc.
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # noqa: PTH101
+        finally:
+            os.close(handle)
+        descriptor = _open(name, _FOLDER, parent, shown)
+    # Not of a folder of another user, whose entries may be ours to remove all the same.
+    with contextlib.suppress(PermissionError):
+        if (mode := stat.S_IMODE(os.fstat(descriptor).st_mode)) & stat.S_IRWXU != stat.S_IRWXU:
+            os.fchmod(descriptor, mode | stat.S_IRWXU)
+    return descriptor
 
 
 def _unlink(name: str, inside: int) -> bool:

@@ -110,3 +110,26 @@ def test_no_descriptor_stays_open(tree):
             assert not safe_tree.exists(top, name)
         safe_tree.remove(top, "a")
     assert len(os.listdir("/proc/self/fd" if os.path.exists("/proc") else "/dev/fd")) == before
+
+
+def test_read_only_and_unreadable_folders_are_removed(tmp_path):
+    """As a user without privileges: root may remove everything anyway."""
+    (tmp_path / "tree" / "shut" / "below").mkdir(parents=True)
+    (tmp_path / "tree" / "shut" / "below" / "file").touch()
+    (tmp_path / "tree" / "deaf").mkdir()
+    for path, mode in (("tree/shut/below", 0o500), ("tree/shut", 0o555), ("tree/deaf", 0)):
+        (tmp_path / path).chmod(mode)
+    top = os.open(tmp_path, os.O_RDONLY)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                for path in (tmp_path, *tmp_path.rglob("*")):
+                    os.chown(path, 65534, 65534)
+                # The folders above belong to root; the descriptor leads past them.
+                os.setuid(65534)
+            safe_tree.remove(top, "tree")
+        finally:
+            os._exit("tree" in os.listdir(top))
+    os.close(top)
+    assert os.waitpid(child, 0)[1] == 0

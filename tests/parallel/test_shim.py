@@ -30,7 +30,7 @@ def test_the_shim_exports_all_public_names() -> None:
     process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SHIM)}, capture_output=True, text=True, check=True
     )
-    assert process.stdout.startswith("ParallelError SM_HP_MP_PARAMETERS is not set")
+    assert process.stdout.startswith("ParallelError the job's distribution has no smdistributed.modelparallel")
 
 
 def test_the_data_parallel_shim_registers_the_backend_and_exports_v1s_names() -> None:
@@ -58,7 +58,9 @@ def test_the_data_parallel_shim_registers_the_backend_and_exports_v1s_names() ->
     )
     lines = process.stdout.splitlines()
     assert lines[0] == "smddp True False RedOpType.AVG"
-    assert lines[1].startswith("ParallelError HERRINGBONE_REDUCE_MEET is not set")
+    assert lines[1].startswith(
+        "ParallelError the job's distribution has no smdistributed.dataparallel: add distribution={"
+    )
 
 
 @pytest.mark.parametrize(("real", "origin"), [(False, "horovod/tensorflow/__init__.py"), (True, "real/horovod")])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses, size_of
+from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses
 from herringbone.backends.ssh.clean import clean as clean_machines
 from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
 from herringbone.cli.hosts import cleaned_table
+from herringbone.jobs.disk import size_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone_contract.errors import OptionError

@@ -90,7 +90,8 @@ def test_weights_equal_those_of_processes_on_one_machine(submit, home):
     import torch
 
     def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-        assert job.wait().status == "Completed", job.failure
+        status = job.wait().status
+        assert status == "Completed", "\n".join([str(job.failure), *(line.text for line in job.logs())])
         with tarfile.open(job.model_data.removeprefix("file://")) as archive:
             return torch.load(archive.extractfile("model.pt"), weights_only=True)
 
@@ -115,6 +116,10 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, tr
     assert other.wait().status == "Stopped"
     assert job.wait().status == "Stopped"
     assert [line.text for line in other.logs()] == [line.text for line in job.logs()]
+    folders = [machines.work(name) / "jobs" / job.name for name in machines.names]
+    assert sum(folder.exists() for folder in folders) == 3
+    assert job.remove().elsewhere == ""
+    assert [folder for folder in folders if folder.exists()] == []
 
 
 def test_a_job_runs_on_without_its_client(submit, machines, home, transport):

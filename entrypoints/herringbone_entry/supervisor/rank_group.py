@@ -187,7 +187,15 @@ class RankGroup:
         # An age and not a time: the clocks of two machines have nothing in common.
         age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
         self._context.report(
-            {"kind": "ended", "rank": rank.placement.rank, "code": rank.code, "age": age, "failure": record}
+            {
+                "kind": "ended",
+                "rank": rank.placement.rank,
+                "code": rank.code,
+                "seen": rank.seen_code,
+                "reaped": rank.reaped,
+                "age": age,
+                "failure": record,
+            }
         )
 
     def _failure(self, rank: RankProcess) -> str:
@@ -210,7 +218,7 @@ class RankGroup:
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
         """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""
         worker = _KILLED_WORKER in record.message
-        if self._oom_kills is None or not (worker or rank.code in (None, _KILLED_CODE)):
+        if self._oom_kills is None or not (worker or (rank.code or rank.seen_code) in (None, _KILLED_CODE)):
             return record
         kills = devices.oom_kills() or 0
         if kills <= self._oom_kills:

@@ -49,8 +49,9 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
     raw = environ.get(_PARAMETERS)
     if raw is None:
         raise ParallelError(
-            f"{_PARAMETERS} is not set: the job's distribution has no smdistributed.modelparallel,"
-            " or the script was not started by a launcher"
+            "the job's distribution has no smdistributed.modelparallel: add distribution={'smdistributed':"
+            " {'modelparallel': {'enabled': True, 'parameters': {'partitions': 2}}}, 'mpi': {'enabled': True,"
+            f" 'processes_per_host': 2}}}} to the estimator ({_PARAMETERS} is not set)"
         )
     parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
     if parameters is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from typing import TYPE_CHECKING
 
 from herringbone_contract.errors import JobNotFoundError, UnsupportedError
@@ -24,6 +25,16 @@ _MODULES = {
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
 # Prefix of the instance_type -> name of the backend. The rest names a machine type, a partition or an inventory file.
 _PREFIXES = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh"}
+# Words that users try first, with the type that they mean.
+_ALIASES = {
+    **dict.fromkeys(("docker", "container", "podman"), "local"),
+    **dict.fromkeys(("gpu", "cuda", "docker_gpu", "local-gpu"), "local_gpu"),
+    **dict.fromkeys(("process", "processes", "cpu", "localhost", "local-process"), "local_process"),
+    "ssh": "ssh:hosts.yaml, the inventory of your machines",
+    "slurm": "slurm:PARTITION, as sinfo lists them",
+}
+# The types of EC2, such as m5.large; SageMaker writes ml. before them.
+_AWS_TYPE = re.compile(r"[a-z][a-z0-9-]*\d[a-z0-9-]*\.(?:nano|micro|small|medium|\d*x?large|metal)")
 # Backends whose service knows jobs that this machine's index does not have.
 _SERVICES = ("sagemaker",)
 
@@ -49,13 +60,23 @@ def _name_of(instance_type: str) -> str:
     by_prefix = (name for prefix, name in _PREFIXES.items() if instance_type.startswith(prefix))
     name = next(by_prefix, None) or _TYPES.get(instance_type)
     if name is None:
-        near = difflib.get_close_matches(instance_type[:100], _TYPES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = _nearest(instance_type[:100])
+        hint = f"; did you mean {near}?" if near else ""
         raise UnsupportedError(
             f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
             f"slurm:PARTITION, ssh:INVENTORY, ml.*{hint}"
         )
     return name
+
+
+def _nearest(instance_type: str) -> str | None:
+    word = instance_type.lower()
+    if word in _ALIASES:
+        return _ALIASES[word]
+    if _AWS_TYPE.fullmatch(word):
+        return f"ml.{word}"
+    near = difflib.get_close_matches(word, _TYPES, n=1)
+    return near[0] if near else None
 
 
 def backend_named(name: str) -> Backend:

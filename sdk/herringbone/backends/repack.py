@@ -36,4 +36,6 @@ def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> 
         raise InputError(f"job {record.name} left no model: there are no files in {looked}")
     output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
     pack_output(bases, output, compress=compress, say=say)
-    return pack_model(bases, output, compress=compress, say=say)
+    model = pack_model(bases, output, compress=compress, say=say)
+    assert model is not None
+    return model

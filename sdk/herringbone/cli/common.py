@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
 import click
+from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
 from herringbone.jobs.interrupt import CHOICES
@@ -22,6 +24,33 @@ def exit_code(secondary_status: str) -> int:
     (0, 3, 4)
     """
     return _ENDS.get(secondary_status, STOPPED)
+
+
+class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """The type of an option that is the status of a job, in letters of any case."""
+
+    name = "status"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from herringbone.jobs.listing import STATUSES
+
+        words = {word.lower(): word for word in STATUSES}
+        if (word := words.get(value.lower())) is not None:
+            return word
+        near = difflib.get_close_matches(value.lower(), words, n=1)
+        hint = f"did you mean {words[near[0]]}?" if near else f"expected one of {', '.join(STATUSES)}"
+        raise click.BadParameter(f"{value!r} is no status; {hint}", ctx, param)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        from herringbone.jobs.listing import STATUSES
+
+        return [CompletionItem(word) for word in STATUSES if word.lower().startswith(incomplete.lower())]
+
+
+def status_option(command: Decorated) -> Decorated:
+    """Add `--status`, which may be given several times; the command gets the words as `status`."""
+    text = "only jobs of this status, as failed or stopped; may be given several times"
+    return click.option("--status", type=Status(), multiple=True, metavar="STATUS", help=text)(command)
 
 
 def on_interrupt_option(*, default: str | None = None) -> Callable[[Decorated], Decorated]:

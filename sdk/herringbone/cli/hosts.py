@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.tables import aligned
+from herringbone.cli.tables import aligned, show_table
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport
@@ -101,7 +101,7 @@ def jobs(inventory: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0
-    print("\n".join(aligned([("NAME", "STATUS"), *((job.name, job.status) for job in records)])))
+    show_table([("NAME", "STATUS"), *((job.name, job.status) for job in records)])
     return 0
 
 

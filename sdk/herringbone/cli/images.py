@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.tables import aligned
+from herringbone.cli.tables import show_table
 from herringbone.images.labels import CONTRACT, Label
 from herringbone_contract.errors import OptionError
 
@@ -106,8 +106,7 @@ def ls(as_json: bool) -> int:
     if as_json:
         print(json.dumps(rows))
         return 0
-    for line in aligned([_HEAD, *map(_row, rows)]):
-        print(line)
+    show_table([_HEAD, *map(_row, rows)])
     return 0
 
 

@@ -5,44 +5,105 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.tables import aligned
+from herringbone.cli.common import status_option
+from herringbone.cli.tables import show_table
 from herringbone.jobs.console import Console
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.listing import all_jobs
+from herringbone.jobs.events import why_ended
+from herringbone.jobs.home import find_home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.listing import all_jobs, has_status
+from herringbone.jobs.usage import folder_bytes
+from herringbone.sizes import shown_bytes
+from herringbone.times import shown_ago, shown_span
 
+_SHOWN_ON_TERMINALS = 20
 _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
+_TERMINAL_HEAD = ("NAME", "STATUS", "CREATED", "TIME", "HOSTS")
+_STYLES = {
+    **dict.fromkeys(("Completed",), "green"),
+    **dict.fromkeys(("Failed",), "red"),
+    **dict.fromkeys(("Stopped", "Stopping", "Timed out"), "yellow"),
+    **dict.fromkeys(("InProgress", "Starting", "Training", "Uploading"), "cyan"),
+}
 
 
 @click.command()
-@json_option("one JSON array")
-def command(as_json: bool) -> int:
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), metavar="N", help="the newest N (default: 20 on a terminal, else all)"
+)
+@click.option("--all", "everything", is_flag=True, help="all jobs, also on a terminal")
+@status_option
+@click.option("--size", is_flag=True, help="the size of each job's folder; a file with two names counts once")
+@json_option("one JSON array, the newest job first")
+def command(number: int | None, everything: bool, status: Sequence[str], size: bool, as_json: bool) -> int:
+    """List the jobs: on a terminal the newest 20, the newest last; in a pipe all, the newest first."""
+    if everything and number is not None:
+        raise click.UsageError("--all and -n N exclude each other.")
+    on_terminal = sys.stdout.isatty() and not as_json
     # Messages about lost jobs go to standard error, so that --json stays one JSON array.
-    records = all_jobs(Console(sys.stderr).say)
+    records = [record for record in all_jobs(Console(sys.stderr).say) if has_status(record, status)]
+    if on_terminal and number is None and not everything:
+        number = _SHOWN_ON_TERMINALS
+    shown = records[:number]
+    home = find_home()
+    sizes = {record.name: folder_bytes(home.job(record.name).path) for record in shown} if size else {}
     if as_json:
-        print(json.dumps([_summary(record) for record in records]))
-        return 0
-    for line in aligned([_HEAD, *map(_row, records)]):
-        print(line)
+        print(json.dumps([_summary(record, sizes) for record in shown]))
+    elif on_terminal:
+        _show_on_terminal(shown, sizes, older=len(records) - len(shown))
+    else:
+        head = (*_HEAD, "BYTES") if size else _HEAD
+        show_table([head, *(_row(record, sizes) for record in shown)])
     return 0
 
 
-def _row(record: JobRecord) -> tuple[str, ...]:
+def _show_on_terminal(shown: Sequence[JobRecord], sizes: Mapping[str, int], *, older: int) -> None:
+    if older:
+        print(f"{older} older: herringbone ls --all")
+    failures = JobIndex(find_home().index).failures()
+    now = time.time()
+    rows = []
+    for record in reversed(shown):
+        status = "Timed out" if record.secondary_status.startswith("Max") else record.status
+        if record.status == "InProgress":
+            status = record.secondary_status
+        row: tuple[str, ...] = (
+            record.name,
+            status,
+            shown_ago(now - record.created),
+            _span(record, now),
+            str(record.num_hosts),
+        )
+        row += (shown_bytes(sizes[record.name]),) if sizes else ()
+        rows.append((*row, why_ended(record, failures.get(record.name))))
+    head = (*_TERMINAL_HEAD, "SIZE", "WHY") if sizes else (*_TERMINAL_HEAD, "WHY")
+    show_table([head, *rows], shorten=0, cut=len(head) - 1, styles=_STYLES)
+
+
+def _span(record: JobRecord, now: float) -> str:
+    # A job that still runs counts up to now.
+    return "" if record.started is None else shown_span((record.ended or now) - record.started)
+
+
+def _row(record: JobRecord, sizes: Mapping[str, int]) -> tuple[str, ...]:
     # A finished job has the same word as status and as secondary status, so show it once.
     status = record.status if record.status == record.secondary_status else f"{record.status}/{record.secondary_status}"
     created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    # A job that still runs counts up to now.
     seconds = "" if record.started is None else f"{(record.ended or time.time()) - record.started:.1f}"
-    return record.name, status, created, seconds, str(record.num_hosts)
+    row = (record.name, status, created, seconds, str(record.num_hosts))
+    return (*row, str(sizes[record.name])) if sizes else row
 
 
-def _summary(record: JobRecord) -> dict[str, object]:
+def _summary(record: JobRecord, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return a job as SageMaker's ListTrainingJobs describes it."""
-    return {
+    summary: dict[str, Any] = {
         "TrainingJobName": record.name,
         "TrainingJobStatus": record.status,
         "SecondaryStatus": record.secondary_status,
@@ -51,3 +112,4 @@ def _summary(record: JobRecord) -> dict[str, object]:
         if record.ended is None
         else datetime.fromtimestamp(record.ended).astimezone().isoformat(),
     }
+    return summary | ({"SizeInBytes": sizes[record.name]} if sizes else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,31 +14,41 @@ import click
 import msgspec
 
 from herringbone.cli.commands import Decorated
+from herringbone.cli.names import JobName
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
+from herringbone.estimators.strategy_names import named_strategy
+from herringbone.jobs.job import attach
+from herringbone.planning.again import inputs_of
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.hyperparameters import is_name
 
 EPILOG = """\
 \b
 The job:
-  a script     herringbone run train.py --instance-count 2 --input data -- --epochs 3
-  a job file   herringbone run job.yaml
+  a script:   herringbone run train.py --instance-count 2 -- --epochs 3
+  a job file: herringbone run job.yaml
+
+\b
+  as before    herringbone run --like NAME -- --lr 1e-3
+  from its     herringbone run --resume NAME
+  checkpoints
 
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
 and inputs:
-      framework: pytorch              # or tensorflow, mxnet; without it, any script
-      entry_point: train.py
-      source_dir: src
-      instance_type: local_process
-      instance_count: 1
-      distribution: {mpi: {enabled: true, processes_per_host: 2}}
-      hyperparameters: {epochs: 3}
-      inputs: {training: data}        # a path, or a mapping of channels
+  framework: pytorch        # or tensorflow, mxnet; without it, any script
+  entry_point: train.py
+  source_dir: src
+  instance_type: local_process
+  instance_count: 1
+  distribution: {mpi: {enabled: true, processes_per_host: 2}}
+  hyperparameters: {epochs: 3}
+  inputs: {training: data}  # a path, or a mapping of channels
 
 Paths in it are relative to its folder. Flags override the file.
 
@@ -57,7 +67,10 @@ _NAME = re.compile(r"--\w|-[^\W\d]")
 class JobFlags:
     """The arguments that describe a job, as they were typed; `script_arguments` are the words after `--`."""
 
-    job_or_script: str
+    job_or_script: str | None = None
+    like: str | None = None
+    resume: str | None = None
+    code_of_job: bool = False
     framework: str | None = None
     source_dir: str | None = None
     instance_type: str | None = None
@@ -76,7 +89,10 @@ def job_flags(command: Decorated) -> Decorated:
     add = click.option
     for decorate in reversed(
         (
-            click.argument("job_or_script", metavar="job.yaml|script", type=click.Path()),
+            click.argument("job_or_script", metavar="job.yaml|script", type=click.Path(), required=False),
+            add("--like", metavar="NAME", type=JobName(), help="the settings of an earlier job, apart from flags"),
+            add("--resume", metavar="NAME", type=JobName(), help="as --like, from the checkpoints of that job"),
+            add("--code-of-job", is_flag=True, help="with these two: the code that the earlier job ran, not yours now"),
             add("--framework", type=click.Choice(sorted(_FRAMEWORKS)), help="the framework (default: any script runs)"),
             add(
                 "--source-dir",
@@ -87,7 +103,7 @@ def job_flags(command: Decorated) -> Decorated:
             add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)"),
             add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)"),
             add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI"),
-            add("--distribution", metavar="JSON", help="the distribution dict, or the name of a file with it"),
+            add("--distribution", metavar="JSON", help="the distribution dict, a file with it, or a strategy's name"),
             add(
                 "--input",
                 "inputs",
@@ -119,6 +135,15 @@ def job_flags(command: Decorated) -> Decorated:
 
 def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
+    if request.like is not None or request.resume is not None:
+        return _request_like(request)
+    if request.job_or_script is None:
+        raise click.UsageError(
+            "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME.",
+            click.get_current_context(silent=True),
+        )
+    if request.code_of_job:
+        raise OptionError("--code-of-job: goes with --like NAME or --resume NAME; add one, or leave this out")
     settings: dict[str, Any] = {}
     path = Path(request.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
@@ -144,14 +169,44 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
-        # Copies, because the file's mapping may be shared through a YAML anchor.
-        distribution = dict(_mapping("distribution", settings.get("distribution")))
-        mpi = _mapping("distribution.mpi", distribution.get("mpi"))
-        distribution["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
-        settings["distribution"] = distribution
+        settings["distribution"] = _with_processes(settings.get("distribution"), processes)
     if "self" in settings:
         raise OptionError("self: no such option")
     return _estimator_class(framework)(**settings), inputs
+
+
+def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
+    """Return an estimator with the settings of an earlier job, which flags and words after `--` change."""
+    flag = "--like" if request.resume is None else "--resume"
+    for given, name in ((request.like and request.resume, "--like"), (request.job_or_script, "job.yaml|script")):
+        if given:
+            raise OptionError(
+                f"{name}: {given} next to {flag}, which takes the script and settings of its job; drop it"
+            )
+    if request.framework is not None:
+        raise OptionError(f"--framework: {flag} takes the framework of its job; leave this out")
+    name = request.resume or str(request.like)
+    flags = _flags(request, base=Path.cwd())
+    inputs, processes = flags.pop("inputs"), flags.pop("processes_per_host")
+    plan = attach(name).plan
+    if processes is not None:
+        flags["distribution"] = _with_processes(
+            flags.get("distribution") or plan.arguments.get("distribution"), processes
+        )
+    # A job of a class that the user wrote is run by the class that it is made of.
+    kinds = {kind.__name__: kind for kind in _FRAMEWORKS.values()}
+    estimator = kinds.get(plan.estimator, Estimator).like(
+        name, resume=request.resume is not None, code_of_job=request.code_of_job, **flags
+    )
+    return estimator, ({**inputs_of(plan), **inputs} or None)
+
+
+def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:
+    # Copies, because a job file's mapping may be shared through a YAML anchor.
+    strategies = dict(_mapping("distribution", named_strategy(distribution)))
+    mpi = _mapping("distribution.mpi", strategies.get("mpi"))
+    strategies["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
+    return strategies
 
 
 def parse_script_arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -265,10 +320,17 @@ def _flags(request: JobFlags, *, base: Path) -> dict[str, Any]:
         # An empty path would be the current folder.
         flags["source_dir"] = str(base / request.source_dir) if request.source_dir else ""
     if request.distribution is not None:
-        # A dict begins with a brace; anything else names a file.
-        text = request.distribution.strip()
-        flags["distribution"] = _parse_mapping(text, "--distribution") if text[:1] == "{" else _read_mapping(Path(text))
+        flags["distribution"] = _distribution(request.distribution.strip())
     return flags
+
+
+def _distribution(text: str) -> Mapping[str, Any] | None:
+    """Return the dict that a dict's text, a file or a strategy's name means."""
+    if text[:1] == "{":
+        return _parse_mapping(text, "--distribution")
+    if "/" in text or Path(text).suffix in _JOB_FILE_SUFFIXES or Path(text).exists():
+        return _read_mapping(Path(text))
+    return named_strategy(text)
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
@@ -299,7 +361,8 @@ def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
     if not isinstance(framework, str) or framework not in _FRAMEWORKS:
-        raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}")
+        hint = "; did you mean pytorch?" if framework == "torch" else ""
+        raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}{hint}")
     return _FRAMEWORKS[framework]
 
 
@@ -317,4 +380,4 @@ def _channel(name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, TrainingInput)
     except msgspec.ValidationError as error:
-        raise InputError(f"inputs: {name}: {str(error).replace('`', '')}") from None
+        raise InputError(f"inputs: {name}: {python_words(str(error))}") from None

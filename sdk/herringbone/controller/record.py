@@ -84,7 +84,8 @@ class IndexRecord:
                 return
             time.sleep(_PAUSE_SECONDS)
         self._end.remove()
-        if self._row is not None and not self._known():
+        # In this order: `remove` takes the row and the folder away in one step, after which neither exists.
+        if self._row is not None and not self._known() and self._folder.is_dir():
             self._index.add(replace(self._row, **columns))
 
     def requested_grace(self) -> float | None:
@@ -196,6 +197,11 @@ def stopping(config: ControllerConfig) -> float | None:
     record = record_of(config)
     record.update(status=STOPPING, secondary_status=STOPPING)
     return record.requested_grace()
+
+
+def stopping_while_packing(config: ControllerConfig) -> None:
+    """Record a request to stop that came after the training: the packing goes on."""
+    record_of(config).update(status=STOPPING)
 
 
 def broken(config: ControllerConfig, error: BaseException) -> None:

@@ -20,10 +20,13 @@ from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
+from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts
+from herringbone.jobs.checkpoints import copy_checkpoints, job_code, resumed
 from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.notebook import html_table
+from herringbone.planning import again
 from herringbone.planning.checks import disk_warnings
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
@@ -69,7 +72,7 @@ class Estimator:
         instance_type: str | None = None,
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
         self.entry_point = _text("entry_point", entry_point)
@@ -81,7 +84,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         check_texts("distribution", distribution, error=DistributionError)
-        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self.distribution: Distribution = parse(named_strategy(distribution), framework=self._framework)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         for group in self._groups:
@@ -89,6 +92,9 @@ class Estimator:
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
         self.jobs: list[TrainingJob] = []
+        # Of the earlier job, for an estimator that `like` made.
+        self._inputs: Inputs = None
+        self._copied_checkpoints: dict[str, Path] = {}
         if self.entry_point is None and self.image_uri is None:
             raise OptionError(
                 "entry_point: missing; give the script to run, or image_uri for an image that has its own"
@@ -183,7 +189,7 @@ class Estimator:
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
             request,
-            channels=parse_inputs(inputs, base=folder),
+            channels=parse_inputs(self._inputs if inputs is None else inputs, base=folder),
             job_name=check_job_name(name),
             backend=backend.name,
             folder=str(folder),
@@ -209,6 +215,8 @@ class Estimator:
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
+        The first line has the job's name, the last one says how the job ended; `logs=False` leaves out both.
+
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
 
@@ -222,24 +230,32 @@ class Estimator:
         With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.jobs.console import Console
+        from herringbone.jobs.ends import start_line
         from herringbone.jobs.job import TrainingJob
 
         check_choice(on_interrupt)
+        show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
+            # On standard error: the log, or a program's own output, may be on standard output.
+            stderr = Console(sys.stderr)
+            if show_log:
+                stderr.say(start_line(plan.job_name, backend.name))
             for note in plan.notes:
-                # On standard error: the log, or a program's own output, may be on standard output.
-                Console(sys.stderr).say(f"job {plan.job_name}: {note}")
+                stderr.say(f"job {plan.job_name}: {note}")
+            if self._copied_checkpoints:
+                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
+                # Another `fit` goes on in the same folder.
+                self._copied_checkpoints = {}
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
-            console = Console() if logs not in (False, None, "None") else None
-            job.follow(console, on_interrupt=on_interrupt)
+            job.follow(Console() if show_log else None, on_interrupt=on_interrupt)
         return job
 
     def logs(self) -> None:
@@ -248,6 +264,38 @@ class Estimator:
         if job is None:
             raise OptionError("logs: this estimator has no job yet; call fit() first")
         job.wait(logs=True)
+
+    @classmethod
+    def like(cls, training_job_name: str, *, resume: bool = False, code_of_job: bool = False, **changes: Any) -> Self:
+        """Return a new estimator with the settings and the inputs of an earlier job, apart from `changes`.
+
+        >>> PyTorch.like("digits-1", hyperparameters={"lr": 1e-3}).fit()                  # doctest: +SKIP
+
+        - `changes` are arguments of the estimator. Hyperparameters and variables are added, all else is replaced.
+        - `fit` and `plan` without inputs take those of the earlier job.
+        - The code is your own, as it is now; with `code_of_job`, it is the copy that the earlier job ran.
+        - With `resume`, the new job begins from the earlier job's checkpoints: in the folder of its
+          `checkpoint_s3_uri`, or in a new folder with a copy of the files that its hosts left on this machine.
+
+        Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
+        """
+        from herringbone.jobs.job import TrainingJob
+
+        job = TrainingJob.attach(training_job_name)
+        plan = job.plan
+        settings = again.settings_of(plan, cls._arguments_of(plan))
+        if code_of_job:
+            settings = again.with_code(settings, job_code(find_home(), plan))
+        copied: dict[str, Path] = {}
+        if resume:
+            if changes.get("checkpoint_s3_uri") is not None:
+                raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
+            settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
+        settings = again.merged(settings, changes)
+        again.refuse_masked(training_job_name, settings)
+        estimator = cls(**settings)
+        estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
+        return estimator
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:

@@ -29,7 +29,7 @@ class _ScriptFirst(Estimator):
         source_dir: str | os.PathLike[str] | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         image_uri: str | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[ScriptOptions],
     ) -> None:
         super().__init__(
@@ -90,7 +90,7 @@ class TensorFlow(Estimator):
         framework_version: str | None = None,
         model_dir: str | Literal[False] | None = None,
         image_uri: str | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[TensorFlowOptions],
     ) -> None:
         if isinstance(py_version, str) and py_version.endswith((".py", ".sh")):

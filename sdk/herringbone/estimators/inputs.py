@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
 
+from herringbone.estimators.option_errors import explain
 from herringbone.estimators.texts import check_texts
 from herringbone.user_paths import expanded
 from herringbone_contract.errors import InputError
@@ -144,10 +145,25 @@ def _checked(name: str, source: _Input) -> _Input:
     """Return an equal input whose types are checked: a struct's constructor checks none."""
     kind = type(source)
     check_texts(f"channel {name!r}", msgspec.to_builtins(source), error=InputError)
+    members = msgspec.to_builtins(source)
     try:
-        return msgspec.convert(msgspec.to_builtins(source), kind)
+        return msgspec.convert(members, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"channel {name!r}: {kind.__name__}: {str(error).replace('`', '')}") from None
+        raise InputError(f"channel {name!r}: {kind.__name__}: {explain(error, members, input_keys(kind))}") from None
+
+
+def input_keys(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
+    """Return the values that the choices of an input take, for messages, by the choice's name."""
+    return {
+        field.name: values
+        for field in msgspec.structs.fields(kind)
+        # A choice is a Literal, alone or next to None.
+        if (values := tuple(value for part in (field.type, *get_args(field.type)) for value in _literals(part)))
+    }
+
+
+def _literals(hint: object) -> tuple[str, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def local_path(address: str, *, base: Path) -> Path | None:

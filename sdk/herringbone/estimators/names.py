@@ -26,7 +26,11 @@ def default_job_name(base: str, now: datetime) -> str:
 def check_job_name(name: str) -> str:
     """Return the name unchanged. Raises `JobNameError` for a name that the service would refuse."""
     if not isinstance(name, str) or not JOB_NAME_PATTERN.fullmatch(name) or len(name) > MAX_CHARS:
+        # The same letters, as far as a name may have them.
+        proposal = re.sub(r"[^A-Za-z0-9]+", "-", name[:MAX_CHARS]).strip("-") if isinstance(name, str) else ""
+        hint = f"; did you mean {proposal!r}?" if proposal else ""
         raise JobNameError(
             f"job name {name!r}: use 1 to {MAX_CHARS} letters, digits and hyphens, starting and ending with no hyphen"
+            f"{hint}"
         )
     return name

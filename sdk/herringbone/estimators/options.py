@@ -6,14 +6,14 @@ when a plan is made which of the options it serves.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from herringbone.code.git import GitConfig, check_git_config
+from herringbone.estimators.option_errors import explain, unknown_option
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone.estimators.texts import check_texts
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
@@ -166,7 +166,24 @@ _FREE_TEXTS = (
     "metric_definitions",
     "log_policies",
 )
-_SHOWN_CHARS, _SHOWN_NAME_CHARS = 200, 80
+# The keys of dicts, and the values of choices, for messages.
+_LEGAL: dict[str, tuple[str, ...]] = {
+    **{
+        name: tuple(field.encode_name for field in msgspec.structs.fields(kind))
+        for name, kind in (
+            ("metric_definitions", MetricDefinition),
+            ("instance_groups", InstanceGroup),
+            ("slurm", SlurmSettings),
+            ("git_config", GitConfig),
+        )
+    },
+    "input_mode": get_args(InputMode),
+    "log_policies": get_args(LogAction),
+    "training_repository_access_mode": get_args(RepositoryAccess),
+}
+# Times in seconds, which may be written as text with units.
+TIMES = ("max_run", "max_wait", "keep_alive_period_in_seconds")
+_TIME = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -191,9 +208,9 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
             if value is not None:
                 # Before the conversion, which cannot quote a text that is no UTF-8.
                 _check_text(name, value)
-                values[name] = value
+                values[name] = seconds(name, value) if name in TIMES and isinstance(value, str) else value
         else:
-            raise OptionError(_unknown(name))
+            raise OptionError(unknown_option(name, [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__], RENAMED))
     # Any object serves as a session; msgspec could not convert it.
     session = values.pop("sagemaker_session", None)
     # `from_attributes` accepts objects of AWS's SDK, such as its InstanceGroup.
@@ -201,7 +218,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options, from_attributes=True)
         _check_all_texts(options)
     except msgspec.ValidationError as error:
-        raise OptionError(explain(error, values)) from None
+        raise OptionError(explain(error, values, _LEGAL)) from None
     except (UnicodeEncodeError, RecursionError):
         # msgspec's own, for half of a character and for endless nesting; they do not name the option.
         raise OptionError(
@@ -245,6 +262,19 @@ def _check_all_texts(options: Options) -> None:
             raise OptionError(f"{name}: a word holds a NUL character, which no program can be given")
 
 
+def seconds(option: str, text: str) -> int:
+    """Return the seconds of a time with units.
+
+    >>> seconds("max_run", "1h30m"), seconds("max_run", "2d")
+    (5400, 172800)
+    """
+    match = _TIME.fullmatch(text)
+    if match is None or not text:
+        raise OptionError(f"{option}: {text!r} is no time; give seconds as a number, or text with units: '1h30m', '2d'")
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
 def size_in_bytes(option: str, size: int | str) -> int:
     """Return the bytes of a size that is written as in Docker and in AWS's local mode.
 
@@ -274,46 +304,6 @@ def _refuse_left_out(name: str, value: Any) -> None:
         f"{name}: Herringbone does not have this feature, so a value other than {off!r} would be ignored in silence; "
         f"remove {name} (on ml.*, extra_request takes members of the service's request under their names there)"
     )
-
-
-def _unknown(name: str) -> str:
-    if name in RENAMED:
-        return f"{name}: renamed in SageMaker's SDK 2; write {RENAMED[name]}"
-    known_names = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
-    name = shown_name(name)
-    nearest = difflib.get_close_matches(name, known_names, n=1)
-    if nearest:
-        return f"{name}: no such option; did you mean {nearest[0]}?"
-    return f"{name}: no such option; options are: {', '.join(sorted(known_names))}"
-
-
-def explain(error: msgspec.ValidationError, values: Mapping[str, Any]) -> str:
-    """Return msgspec's message with the option in front and its value from `values` behind.
-
-    msgspec writes "Expected `int`, got `str` - at `$.max_run`".
-    """
-    problem, _, location = str(error).partition(" - at `$.")
-    path = location.rstrip("`")
-    name = re.split(r"[.\[]", path, maxsplit=1)[0]
-    if name not in values:
-        return str(error)
-    # The values of these two may be secrets.
-    value = "" if name in ("environment", "git_config") else f" (given: {shown(values[name])})"
-    return f"{path}: {problem[0].lower()}{problem[1:].replace('`', '')}{value}"
-
-
-def shown_name(name: str) -> str:
-    """Return the beginning of a name, for a message and for a search of similar names, which is slow for long ones."""
-    return name if len(name) <= _SHOWN_NAME_CHARS else f"{name[:_SHOWN_NAME_CHARS]}..."
-
-
-def shown(value: object) -> str:
-    """Return a value's text for a message, cut where it is long."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return "..."
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

@@ -38,8 +38,8 @@ class StrategyArguments(TypedDict, total=False):
 
     image_uri: str | None
     """The image of the job's containers. Backends: local, ssh, slurm, ml."""
-    distribution: Mapping[str, Any] | None
-    """The strategy that starts the ranks, as in `{"mpi": {"enabled": True, "processes_per_host": 2}}`."""
+    distribution: Mapping[str, Any] | str | None
+    """The strategy that starts the ranks: a dict, or a name such as "torch_distributed"."""
 
 
 class VersionArguments(TypedDict, total=False):

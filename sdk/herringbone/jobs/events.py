@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from herringbone.jobs.index import MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
+from herringbone.jobs.index import FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
+from herringbone_contract.errors import ContractError
+from herringbone_contract.failure_text import parse_failure
 
 # On this machine most states last a moment only. Shorter ones are not reported.
 _REPORTED_AFTER_SECONDS = 5.0
@@ -53,7 +55,24 @@ def why_stopped(record: JobRecord) -> str | None:
     """Return why a job stopped before its end; None when it did not."""
     if record.status != STOPPED:
         return None
-    return f"job {record.name} stopped before its end: {_WHY_STOPPED.get(record.secondary_status, 'it was asked to')}"
+    why = f"job {record.name} stopped before its end: {_WHY_STOPPED.get(record.secondary_status, 'it was asked to')}"
+    # A service packs the model itself.
+    if record.model is not None or record.started is None or record.backend == "sagemaker":
+        return why
+    return f"{why}; its model was not packed, and `herringbone repack {record.name}` packs what there is"
+
+
+def why_ended(record: JobRecord, failure: str | None) -> str:
+    """Return in one line why a job did not complete; "" for all other jobs. `failure` is the record's, as JSON."""
+    if record.status == STOPPED:
+        return _WHY_STOPPED.get(record.secondary_status, "asked to stop")
+    if record.status != FAILED or failure is None:
+        return ""
+    try:
+        read = parse_failure(failure)
+    except ContractError as error:
+        return str(error)
+    return f"{read.where}: {read.what}".partition("\n")[0]
 
 
 def _described_states(record: JobRecord) -> list[tuple[str, str]]:

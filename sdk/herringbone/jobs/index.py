@@ -27,7 +27,7 @@ STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "U
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 5
+_VERSION = 6
 # The format of the column `plan`; a row without it is of a release that did not note it.
 PLAN_VERSION = 1
 _TABLE = """
@@ -47,6 +47,7 @@ _ADDED = {
     "place": "TEXT",
     "plan_version": "INTEGER",
     "hosts": "INTEGER",
+    "facts": "TEXT",
 }
 
 
@@ -59,7 +60,8 @@ class JobRecord:
     identity of the process that runs the job's life. `run_folder` is removed at the end. `model` is the path or address
     of the packed model. `service` says where a job outside this machine runs, and `description` is the last answer
     from there, secrets masked. `place` says where `client` and `controller` run, as `processes.place` writes it; None
-    in rows of earlier releases. `plan_version` is the format of `plan`, `hosts` its number of hosts.
+    in rows of earlier releases. `plan_version` is the format of `plan`, `hosts` its number of hosts. `facts` is JSON:
+    what `describe` shows and no other column has, such as the image that ran.
     """
 
     name: str
@@ -81,6 +83,7 @@ class JobRecord:
     place: str | None = None
     plan_version: int | None = PLAN_VERSION
     hosts: int | None = None
+    facts: str | None = None
 
     @property
     def done(self) -> bool:
@@ -154,6 +157,20 @@ class JobIndex:
         with self._open() as database:
             database.execute("DELETE FROM jobs WHERE name = ?", [name])
 
+    @contextmanager
+    def holding(self, name: str, *, remove: bool) -> Iterator[JobRecord | None]:
+        """Give the row to the body, None without one; with `remove`, the row goes unless the body raises an error.
+
+        >>> with index.holding("digits-1", remove=True) as record: folder.rename(trash)        # doctest: +SKIP
+
+        No other process writes to the index meanwhile: nobody ends, claims or removes a job. So the body is short.
+        """
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield next(iter(_records(database, "WHERE name = ?", name)), None)
+            if remove:
+                database.execute("DELETE FROM jobs WHERE name = ?", [name])
+
     def get(self, name: str) -> JobRecord:
         """Return a job's row. Raises `JobNotFoundError` with the nearest names."""
         rows = self._select("WHERE name = ?", name)
@@ -174,6 +191,13 @@ class JobIndex:
         with self._open() as database:
             return [name for (name,) in database.execute("SELECT name FROM jobs ORDER BY created DESC, name")]
 
+    def failures(self) -> dict[str, str]:
+        """Return the failure, as JSON, of each job that has one."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            return {}
+        with self._open() as database:
+            return dict(database.execute("SELECT name, failure FROM jobs WHERE failure IS NOT NULL").fetchall())
+
     def running(self) -> list[JobRecord]:
         """Return the jobs that are not over, the newest first."""
         return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")
@@ -181,7 +205,8 @@ class JobIndex:
     def summaries(self) -> list[JobRecord]:
         """Return every job, the newest first, for a list: without plans, failures and descriptions."""
         # A plan has some kilobytes. Rows of earlier releases tell the number of hosts only by it.
-        short = {"plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END", "failure": "NULL", "description": "NULL"}
+        short = {"plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END"}
+        short |= dict.fromkeys(("failure", "description", "facts"), "NULL")
         return self._select("ORDER BY created DESC, name", columns=[short.get(column, column) for column in _COLUMNS])
 
     def _select(self, rest: str, *values: Any, columns: Sequence[str] | None = None) -> list[JobRecord]:
@@ -189,8 +214,7 @@ class JobIndex:
         if not self._path.exists() or not self._path.stat().st_size:
             return []
         with self._open() as database:
-            rows = database.execute(f"SELECT {', '.join(columns or _COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
-            return [JobRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+            return _records(database, rest, *values, columns=columns)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -232,6 +256,13 @@ class JobIndex:
                 database.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
         database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
+
+
+def _records(
+    database: sqlite3.Connection, rest: str, *values: Any, columns: Sequence[str] | None = None
+) -> list[JobRecord]:
+    rows = database.execute(f"SELECT {', '.join(columns or _COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
+    return [JobRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
 
 
 def _columns(database: sqlite3.Connection) -> set[str]:

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
+from herringbone.jobs.index import COMPLETED, STOPPED, JobIndex, JobRecord
 from herringbone.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
@@ -209,8 +209,11 @@ def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds:
 
 def model_of(record: JobRecord) -> str:
     """Return the path or address of the packed model. Raises `InputError` while there is none."""
+    if record.model is None and record.status in (COMPLETED, STOPPED):
+        raise InputError(f"job {record.name} is {record.status}, and its script saved no model in SM_MODEL_DIR")
     if record.model is None:
-        raise InputError(
-            f"job {record.name} is {record.status} and has no model: the model is packed when a job completes"
-        )
+        remedy = "the model is packed when a job completes"
+        if record.done and record.backend != "sagemaker":
+            remedy = f"if its script wrote one, `herringbone repack {record.name}` packs it"
+        raise InputError(f"job {record.name} is {record.status} and has no model: {remedy}")
     return record.model

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.home import find_home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    MAX_RUNTIME_EXCEEDED,
+    PENDING,
+    RESTARTING,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    TRAINING,
+    UPLOADING,
+    JobIndex,
+    JobRecord,
+)
 from herringbone.jobs.lifecycle import unseen
 from herringbone_contract.errors import HerringboneError, ServiceError
 
+# The words by which users choose jobs: the statuses, and the secondary statuses that say more than those.
+STATUSES = (
+    *(IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED),
+    *(PENDING, STARTING, TRAINING, UPLOADING, RESTARTING),
+    *(MAX_RUNTIME_EXCEEDED, "MaxWaitTimeExceeded", "Interrupted"),
+)
 # The user waits for the list.
 _PATIENCE_SECONDS = 10.0
 
@@ -48,6 +68,16 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
             say(error)
     # The row of a job that is over may be newer than the index, which cannot always be written.
     return [looks.get(record.name, record) if not record.done else record for record in index.summaries()]
+
+
+def has_status(record: JobRecord, wanted: Collection[str]) -> bool:
+    """Report whether a job has one of the statuses, or secondary statuses, `wanted`; True without any.
+
+    >>> row = JobRecord(name="a", backend="local", plan="{}", created=0.0, status="Stopped", secondary_status="Stopped")
+    >>> has_status(row, ()), has_status(row, ("Failed", "Stopped")), has_status(row, ("Failed",))
+    (True, True, False)
+    """
+    return not wanted or record.status in wanted or record.secondary_status in wanted
 
 
 def _look(name: str, jobs: list[str], looks: dict[str, JobRecord], errors: list[str]) -> None:

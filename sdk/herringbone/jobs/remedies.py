@@ -1,4 +1,4 @@
-"""What to do about a script's failure, from its record and the job's plan. Pure."""
+"""Say what to do about a failure of a script, from its record and the plan of its job. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     """Return a sentence about a failure that users of a launcher meet often, "" for any other; `plan` is a stored one.
 
     >>> remedy(Failure(exception="ModuleNotFoundError", message="No module named 'x'"), {})
-    "not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x"
+    'not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x'
     """
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)

@@ -16,13 +16,14 @@ import msgspec
 from herringbone.code.size import CodeSize
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
-from herringbone.estimators.options import InstanceGroup, Options, explain
+from herringbone.estimators.option_errors import explain
+from herringbone.estimators.options import InstanceGroup, Options
 from herringbone.notebook import html_table
 from herringbone.planning.secrets import check_arguments, masked_options, masked_request
 from herringbone.planning.shown import plan_rows, rows_text
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
-from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
+from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
     HerringboneError,
@@ -185,7 +186,8 @@ def _parse_plan(raw: object) -> JobPlan:
     # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.
     # Plans in indexes of earlier versions have the distribution as hyperparameters only.
     encoded = stored.get("hyperparameters", {})
-    distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    # Read leniently: a rule of today must not hide what a job of an earlier release was.
+    distribution = parse_stored(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
     # Convert field by field, because `distribution` has been parsed already.
     types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
     return JobPlan(

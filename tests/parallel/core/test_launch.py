@@ -26,7 +26,9 @@ def test_parameters_come_with_their_defaults() -> None:
 
 
 def test_a_job_without_model_parallelism_is_refused() -> None:
-    with pytest.raises(ParallelError, match=r"^SM_HP_MP_PARAMETERS is not set: the job's distribution has no "):
+    with pytest.raises(
+        ParallelError, match=r"^the job's distribution has no smdistributed.modelparallel: add distribution={'smd"
+    ):
         launch.model_parallel({}, "pytorch")
 
 

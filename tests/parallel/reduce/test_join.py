@@ -194,7 +194,10 @@ def test_settings_come_from_the_environment(tmp_path):
         ({"RANK": "2"}, "rank 2 of 2: ranks count from 0"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two: it is a number"),
         ({"HERRINGBONE_REDUCE_MEET": "here"}, "it is ADDRESS:PORT"),
-        ({"HERRINGBONE_REDUCE_MEET": ""}, "HERRINGBONE_REDUCE_MEET is not set"),
+        (
+            {"HERRINGBONE_REDUCE_MEET": ""},
+            "distribution has no smdistributed.dataparallel: add distribution={'smdistributed'",
+        ),
         ({"HERRINGBONE_REDUCE_TOKEN_FILE": "/nowhere"}, "/nowhere cannot be read"),
         ({"HERRINGBONE_REDUCE_TOKEN_FILE": "/dev/null"}, "the job's token is empty"),
         ({"HERRINGBONE_REDUCE_WIRE": "fp32"}, "fp16 and bf16 are the 16-bit formats"),

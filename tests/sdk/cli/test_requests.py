@@ -69,7 +69,7 @@ ENTRY = "entry_point: t.py\n"
         ('entry_point: "t\\0.py"', "entry_point: "),
         ("entry_point: " + "x" * 300, "has a name of more than 255 characters"),
         (ENTRY + "source_dir: [src]", "source_dir: expected a path or name"),
-        (ENTRY + "max_run: 1:30", "max_run: expected int, got str (given: '1:30')"),
+        (ENTRY + "max_run: 1:30", "max_run: '1:30' is no time"),
         (ENTRY + "use_spot_instances: yes", "use_spot_instances: expected bool, got str"),
         (ENTRY + "framework_version: 2.10", "framework_version: expected str"),
         (ENTRY + "tags: 5", "tags: "),

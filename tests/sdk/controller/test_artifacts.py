@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.controller.artifacts import HostFolder
+from herringbone.controller.artifacts import HostFolder, pack_model
 from herringbone.controller.artifacts import pack as pack_folders
 
 
@@ -51,6 +51,28 @@ def test_the_first_hosts_file_is_packed_and_the_other_is_reported(tmp_path, mess
     packed = pack([("algo-1", one), ("algo-2", two)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
     assert content(packed) == {"model.bin": "one"}
     assert messages == ["model.bin of algo-2 is left out: algo-1 has a file of that name; write it under another"]
+
+
+@pytest.mark.parametrize(("content", "smaller"), [(b"text " * 50_000, True), (os.urandom(250_000), False)])
+def test_an_archive_is_compressed_when_that_saves_space(tmp_path, messages, content, smaller):
+    folder = fill(tmp_path / "1", {"empty": "", "small": "x" * 1_000})
+    (folder / "weights").write_bytes(content)
+    packed = pack([("algo-1", folder)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
+    assert (packed.stat().st_size < 100_000) is smaller
+    # Any reader of gzip reads it.
+    subprocess.run(["gzip", "--test", packed], check=True)
+    with tarfile.open(packed) as archive:
+        assert archive.extractfile("weights").read() == content
+
+
+def test_a_model_that_no_host_wrote_is_not_packed(tmp_path, messages):
+    for host in ("1", "2"):
+        (tmp_path / host / "model").mkdir(parents=True)
+    bases = [("algo-1", tmp_path / "1"), ("algo-2", tmp_path / "2"), ("algo-3", tmp_path / "3")]
+    assert pack_model(bases, tmp_path / "out", compress=True, say=messages.append) is None
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "2/model/w").touch()
+    assert pack_model(bases, tmp_path / "out", compress=True, say=messages.append) == tmp_path / "out/model.tar.gz"
 
 
 def test_equal_files_make_equal_bytes(tmp_path, messages):

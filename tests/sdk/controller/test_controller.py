@@ -13,6 +13,7 @@ import pytest
 
 from herringbone import (
     Estimator,
+    InputError,
     JobFailedError,
     JobNameError,
     LaunchError,
@@ -130,7 +131,9 @@ def test_a_supervisor_that_cannot_start_is_reported(script, home):
 def test_a_controller_that_cannot_start_is_reported(script, home, stand_in):
     """The controller dies before it has read its config, and nothing may be left of the job."""
     script("")
-    broken = ProcessBackend(home, stand_in, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
+    # More than a pipe holds, so that writing the config cannot end before the shell has closed the other end.
+    supervisor = (*stand_in, "x" * 100_000)
+    broken = ProcessBackend(home, supervisor, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
     with pytest.raises(LaunchError, match="the job's controller did not start: no such luck"):
         submit(broken)
     assert JobIndex(home.index).all() == []
@@ -145,7 +148,9 @@ def test_stop_gives_the_script_its_time(script, backend):
     job.wait(timeout=10)
     assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
     assert texts(job) == ["ready", "saving"]
-    assert job.model_data is not None
+    assert job.model_data is None
+    with pytest.raises(InputError, match="is Stopped, and its script saved no model in SM_MODEL_DIR"):
+        job.download_model("model")
     job.stop()  # the job is over: nothing happens
 
 
@@ -359,9 +364,9 @@ def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monk
     assert estimator.hyperparameters() == before.hyperparameters
 
 
-def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
+def test_a_description_has_sagemakers_keys(script, backend, home):
     script("print('x')", name="data/x")
-    script("")
+    script("import os; open(os.environ['SM_MODEL_DIR'] + '/w', 'w')")
     job = submit(backend, "data", job_name="a", tags=[{"Key": "a", "Value": "b"}], hyperparameters={"epochs": 3}).wait()
     described = job.describe()
     assert described["TrainingJobName"] == "a"
@@ -370,8 +375,18 @@ def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
     assert described["ModelArtifacts"] == {"S3ModelArtifacts": job.model_data}
     assert described["ResourceConfig"] == {"InstanceType": "local_process", "InstanceCount": 1}
     assert described["InputDataConfig"] == [
-        {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "data"}}}
+        {
+            "ChannelName": "training",
+            "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": f"file://{Path.cwd()}/data"}},
+        }
     ]
+    folder = home.job("a").path
+    assert described["OutputDataConfig"] == {"S3OutputPath": f"file://{home.path}/jobs", "CompressionType": "GZIP"}
+    assert described["CheckpointConfig"] == {
+        "S3Uri": f"file://{folder}/hosts/algo-1/ml/checkpoints",
+        "LocalPath": "/opt/ml/checkpoints",
+    }
+    assert described["Herringbone"] == {"JobFolder": str(folder)}
     assert described["Tags"] == [{"Key": "a", "Value": "b"}]
     assert "FailureReason" not in described
 

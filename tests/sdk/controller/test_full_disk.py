@@ -13,7 +13,9 @@ from herringbone.cli.__main__ import main
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 
-FILLS_ITS_LOG = "for number in range(60_000): print(number, 'x' * 80)\n"
+FILLS_ITS_LOG = (
+    "import os\nopen(os.environ['SM_MODEL_DIR'] + '/w', 'w')\nfor number in range(60_000): print(number, 'x' * 80)\n"
+)
 FILLS_ITS_MODEL = "import os\nopen(os.environ['SM_MODEL_DIR'] + '/w', 'wb').write(bytes(9 << 20))\n"
 
 

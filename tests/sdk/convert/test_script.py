@@ -137,7 +137,7 @@ def test_a_few_lines(before, after):
             "rules: Herringbone does not have this feature",
         ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_runs=1)", "did you mean max_run?"),
-        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: expected int"),
+        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: '1' is no time"),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', distribution={'smdistribute': {}})",
             "Did you mean 'smdistributed'?",

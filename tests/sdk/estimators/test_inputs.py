@@ -44,9 +44,15 @@ def test_every_member_of_an_input_is_kept():
         ({"a b": "x"}, "channel 'a b': a name has 1 to 64 letters"),
         ({"": "x"}, "channel '': a name has"),
         ({"a": 3}, "channel 'a': expected a path, an address, a TrainingInput or a FileSystemInput, got int"),
-        ({"a": FileSystemInput("fs-1", "NFS", "/x")}, "channel 'a': FileSystemInput: Invalid enum value 'NFS'"),
-        ({"a": TrainingInput("x", "Sharded")}, "channel 'a': TrainingInput: Invalid enum value 'Sharded'"),
-        ({"a": TrainingInput("x", content_type=3)}, "channel 'a': TrainingInput: Expected str | null, got int"),
+        (
+            {"a": FileSystemInput("fs-1", "NFS", "/x")},
+            "channel 'a': FileSystemInput: file_system_type: 'NFS' is none of 'EFS', 'FSxLustre'",
+        ),
+        (
+            {"a": TrainingInput("x", "Sharded")},
+            "channel 'a': TrainingInput: distribution: 'Sharded' is none of 'FullyReplicated', 'ShardedByS3Key'",
+        ),
+        ({"a": TrainingInput("x", content_type=3)}, "channel 'a': TrainingInput: content_type: expected str, got int"),
     ],
 )
 def test_a_wrong_input_is_named(inputs, message):

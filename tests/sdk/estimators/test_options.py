@@ -72,18 +72,36 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ({"instance_cuont": 1}, "did you mean instance_count?"),
         ({"train_instance_count": 1}, "train_instance_count: renamed in SageMaker's SDK 2; write instance_count"),
         ({"distributions": {}}, "write distribution"),
-        ({"max_run": "60"}, "max_run: expected int, got str (given: '60')"),
+        ({"max_run": "60"}, "max_run: '60' is no time; give seconds as a number, or text with units: '1h30m', '2d'"),
         ({"max_run": True}, "max_run: expected int, got bool"),
         ({"max_run": 0}, "max_run: expected int >= 1"),
         ({"use_spot_instances": "true"}, "use_spot_instances: expected bool, got str"),
-        ({"input_mode": "Stream"}, "input_mode: invalid enum value 'Stream'"),
-        ({"environment": {"A": 1}}, "environment[...]: expected str, got int"),
+        ({"input_mode": "Stream"}, "input_mode: 'Stream' is none of 'File', 'Pipe', 'FastFile'"),
+        ({"environment": {"A": 1}}, "environment['A']: expected str, got int"),
+        ({"environment": {"B": "", "API_TOKEN": 1}}, "environment['API_TOKEN']: expected str, got int"),
+        ({"environment": {1: "1"}}, "environment: a key is wrong: expected str, got int"),
+        ({"environment": ["A"]}, "environment: expected dict, got list"),
+        ({"dependencies": "lib"}, "dependencies: expected list, got str (given: 'lib')"),
+        ({"metric_definitions": {"loss": "x"}}, "metric_definitions: expected list, got dict"),
+        (
+            {"metric_definitions": [{"name": "a"}]},
+            "metric_definitions[0]: no such key 'name', did you mean 'Name'?; the keys are Name, Regex",
+        ),
+        ({"slurm": {"acount": "a"}}, "slurm: no such key 'acount', did you mean 'account'?; the keys are account, qos"),
+        ({"log_policies": {"x": "e"}}, "log_policies['x']: 'e' is none of 'restart', 'exclude_host'"),
+        ({"tags": 3}, "tags: expected dict or list, got int"),
+        ({"extra_request": [1]}, "extra_request: expected dict, got list"),
+        ({"max_run": "1 h"}, "max_run: '1 h' is no time"),
+        ({"max_wait": ""}, "max_wait: '' is no time"),
         ({"environment": {"A B": "1"}}, "'A B' is no variable name"),
         ({"environment": {"A": "x" * 513}}, "A has 513 characters, the service takes 512"),
         ({"environment": {f"A{n}": "" for n in range(101)}}, "101 variables, the service takes 100"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "("}]}, "loss: Regex '(' is no regular expression"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group to take the value from"),
-        ({"metric_definitions": [{"Name": "loss"}]}, "metric_definitions[0]: object missing required field Regex"),
+        (
+            {"metric_definitions": [{"Name": "loss"}]},
+            "metric_definitions[0]: the key 'Regex' is missing; the keys are Name, Regex",
+        ),
         ({"max_wait": 10}, "max_wait: 10 s is less than max_run, 86400 s"),
         (
             {"model_channel_name": "base"},
@@ -125,3 +143,11 @@ def test_switching_on_a_missing_feature_is_refused():
 def test_a_wrong_log_policy_is_refused(policies, message):
     with pytest.raises(OptionError, match=message):
         parse_options({"log_policies": policies})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("45m", 2700), ("1h", 3600), ("1h30m", 5400), ("2d", 172_800), ("1d1s", 86_401)]
+)
+def test_times_may_have_units(text, seconds):
+    options = parse_options({"max_run": text, "max_wait": "9d", "keep_alive_period_in_seconds": text})
+    assert (options.max_run, options.keep_alive_period_in_seconds) == (seconds, seconds)

@@ -112,8 +112,9 @@ def _require(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name)
     if not value:
         raise ParallelError(
-            f"{name} is not set: Herringbone's launcher sets it for the ranks of a job; set it yourself if you start"
-            " the program by hand"
+            "the job's distribution has no smdistributed.dataparallel: add distribution={'smdistributed':"
+            " {'dataparallel': {'enabled': True}}}, torch_distributed or mpi to the estimator. A program that you"
+            f" start by hand sets the variables itself ({name} is not set)"
         )
     return value
 

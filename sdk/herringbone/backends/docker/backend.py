@@ -27,6 +27,7 @@ from herringbone.engine.client import ANSWER_SECONDS, Engine
 from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.engine.locate import find_engine
 from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
+from herringbone.jobs.facts import add_facts
 from herringbone.jobs.home import Home, JobFolder, find_home
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
@@ -129,6 +130,7 @@ class DockerBackend(DetachedBackend):
             line = self._private_line(plan) if image.is_ours else ""
             with delay_interrupt():
                 self._start_hosts(hosts, objects, inherited, line.encode())
+            self._note_image(plan, image)
         except BaseException:
             # The containers have no controller yet that would remove them.
             objects.remove()
@@ -147,6 +149,10 @@ class DockerBackend(DetachedBackend):
                 for position, host in enumerate(hosts)
             },
         }
+
+    def _note_image(self, plan: JobPlan, image: Image) -> None:
+        """Record the image for `describe`: a name may belong to another image tomorrow."""
+        add_facts(self._index, plan.job_name, {"Image": image.digest or image.name, "ImageId": image.id})
 
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
         """Return the hosts that this engine runs."""

@@ -24,11 +24,15 @@ _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line."""
+    """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line.
+
+    `digest` is the name by which any engine can pull it, `repository@sha256:...`; "" for an image that no registry has.
+    """
 
     name: str
     id: str
     is_ours: bool
+    digest: str = ""
 
 
 def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> Image:
@@ -59,7 +63,8 @@ def find_image(engine: Engine, name: str) -> Image | None:
             raise
         return None
     labels = details["Config"].get("Labels") or {}
-    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT)
+    digests = details.get("RepoDigests") or [""]
+    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT, digests[0])
 
 
 def _newest(engine: Engine, plan: JobPlan, device: str) -> str:

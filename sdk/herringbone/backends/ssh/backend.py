@@ -15,18 +15,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.backends.ssh.completion import Completion
+from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
 from herringbone.backends.ssh.logs import RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
-from herringbone.backends.ssh.running_jobs import CurrentAttempt, current_attempt, find_jobs, split_attempt
+from herringbone.backends.ssh.running_jobs import (
+    CurrentAttempt,
+    attempt_name,
+    current_attempt,
+    find_jobs,
+    split_attempt,
+)
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Transport
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STOPPING, TRAINING, JobRecord
+from herringbone.jobs.index import STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
@@ -86,7 +93,11 @@ class SshBackend(OwnHostsBackend):
         self._plans: dict[str, JobPlan] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        return review(plan, read_inventory(inventory_path(plan)))
+        inventory = read_inventory(inventory_path(plan))
+        unused = review(plan, inventory)
+        if plan.arguments.get("image_uri") and "image_uri" not in unused:
+            check_image_here(plan, self._find)
+        return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
         path = inventory_path(plan)
@@ -146,6 +157,12 @@ class SshBackend(OwnHostsBackend):
         record = self._index.get(name)
         if record.done or record.service is None:
             return
+        if record.secondary_status == UPLOADING:
+            # Training is over on all machines. As on the other backends, only a second request ends the packing.
+            if record.status == STOPPING:
+                end_packing(self._index, name)
+            settle(self._index, name, {"status": STOPPING})
+            return
         # The row first: a retry that starts at this moment sees it, and stops the new attempt.
         settle(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
@@ -154,8 +171,35 @@ class SshBackend(OwnHostsBackend):
         record = self._index.get(name)
         if record.done or record.service is None:
             return
-        self._ask_all(record, {"ask": "kill"})
+        if record.secondary_status == UPLOADING:
+            end_packing(self._index, name)
+        else:
+            self._ask_all(record, {"ask": "kill"})
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
+
+    def forget(self, record: JobRecord) -> str:
+        if record.service is None:
+            return ""
+        attempt = current_attempt(record)
+        names = [attempt_name(record.name, number) for number in range(1, split_attempt(attempt.name)[1] + 1)]
+
+        def ask(machine: Machine) -> str:
+            try:
+                with self._transport.connect(machine) as connection:
+                    for name in names:
+                        connection.ask({"ask": "forget", "job": name, "if_over": True})
+            except HostError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            errors = list(filter(None, pool.map(ask, attempt.machines.values())))
+        # Machines of earlier attempts are known by name only.
+        earlier = {name for failed in attempt.failed for name in failed.machines.values()}
+        earlier -= set(attempt.machine_names.values())
+        errors += [f"{name}: a machine of an earlier attempt" for name in sorted(earlier)]
+        remedy = "its files there stay until `herringbone hosts clean INVENTORY --older-than AGE`"
+        return f"{'; '.join(errors)}: {remedy}" if errors else ""
 
     def find_jobs(self, inventory: Path) -> list[str]:
         """Return the names of all jobs on the machines of an inventory, whoever submitted them, the newest first.

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from herringbone.documents import read_document
+from herringbone.estimators.option_errors import python_words
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone.user_paths import expanded
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
@@ -234,7 +235,7 @@ def _machine(entry: object, defaults: Mapping[str, Any], place: str) -> Machine:
     except msgspec.ValidationError as error:
         # msgspec's text: Expected `int | null`, got `str` - at `$.port`
         reason, _, key = str(error).partition(" - at `$.")
-        raise InputError(f"{place}: {key.rstrip('`')}: {reason.replace('`', '')}") from None
+        raise InputError(f"{place}: {key.rstrip('`')}: {python_words(reason)}") from None
     _check_words(machine, place)
     return machine
 

@@ -32,7 +32,7 @@ from herringbone.backends.ssh.agent.subscriptions import Subscriptions
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.processes import identity
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.backends.detached import DetachedBackend
@@ -139,7 +139,12 @@ class Agent:
     def _acquire_lock(self, message: Message, _: bytes) -> Message:
         claim = {name: message[name] for name in ("job", "client")}
         owner = self._lock.acquire(claim, holder=self._identity)
-        return {} if owner is None else {"owner": {name: owner.get(name, "?") for name in ("job", "client")}}
+        if owner is None:
+            return {}
+        return {
+            "owner": {name: owner.get(name, "?") for name in ("job", "client")},
+            "elsewhere": self._lock.unseen(owner),
+        }
 
     def _release_lock(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         self._lock.release(self._identity)
@@ -218,12 +223,24 @@ class Agent:
         return {}
 
     def _forget(self, message: Message, _: bytes) -> Message:
-        """Kill a job and remove everything of it, so that its name is free again."""
-        import shutil
+        """Kill a job and remove everything of it, so that its name is free again; with `if_over`, kill nothing."""
+        from herringbone.jobs.disk import remove
 
-        self._backend_of(message["job"]).kill(message["job"])
-        JobIndex(self._home.index).remove(message["job"])
-        shutil.rmtree(self._home.job(message["job"]).path, ignore_errors=True)
+        name, if_over = message["job"], message.get("if_over", False)
+        try:
+            backend = self._backend_of(name)
+        except JobNotFoundError:
+            if if_over:
+                return {}
+            raise
+        # A job of that name that runs may be another one, submitted from elsewhere.
+        if if_over and not backend.describe(name).done:
+            return {}
+        backend.kill(name)
+        JobIndex(self._home.index).remove(name)
+        # The next clean-up tries again.
+        with contextlib.suppress(OSError):
+            remove(self._home.job(name).path)
         return {}
 
     def _clean(self, message: Message, _: bytes) -> Message:

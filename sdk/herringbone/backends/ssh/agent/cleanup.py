@@ -13,7 +13,6 @@ On a machine that a job has, only folders of other jobs are removed: the job may
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +20,11 @@ from pathlib import Path
 import msgspec
 
 from herringbone.backends.ssh.agent.bootstrap import READY
+from herringbone.jobs.disk import remove, size_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone_contract.safe_tree import folder, walk
 
 USES = "uses.json"
-_BLOCK_BYTES = 512
 
 
 class Uses(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,27 +126,10 @@ def _remove(files: StaleFiles, path: Path, *, dry: bool) -> StaleFiles:
     if dry:
         return files
     try:
-        # A link is unlinked, never followed: its target is not ours.
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
     except OSError as error:
         files.trouble = f"{error.filename or path}: {error.strerror}"
     return files
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes on the disk that a file or a folder takes; the targets of links are not counted."""
-    blocks = 0
-    # Half of a sum is better than none: the size is for a message only.
-    with suppress(OSError):
-        blocks = path.lstat().st_blocks
-        with folder(path.parent, path.name) as descriptor:
-            for entry in walk(descriptor):
-                # Blocks and not the length: a file with holes takes less space than its length.
-                blocks += entry.state.st_blocks
-    return blocks * _BLOCK_BYTES
 
 
 def _names(folder: Path) -> set[str]:

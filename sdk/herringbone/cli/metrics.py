@@ -1,0 +1,107 @@
+"""`herringbone metrics`: show the metrics of a job, or of several side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.names import JobName
+from herringbone.cli.tables import aligned
+from herringbone_contract.masking import printable
+
+if TYPE_CHECKING:
+    from herringbone.jobs.logs import Metric
+    from herringbone.jobs.metrics import Run, Value
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="NAME...", type=JobName())
+@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@click.option(
+    "--best",
+    nargs=2,
+    type=(click.Choice(("max", "min")), str),
+    metavar="max|min METRIC",
+    help="show the best value of this metric, and the job that has it first",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="one line per value, as CSV")
+@json_option("one JSON array: a job's hyperparameters, and the last, smallest and largest value of each metric")
+def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_json: bool) -> int:
+    """Show the metrics of a job: those of its MLLOG lines, and those that its metric_definitions match.
+
+    Of one job the table has the last, the smallest and the largest value of each metric. Several jobs stand side by
+    side, below the hyperparameters in which they differ. Behind each value are its number among the values of its rank,
+    and the seconds since the start of the job.
+    """
+    from herringbone.jobs.job import attach
+    from herringbone.jobs.metrics import Run, csv_lines, summarize
+
+    if last:
+        names += (JobName().convert("-", None, None),)
+    if not names:
+        raise click.UsageError(
+            "Missing argument 'NAME...': write one or more jobs' names, or --last for the newest job."
+        )
+    if as_csv and (as_json or best):
+        raise click.UsageError("--csv shows every value; leave out --json and --best.")
+    jobs = {name: attach(name) for name in names}
+    values: dict[str, Sequence[Metric]] = {name: job.metrics() for name, job in jobs.items()}
+    for name, metrics in values.items():
+        if not metrics:
+            print(
+                f"job {name} has logged no metrics: give metric_definitions, or print MLLOG lines, as "
+                "herringbone_parallel.torch.recipes.RunLog does",
+                file=sys.stderr,
+            )
+    if as_csv:
+        print("\n".join(map(printable, csv_lines(values))))
+        return 0
+    runs = [
+        Run(
+            name=name,
+            status=job.status,
+            started=job.started,
+            hyperparameters=job.hyperparameters,
+            metrics=summarize(values[name]),
+        )
+        for name, job in jobs.items()
+    ]
+    print(json.dumps([_to_json(run) for run in runs]) if as_json else "\n".join(map(printable, tables(runs, best))))
+    return 0
+
+
+def tables(runs: Sequence[Run], best: Any = None) -> list[str]:
+    """Return the lines that show one job, or several side by side. Pure."""
+    from herringbone.jobs.metrics import comparison, one_run
+
+    if len(runs) == 1 and best is None:
+        return aligned(one_run(runs[0]))
+    shown = [aligned(rows) for rows in comparison(runs, best) if rows]
+    return [line for table in shown for line in (*table, "")][:-1]
+
+
+def _to_json(run: Run) -> dict[str, object]:
+    return {
+        "TrainingJobName": run.name,
+        "TrainingJobStatus": run.status,
+        "HyperParameters": dict(run.hyperparameters),
+        "Metrics": [
+            {
+                "MetricName": name,
+                "Count": summary.count,
+                "Last": _value_to_json(summary.last),
+                "Min": _value_to_json(summary.least),
+                "Max": _value_to_json(summary.most),
+            }
+            for name, summary in run.metrics.items()
+        ],
+    }
+
+
+def _value_to_json(value: Value) -> dict[str, object]:
+    return {"Value": value.value, "Number": value.number, "Timestamp": value.time.isoformat()}

@@ -1,0 +1,115 @@
+"""Messages about options that are wrong: the place, the value, and what to write instead. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+_SHOWN_CHARS, _SHOWN_NAME_CHARS = 200, 80
+# msgspec names JSON's types, and users write Python's.
+_WORDS = {"array": "list", "object": "dict", "null": "None"}
+_PYTHON_TYPES = {"list": list, "tuple": list, "dict": dict, "str": str, "int": int, "float": float, "bool": bool}
+_TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
+_MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
+_WRONG_CHOICE = re.compile(r"Invalid enum value (.*)")
+_WRONG_TYPE = re.compile(r"Expected `(.*)`, got `(.*)`")
+# The values of these two may be secrets.
+_SECRET = ("environment", "git_config")
+
+
+def python_words(text: str) -> str:
+    """Return msgspec's message in Python's words, and without its quotes.
+
+    >>> python_words("Expected `array | null`, got `object`")
+    'expected list, got dict'
+    """
+
+    def types(match: re.Match[str]) -> str:
+        names = [name for name in match[1].split(" | ") if name != "null" or match[1] == "null"]
+        return " or ".join(_WORDS.get(name, name) for name in names)
+
+    text = _TYPES.sub(types, text).replace("`", "")
+    return f"{text[0].lower()}{text[1:]}"
+
+
+def explain(
+    error: msgspec.ValidationError, values: Mapping[str, Any], legal: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Return msgspec's message with the option in front and its value from `values` behind.
+
+    msgspec writes "Expected `int`, got `str` - at `$.max_run`". `legal` are the keys, or the values, that an option
+    takes.
+    """
+    problem, _, location = str(error).partition(" - at `")
+    if location.startswith("key"):
+        # msgspec writes "at `key` in `$.environment`" for a key of a dict.
+        problem, location = f"a key is wrong: {python_words(problem)}", location.partition("$.")[2]
+    path = location.removeprefix("$.").rstrip("`")
+    name = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if name not in values:
+        return python_words(str(error))
+    path = path.replace("[...]", _wrong_key(problem, values[name]), 1)
+    value = "" if name in _SECRET else f" (given: {shown(values[name])})"
+    return f"{path}: {_problem(problem, (legal or {}).get(name, ()))}{value}"
+
+
+def _problem(problem: str, legal: Sequence[str]) -> str:
+    if match := _UNKNOWN_KEY.fullmatch(problem):
+        return f"no such key {shown_name(match[1])!r}{_nearest(match[1], legal)}; the keys are {', '.join(legal)}"
+    if match := _MISSING_KEY.fullmatch(problem):
+        return f"the key {match[1]!r} is missing; the keys are {', '.join(legal)}"
+    if (match := _WRONG_CHOICE.fullmatch(problem)) and legal:
+        return f"{match[1]} is none of {', '.join(map(repr, legal))}"
+    return python_words(problem)
+
+
+def _wrong_key(problem: str, value: object) -> str:
+    """Return the key of the entry of a dict that has the wrong type, as "['A']"; "[...]" if nobody can tell."""
+    wrong = _WRONG_TYPE.fullmatch(problem)
+    choice = _WRONG_CHOICE.fullmatch(problem)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if choice and repr(item) == choice[1]:
+                return f"[{shown_name(str(key))!r}]"
+            # bool is an int in Python, and not here, so compare the types themselves.
+            if wrong and type(item) is not _PYTHON_TYPES.get(wrong[1].split(" | ")[0]):
+                return f"[{shown_name(str(key))!r}]"
+    return "[...]"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(shown_name(name), known, n=1)
+    if not nearest:
+        # Letters of the other case are the commonest slip: name for Name.
+        nearest = [other for other in known if other.lower() == name.lower()]
+    return f", did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def unknown_option(name: str, known: Sequence[str], renamed: Mapping[str, str]) -> str:
+    """Return the message for an option that does not exist; `renamed` maps names of SDK v1 to those of v2."""
+    if name in renamed:
+        return f"{name}: renamed in SageMaker's SDK 2; write {renamed[name]}"
+    name = shown_name(name)
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if nearest:
+        return f"{name}: no such option; did you mean {nearest[0]}?"
+    return f"{name}: no such option; options are: {', '.join(sorted(known))}"
+
+
+def shown_name(name: str) -> str:
+    """Return the beginning of a name, for a message and for a search of similar names, which is slow for long ones."""
+    return name if len(name) <= _SHOWN_NAME_CHARS else f"{name[:_SHOWN_NAME_CHARS]}..."
+
+
+def shown(value: object) -> str:
+    """Return a value's text for a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "..."
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

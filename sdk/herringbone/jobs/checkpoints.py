@@ -1,0 +1,108 @@
+"""Find the checkpoints and the code that a job left on this machine, for a job that begins from them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from herringbone.jobs.home import Home
+from herringbone_contract.errors import InputError, LaunchError
+from herringbone_contract.safe_tree import folder as open_folder
+from herringbone_contract.safe_tree import walk
+
+if TYPE_CHECKING:
+    from herringbone.planning.plan import JobPlan
+
+
+def newest_files(folders: Iterable[Path]) -> dict[str, Path]:
+    """Return the files and links of several folders by their names; of each name the newest.
+
+    Files below a name that is a link in another folder are left out: whoever writes them would follow the link.
+    """
+    newest: dict[str, tuple[int, Path, str]] = {}
+    for folder in folders:
+        with open_folder(folder) as descriptor:
+            for entry in walk(descriptor):
+                # Links stay links: nobody follows them here.
+                if entry.kind not in ("file", "link"):
+                    continue
+                if entry.name not in newest or entry.state.st_mtime_ns > newest[entry.name][0]:
+                    newest[entry.name] = (entry.state.st_mtime_ns, folder / entry.name, entry.kind)
+    links = {name for name, (_, _, kind) in newest.items() if kind == "link"}
+    return {
+        name: path for name, (_, path, _) in newest.items() if links.isdisjoint(map(str, PurePosixPath(name).parents))
+    }
+
+
+def left_checkpoints(home: Home, job_name: str, hosts: Iterable[str]) -> dict[str, Path]:
+    """Return the checkpoint files in the folders of a job's hosts, by their names; none where it has no folder here."""
+    folders = [home.job(job_name).host(host) / "checkpoints" for host in hosts]
+    # A link leads to the folder of checkpoint_s3_uri, which the job's options name.
+    return newest_files(folder for folder in folders if folder.is_dir() and not folder.is_symlink())
+
+
+def resumed(
+    home: Home, plan: JobPlan, settings: Mapping[str, Any], *, over: bool
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Return the settings of a job that begins from another's checkpoints, and the files to copy before it starts.
+
+    Raises `InputError` for a job that is not over, or has no checkpoints here.
+    """
+    name = plan.job_name
+    if not over:
+        raise InputError(f"job {name} is not over, and still writes its checkpoints: herringbone stop {name}")
+    uri = settings.get("checkpoint_s3_uri")
+    if uri is not None:
+        if "://" not in uri and not (Path(uri).is_dir() and any(Path(uri).iterdir())):
+            raise InputError(f"job {name} has no checkpoints: its checkpoint_s3_uri, {uri}, has no file")
+        return dict(settings), {}
+    files = left_checkpoints(home, name, [host.name for host in plan.hosts])
+    if not files:
+        raise InputError(
+            f"job {name} left no checkpoints on this machine. A script writes them to the folder SM_CHECKPOINT_DIR;"
+            " jobs of local_process, local and slurm leave them in the job's folder, others where checkpoint_s3_uri"
+            " says"
+        )
+    return {**settings, "checkpoint_s3_uri": str(free_folder(home, name))}, files
+
+
+def job_code(home: Home, plan: JobPlan) -> tuple[Path, str]:
+    """Return the folder with the code that a job ran, and the script in it. Raises `InputError` without that folder."""
+    if plan.source is None:
+        raise InputError(f"job {plan.job_name} ran an image's own program, so it has no code")
+    folder = home.job(plan.job_name).host(plan.hosts[0].name) / "code"
+    if not (folder / plan.source.entry_point).is_file():
+        raise InputError(f"job {plan.job_name}: its copy of the code is not on this machine: {folder}")
+    return folder, plan.source.entry_point
+
+
+def free_folder(home: Home, job_name: str) -> Path:
+    """Return a folder that does not exist, for checkpoints that a new job begins from."""
+    folder = home.path / "checkpoints" / home.job(job_name).path.name
+    number = 2
+    while folder.exists():
+        folder = folder.with_name(f"{job_name}-{number}")
+        number += 1
+    return folder
+
+
+def copy_checkpoints(files: dict[str, Path], into: Path) -> None:
+    """Copy files into a new folder, which appears complete or not at all. Raises `LaunchError`, for a full disk."""
+    into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = into.with_name(f".{into.name}.partial")
+    # Of a copy that was interrupted.
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        for name, path in files.items():
+            target = partial / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Not a hard link: the new job may write into a file, and the earlier job's must stay as it is.
+            shutil.copy2(path, target, follow_symlinks=False)
+        os.rename(partial, into)  # noqa: PTH104 - unlike Path.replace, it says that nothing is replaced
+    except OSError as error:
+        raise LaunchError(f"the checkpoints cannot be copied to {into}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,97 @@
+"""`herringbone rm`, over rows and folders that are made by hand."""
+
+import json
+import os
+
+import pytest
+
+from herringbone.cli.__main__ import main
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.processes import identity
+
+
+@pytest.fixture
+def herringbone(capsys):
+    """Runs a command; returns its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def jobs(home):
+    """Jobs of different ends, the newest last, and one that runs; returns their names."""
+    home.make()
+    for created, (name, status) in enumerate(
+        [("digits-1", "Completed"), ("digits-2", "Failed"), ("train-3", "Completed"), ("runs-4", "InProgress")]
+    ):
+        home.job(name).logs.mkdir(parents=True)
+        (home.job(name).logs / "algo-1.log").write_bytes(bytes(100_000))
+        columns = {"client": identity(os.getpid())} if status == "InProgress" else {"ended": float(created)}
+        row = JobRecord(name=name, backend="local_process", plan="{}", created=float(created), status=status, **columns)
+        JobIndex(home.index).add(row)
+    return lambda: JobIndex(home.index).names()
+
+
+def test_named_jobs_are_removed_without_a_question(herringbone, jobs):
+    code, out, err = herringbone("rm", "train", "digits-1", "--dry-run")
+    assert (code, err, len(jobs())) == (0, "", 4)
+    assert [line.split()[0] for line in out.splitlines()] == ["NAME", "train-3", "digits-1", "would"]
+    assert out.endswith(" of 2 jobs\n")
+    code, out, err = herringbone("rm", "train", "digits-1", "--json")
+    assert [(item["name"], item["size"] >= 100_000, item["error"]) for item in json.loads(out)] == [
+        ("train-3", True, ""),
+        ("digits-1", True, ""),
+    ]
+    assert (code, err, jobs()) == (0, "", ["runs-4", "digits-2"])
+
+
+def test_the_exit_code_tells_whether_something_was_removed(herringbone, jobs):
+    code, out, err = herringbone("rm", "--last")
+    assert (code, out) == (2, "")
+    assert err == "herringbone: job runs-4 is InProgress: stop it first (`herringbone stop runs-4`)\n"
+    code, out, err = herringbone("rm", "runs-4", "train-3")
+    assert (code, "train-3" in out, "stop it first" in err) == (1, True, True)
+    assert jobs() == ["runs-4", "digits-2", "digits-1"]
+
+
+def test_chosen_jobs_need_a_yes(herringbone, jobs, monkeypatch):
+    code, out, err = herringbone("rm", "--older-than", "1d", "--status", "Completed")
+    assert (code, out) == (2, "")
+    assert "train-3" in err
+    assert "add --yes" in err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, **_: text != "remove these 2 jobs?")
+    assert herringbone("rm", "--status", "Completed")[0] == 2
+    assert len(jobs()) == 4
+    code, out, _ = herringbone("rm", "--older-than", "1d", "--status", "Completed", "--yes")
+    assert (code, jobs()) == (0, ["runs-4", "digits-2"])
+    assert herringbone("rm", "--older-than", "0m", "--status", "Stopped")[:2] == (0, "freed 0 bytes of 0 jobs\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing argument 'NAME'"),
+        (["digits-1", "--older-than", "1d"], "Names and filters exclude each other"),
+        (["--older-than", "soon"], "expected a number followed by m, h or d"),
+        (["--status", "InProgress"], "others run, and are not removed"),
+        (["nosuch"], "no job 'nosuch'"),
+        (["../jobs"], "it would lead to another folder"),
+    ],
+)
+def test_mistakes_remove_nothing(herringbone, jobs, words, message):
+    code, _, err = herringbone("rm", *words)
+    assert (code, len(jobs())) == (2, 4)
+    assert message in err
+
+
+def test_a_folder_without_a_row_is_removed_by_its_whole_name(herringbone, jobs, home):
+    (home.path / "jobs" / "train").mkdir()
+    assert herringbone("rm", "train")[0] == 0
+    assert "train-3" in jobs()
+    assert not (home.path / "jobs" / "train").exists()

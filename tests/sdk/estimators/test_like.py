@@ -1,0 +1,201 @@
+"""New jobs from earlier ones: their settings, inputs, code and checkpoints."""
+
+import json
+import os
+
+import pytest
+
+from herringbone import Estimator, InputError, OptionError, PyTorch
+from herringbone.cli.__main__ import main
+from herringbone.jobs.checkpoints import copy_checkpoints
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.planning.again import merged, settings_of
+from herringbone.processes import identity, place
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    (tmp_path / "work" / "data").mkdir(parents=True)
+    (tmp_path / "work" / "train.py").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    home = Home(tmp_path / "home")
+    home.make()
+    return home
+
+
+def submitted(home, *, name="one", status="Completed", inputs="data", **options):
+    """Store a job as `fit` and its end do, without running it, and go to another folder."""
+    arguments = {"entry_point": "train.py", "instance_type": "local_process", **options}
+    plan = PyTorch(**arguments).plan(inputs, name)
+    ended = None if status == "InProgress" else 2.0
+    JobIndex(home.index).add(
+        JobRecord(
+            name=name,
+            backend="local_process",
+            plan=json.dumps(plan.to_dict()),
+            created=1.0,
+            ended=ended,
+            status=status,
+            secondary_status=status,
+            # A row without a living process would be settled as failed.
+            client=None if ended else identity(os.getpid()),
+            place=place(),
+        )
+    )
+    os.chdir(home.path.parent / "elsewhere")
+    return plan
+
+
+def checkpoint(home, name, host="algo-1", file="last.pt", text="x"):
+    path = home.job(name).host(host) / "checkpoints" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_settings_and_inputs_of_a_job_apply_again_from_any_folder(home):
+    first = submitted(
+        home,
+        hyperparameters={"lr": 0.1, "epochs": 3},
+        environment={"MODE": "fast"},
+        max_run=60,
+        checkpoint_s3_uri="file://kept",
+        model_uri="data",
+    )
+    again = PyTorch.like("one", hyperparameters={"lr": 0.01}, environment={"N": "1"}, max_run="2h").plan(job_name="two")
+    assert again.hyperparameters["lr"] == "0.01"
+    assert again.hyperparameters["epochs"] == "3"
+    assert again.environment == {"MODE": "fast", "N": "1"}
+    assert again.options.max_run == 7200
+    work = home.path.parent / "work"
+    assert again.options.checkpoint_s3_uri == f"{work}/kept"
+    assert [(channel.name, channel.path) for channel in again.channels] == [
+        ("training", f"{work}/data"),
+        ("model", f"{work}/data"),
+    ]
+    assert again.source == first.source
+    other = PyTorch.like("one").plan({"test": str(work)})
+    assert [channel.name for channel in other.channels] == ["test", "model"]
+
+
+def test_an_inventory_is_found_from_any_folder(home):
+    plan = submitted(home)
+    arguments = {**plan.arguments, "instance_type": "ssh:hosts.yaml"}
+    assert settings_of(plan, arguments)["instance_type"] == f"ssh:{home.path.parent}/work/hosts.yaml"
+
+
+def test_secrets_that_were_stored_masked_have_to_be_given_again(home):
+    submitted(home, environment={"A_TOKEN": "hunter2"}, hyperparameters={"api_key": "hunter2", "lr": 1})
+    with pytest.raises(InputError) as caught:
+        PyTorch.like("one")
+    assert str(caught.value) == (
+        "job one: environment.A_TOKEN, hyperparameters.api_key: stored masked, because it looks like a secret; give it "
+        "again (on the command line: --env A_TOKEN, which takes the value from your environment)"
+    )
+    estimator = PyTorch.like("one", environment={"A_TOKEN": "new"}, hyperparameters={"api_key": "new"})
+    assert estimator.options.environment == {"A_TOKEN": "new"}
+    assert estimator.hyperparameters()["lr"] == "1"
+
+
+def test_changes_replace_all_but_hyperparameters_and_variables():
+    settings = {"hyperparameters": {"a": 1}, "tags": {"a": "b"}}
+    assert merged(settings, {"tags": {"c": "d"}}) == {"hyperparameters": {"a": 1}, "tags": {"c": "d"}}
+    assert merged({}, {"hyperparameters": {"a": 1}}) == {"hyperparameters": {"a": 1}}
+
+
+def test_a_resumed_job_begins_from_a_copy_of_the_checkpoints(home):
+    submitted(home, instance_count=2)
+    old, new = checkpoint(home, "one", text="old"), checkpoint(home, "one", "algo-2", text="new")
+    os.utime(old, (1, 1))
+    checkpoint(home, "one", "algo-2", "deep/step-1.pt")
+    (new.parent / "latest").symlink_to("last.pt")
+    estimator = PyTorch.like("one", resume=True)
+    folder = home.path / "checkpoints" / "one"
+    plan = estimator.plan()
+    assert plan.options.checkpoint_s3_uri == str(folder)
+    assert not folder.exists()  # a plan copies nothing
+    copy_checkpoints(estimator._copied_checkpoints, folder)
+    assert (folder / "last.pt").read_text() == "new"
+    assert (folder / "deep/step-1.pt").read_text() == "x"
+    assert os.readlink(folder / "latest") == "last.pt"
+    # Another job that begins there has a folder of its own.
+    assert PyTorch.like("one", resume=True).options.checkpoint_s3_uri == f"{folder}-2"
+
+
+def test_a_job_with_a_folder_of_its_own_goes_on_in_it(home):
+    (home.path.parent / "work" / "kept").mkdir()
+    (home.path.parent / "work" / "kept" / "last.pt").touch()
+    submitted(home, checkpoint_s3_uri="kept")
+    estimator = PyTorch.like("one", resume=True)
+    assert estimator.options.checkpoint_s3_uri == f"{home.path.parent}/work/kept"
+    assert estimator._copied_checkpoints == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "job one left no checkpoints on this machine"),
+        ({"checkpoint_s3_uri": "kept"}, "job one has no checkpoints: its checkpoint_s3_uri, .*/work/kept, has no file"),
+        ({"status": "InProgress"}, "job one is not over, and still writes its checkpoints: herringbone stop one"),
+    ],
+)
+def test_a_job_without_checkpoints_cannot_be_resumed(home, options, message):
+    submitted(home, **options)
+    with pytest.raises(InputError, match=message):
+        PyTorch.like("one", resume=True)
+
+
+def test_resume_and_another_folder_for_checkpoints_exclude_each_other(home):
+    submitted(home)
+    with pytest.raises(OptionError, match="resume takes the folder of the earlier job"):
+        PyTorch.like("one", resume=True, checkpoint_s3_uri="other")
+
+
+def test_the_code_of_the_job_runs_instead_of_the_users(home):
+    submitted(home, dependencies=["data"])
+    with pytest.raises(InputError, match="job one: its copy of the code is not on this machine"):
+        PyTorch.like("one", code_of_job=True)
+    code = home.job("one").host("algo-1") / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").touch()
+    source = PyTorch.like("one", code_of_job=True).plan().source
+    assert (source.folder, source.entry_point, source.dependencies) == (str(code), "train.py", ())
+
+
+def test_the_command_line_changes_settings_by_flags(home, capsys):
+    submitted(home, hyperparameters={"lr": 0.1}, distribution={"mpi": {"enabled": True, "processes_per_host": 2}})
+    words = ["--like", "on", "--processes-per-host", "3", "--input", "test=.", "-o", "max_run=1h", "--job-name", "two"]
+    assert main(["plan", *words, "--json", "--", "--lr", "1e-3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["estimator"], plan["hyperparameters"]["lr"], plan["options"]["max_run"]) == ("PyTorch", '"1e-3"', 3600)
+    assert [channel["name"] for channel in plan["channels"]] == ["test", "training"]
+    assert plan["hosts"][0]["ranks"] == 3
+    checkpoint(home, "one")
+    assert main(["plan", "--resume", "-"]) == 0
+    assert f"checkpoints:       {home.path}/checkpoints/one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME"),
+        (["t.py", "--code-of-job"], "--code-of-job: goes with --like NAME or --resume NAME"),
+        (["t.py", "--like", "one"], "job.yaml|script: t.py next to --like, which takes the script and settings of its"),
+        (["--resume", "one", "--like", "one"], "--like: one next to --resume"),
+        (["--like", "one", "--framework", "pytorch"], "--framework: --like takes the framework of its job"),
+        (["--like", "nosuch"], "no job 'nosuch'"),
+        (["--resume", "one"], "job one left no checkpoints on this machine"),
+    ],
+)
+def test_a_wrong_call_is_a_mistake(home, capsys, words, message):
+    submitted(home)
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_estimator_of_any_class_can_begin_from_a_job(home):
+    submitted(home)
+    assert Estimator.like("one").plan().source.entry_point == "train.py"
