@@ -150,7 +150,8 @@ REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 
 # Log lines on a host's standard output: "[algo-1:0] text" from rank 0, "[algo-1] text" from the supervisor.
 
-_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)"
+# Python refuses to read a number of thousands of digits.
+_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d{1,9}))?\] (.*)"
 
 
 def line_prefix(host: str, rank: int | None = None) -> bytes:

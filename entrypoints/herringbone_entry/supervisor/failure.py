@@ -16,7 +16,7 @@ from herringbone_contract.paths import Paths
 
 _LOG_TAIL_LINES = 20
 # faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
-_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)'
+_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<function>.+)'
 _CRASHED_THREAD = "Current thread 0x"
 _CRASH = "Fatal Python error: "
 _CRASH_SIGNALS = {
