@@ -21,7 +21,7 @@ _FULL_DISK_REMEDY = (
     "remove files there, or run the job with more room: HERRINGBONE_HOME, output_path, checkpoint_s3_uri"
 )
 # faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
-_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)'
+_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<function>.+)'
 _CRASHED_THREAD = "Current thread 0x"
 _CRASH = "Fatal Python error: "
 _CRASH_SIGNALS = {
