@@ -77,6 +77,14 @@ def test_every_argument_has_one_row_with_a_sentence():
     )
 
 
+@pytest.mark.parametrize(("estimator", "_options"), ESTIMATORS)
+def test_the_docstring_documents_the_constructors_own_arguments(estimator, _options):
+    """Editors take the text of these from here, and the text of all others from options_dict.py."""
+    own = [name for name in inspect.signature(estimator.__init__).parameters if name not in ("self", "options")]
+    text = inspect.getdoc(estimator).partition("Args:\n")[2]
+    assert text.splitlines() == [f"    {name}: {ROWS[name].doc}" for name in own]
+
+
 def test_the_types_are_those_that_the_options_take():
     """Users may write more than the converted type holds, such as a list for a tuple or a text for a time."""
     wider = {"max_run", "max_wait", "keep_alive_period_in_seconds"}
