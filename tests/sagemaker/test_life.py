@@ -75,7 +75,9 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     job = TrainingJob.submit(pytorch.plan("data", "digits-1"), backend)
     job.follow(Console())
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["[algo-1:0] a", "[algo-2:1] b", "[algo-1:0] c", "[algo-2:1] d"]
+    *lines, end = out.splitlines()
+    assert lines == ["[algo-1:0] a", "[algo-2:1] b", "[algo-1:0] c", "[algo-2:1] d"]
+    assert end.startswith("job digits-1: Completed after ")
     assert (job.status, job.model_data) == ("Completed", "s3://mine/out/digits-1/output/model.tar.gz")
     assert [line.text for line in job.logs(host="algo-2")] == ["b", "d"]
     with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: there is no object"):

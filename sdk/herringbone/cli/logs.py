@@ -20,7 +20,7 @@ from herringbone.times import parse_moment
 from herringbone_contract.errors import JobFailedError, OptionError
 
 
-class Moment(click.ParamType[datetime, str]):
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     """The type of an option that is a moment: a span before now, or a time."""
 
     name = "moment"
@@ -65,7 +65,7 @@ def command(
     console = Console(timestamps=timestamps)
     job = attach(name)
     try:
-        for line in job.logs(follow=follow, **selection):
+        for line in job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection):
             if as_json:
                 fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
                 console.say(json.dumps(fields))
@@ -74,6 +74,7 @@ def command(
     except KeyboardInterrupt:
         # Standard output may go to a file or another program, which expects lines of the log alone.
         messages = Console(sys.stderr)
+        console.settle()
         # Without -f, Ctrl-C interrupts a printout, and says nothing about the job.
         if not follow:
             raise

@@ -25,20 +25,20 @@ from herringbone_contract.hyperparameters import is_name
 EPILOG = """\
 \b
 The job:
-  a script     herringbone run train.py --instance-count 2 --input data -- --epochs 3
-  a job file   herringbone run job.yaml
+  a script:   herringbone run train.py --instance-count 2 -- --epochs 3
+  a job file: herringbone run job.yaml
 
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
 and inputs:
-      framework: pytorch              # or tensorflow, mxnet; without it, any script
-      entry_point: train.py
-      source_dir: src
-      instance_type: local_process
-      instance_count: 1
-      distribution: {mpi: {enabled: true, processes_per_host: 2}}
-      hyperparameters: {epochs: 3}
-      inputs: {training: data}        # a path, or a mapping of channels
+  framework: pytorch        # or tensorflow, mxnet; without it, any script
+  entry_point: train.py
+  source_dir: src
+  instance_type: local_process
+  instance_count: 1
+  distribution: {mpi: {enabled: true, processes_per_host: 2}}
+  hyperparameters: {epochs: 3}
+  inputs: {training: data}  # a path, or a mapping of channels
 
 Paths in it are relative to its folder. Flags override the file.
 

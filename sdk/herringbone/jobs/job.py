@@ -153,6 +153,7 @@ class TrainingJob:
         tail: int | None = None,
         since: datetime | None = None,
         pattern: str | None = None,
+        live: bool = False,
     ) -> Iterator[LogLine]:
         """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read.
 
@@ -160,7 +161,8 @@ class TrainingJob:
         ['epoch 3 loss 0.5']
 
         Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
-        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`.
+        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
+        bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
         """
         if pattern is not None:
             check_pattern(pattern)
@@ -174,7 +176,7 @@ class TrainingJob:
                 batches = iter(source.read, [])
             chosen = (
                 # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
-                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern)))
+                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern, live=live)))
                 for lines in batches
             )
             if tail is None:
@@ -317,6 +319,8 @@ class TrainingJob:
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)
+        if console is not None:
+            console.settle()
         if not stops(choice, self.name):
             stderr.say(ways_back(self.name))
             return
@@ -339,11 +343,15 @@ class TrainingJob:
         events = StateEvents()
         stderr = Console(sys.stderr)
 
+        def say(line: str) -> None:
+            console.settle()
+            stderr.say(line)
+
         def look(record: JobRecord) -> None:
             for line in events.of(record, now=time.monotonic()):
-                stderr.say(line)
+                say(line)
 
-        for lines in Watch(self._backend, self.name, say=stderr.say, look=look).batches(source, timeout):
+        for lines in Watch(self._backend, self.name, say=say, look=look).batches(source, timeout):
             console.show(lines)
 
     def _watch(self) -> Watch:

@@ -43,8 +43,10 @@ def commands(command=GROUP, path=()):
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
-def test_every_command_has_help(herringbone, path):
+def test_every_command_has_help_that_fits(herringbone, path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = herringbone(*path, "--help")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(('herringbone', *path))}")
     assert herringbone("help", *path) == (code, out, err)
@@ -125,6 +127,16 @@ def test_a_short_name_of_two_jobs_is_refused(herringbone, jobs):
     assert err == ("herringbone: 2 jobs have names that begin with 'dig': digits-2, digits-1; write more of the name\n")
 
 
+@pytest.mark.parametrize("verb", ["logs", "describe", "stop", "download", "repack"])
+def test_an_empty_name_is_no_job(herringbone, jobs, monkeypatch, verb):
+    """A script's unset variable must not be the beginning of every name."""
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    code, out, err = herringbone(verb, "")
+    assert (code, out) == (2, "")
+    assert err.startswith("herringbone: no job '' in ")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script(herringbone, shell):
     code, out, _ = herringbone("completion", shell)
@@ -149,7 +161,12 @@ def test_the_shell_completes_verbs_flags_and_jobs(herringbone, jobs, monkeypatch
     assert [line.partition(",")[2] for line in herringbone()[1].split()] == completions
 
 
-def test_help_loads_no_verb_and_no_library_for_tables():
-    code = "import sys; from herringbone.cli.__main__ import main; main(['--help']); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+def test_help_loads_no_verb_and_a_pipe_no_library_for_tables(jobs):
+    code = (
+        "import sys; from herringbone.cli.__main__ import main; main(['--help']); print(*sys.modules);"
+        "main(['ls']); print('rich' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown[-1] == "False"
+    (loaded,) = [line.split() for line in shown if line.startswith("sys ")]
     assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.run"} & set(loaded)

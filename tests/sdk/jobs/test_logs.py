@@ -197,6 +197,80 @@ def test_a_terminal_gets_one_colour_per_rank():
     assert terminal.text.startswith("\x1b[36m[algo-1:0]\x1b[0m epoch")
 
 
+def test_a_log_keeps_the_last_state_of_a_progress_bar(tmp_path):
+    """A bar was one line a second: a job of ten hours stored 36,000 of them."""
+    (tmp_path / "a.live").touch()  # of a controller that was killed
+    log = LogFile(str(tmp_path / "a.log"))
+    logs = FileLogs([tmp_path / "a.log"])
+    assert logs.read() == []
+
+    def read():
+        return [(line.rank, line.text, line.live) for line in logs.read()]
+
+    now = MOMENT.timestamp()
+    log.feed(b"[a:0] start\n[a:0] \r10 %\n[a:1] \r5 %\n", now)
+    assert read() == [(0, "start", False), (0, "10 %", True), (1, "5 %", True)]
+    assert read() == []
+    log.feed(b"[a:1] \r6 %\n", now + 1)
+    assert read() == [(1, "6 %", True)]
+    log.feed(b"[a:0] 100 %\n[a] [b:0] \rtext\n[INFO] \r1\n", now + 2)
+    assert read() == [(0, "100 %", False), (None, "[b:0] \rtext", False), (None, "\r1", False)]
+    log.close(now + 3)  # rank 1 was killed
+    assert [(line.rank, line.text, line.live) for batch in logs.rest(None) for line in batch] == [(1, "6 %", False)]
+    logs.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+    assert [line.partition(b"] ")[2] for line in (tmp_path / "a.log").read_bytes().split(b"\n")[:-1]] == [
+        *(b"start", b"100 %", b"[b:0] \rtext", b"\r1", b"6 %")
+    ]
+
+
+def bar(text, rank=0, live=True):
+    return LogLine("algo-1", rank, MOMENT, text, live)
+
+
+def test_a_terminal_draws_a_bar_in_place(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(tty=True)
+    console = Console(terminal)
+    console.show([bar("10 %")])
+    console.show([bar("20 %"), bar("3" * 40, rank=1)])
+    console.show([bar("done", live=False)])
+    console.say("end")
+    console.show([bar("10 %")])
+    console.settle()
+    console.settle()
+    erase = "\r\x1b[2K"
+    assert terminal.text == f"[algo-1:0] 10 %{erase}[algo-1:1] {'3' * 18}{erase}[algo-1:0] done\nend\n[algo-1:0] 10 %\n"
+
+
+def test_a_bar_of_wide_letters_and_with_a_time_stays_in_its_row(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(tty=True)
+    Console(terminal, timestamps=True).show([bar("数" * 40)])
+    assert terminal.text.endswith(f"[algo-1:0] {'数' * 9}")
+
+
+def test_a_notebook_draws_a_bar_in_place():
+    class OutStream(Terminal):
+        __module__ = "ipykernel.iostream"
+
+    notebook = OutStream(tty=False)
+    console = Console(notebook)
+    console.show([bar("10 %")])
+    console.show([bar("done", live=False)])
+    assert notebook.text == f"[algo-1:0] 10 %\r{' ' * 15}\r[algo-1:0] done\n"
+
+
+@pytest.mark.parametrize(("tty", "term"), [(False, "xterm"), (True, "dumb")])
+def test_a_pipe_gets_no_state_of_a_bar_that_is_not_over(monkeypatch, tty, term):
+    monkeypatch.setenv("TERM", term)
+    stream = Terminal(tty=tty)
+    Console(stream).show([bar("10 %"), bar("100 %", live=False)])
+    assert stream.text == "[algo-1:0] 100 %\n"
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A ä\u00a0b\tc\0"
 
 
