@@ -6,6 +6,7 @@ import pytest
 from scripts import look_up
 
 from herringbone import TrainingJob
+from herringbone.cli import request
 from herringbone_contract import errors
 from herringbone_contract.layout import RankPlacement
 from herringbone_entry.channel.rendezvous import Rendezvous
@@ -85,3 +86,9 @@ def test_every_variable_of_herringbone_is_on_the_page():
     }
     documented = {name for name in documented_variables() if name.startswith("HERRINGBONE_")}
     assert documented == names
+
+
+def test_the_keys_of_a_job_file_that_are_no_options_are_on_the_page():
+    keys = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGES["job-file.md"], re.MULTILINE))
+    assert keys.keys() == {"framework", "inputs"}
+    assert re.findall(r"`(\w+)`", keys["framework"]) == list(request._FRAMEWORKS)

@@ -1,5 +1,6 @@
 """Run the snippets of one page in a folder of their own, as a reader would."""
 
+import ast
 import contextlib
 import io
 import os
@@ -26,6 +27,7 @@ SAFE_VERBS = ("run", "plan", "ls", "logs", "stop", "describe", "download", "metr
 SHELL = ("mkdir", "cp", "du")
 FRAMEWORKS = re.compile(r"tensorflow|\bkeras\b|\btf\.|\bsdp\.|\bmx\.|\bhvd\.|gluon")
 ESTIMATOR = re.compile(r"\b(Estimator|PyTorch|TensorFlow|MXNet)\(")
+LIBRARIES = {"sdp": "data_parallel", "smp": "model_parallel", "hvd": "horovod"}
 IN_A_RANK = "in a rank"
 # The job that stands for NAME, unless the page has run one of its own.
 EARLIER = "digits-1"
@@ -109,6 +111,7 @@ class Workspace:
             self._used += snippet.text
         elif FRAMEWORKS.search(snippet.text):
             # These frameworks have Pythons of their own, which tests/tensorflow/setup and tests/mxnet/setup make.
+            check_names(snippet)
             self.status[snippet] = "parsed"
         elif self.page in RANK and (self.page not in HERE or any(mark in snippet.text for mark in RANK_WORDS)):
             self.status[snippet] = IN_A_RANK
@@ -199,6 +202,20 @@ class Workspace:
         assert code == 0, f"herringbone {' '.join(words)}: exit code {code}\n{output.getvalue()}"
         if words[0] == "run":
             self._job = re.findall(r"job (\S+): Completed", output.getvalue())[-1]
+
+
+def check_names(snippet: Snippet) -> None:
+    """Check that our libraries have the names which a fragment uses: `sdp.broadcast_variables`."""
+    for alias, name in re.findall(r"\b(sdp|smp|hvd)\.(\w+)", snippet.text):
+        library = "mxnet" if "mxnet" in snippet.page else f"tensorflow/{LIBRARIES[alias]}"
+        tree = ast.parse((ROOT / "parallel" / "herringbone_parallel" / library / "api.py").read_text(encoding="utf-8"))
+        lists = [
+            node
+            for node in tree.body
+            if isinstance(node, (ast.Assign, ast.AugAssign)) and "__all__" in ast.unparse(node)
+        ]
+        exported = {constant for node in lists for constant in ast.literal_eval(node.value)}
+        assert name in exported, f"{snippet.place}: {alias}.{name}: {library} has no such name"
 
 
 def run_earlier(name: str) -> None:

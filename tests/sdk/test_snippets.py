@@ -1,17 +1,14 @@
-"""Snippets of the pages and docstrings: estimators take their arguments, commands their flags, installs exist."""
+"""Snippets of docstrings: estimators take their arguments. tests/docs runs the snippets of the pages."""
 
 import ast
 import inspect
 import re
-import shlex
 import textwrap
 from pathlib import Path
 
-import click
 import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
-from herringbone.cli.__main__ import GROUP
 from herringbone.estimators.options import Options
 from herringbone_contract.distribution import parse
 
@@ -26,23 +23,20 @@ FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 ESTIMATORS = {kind.__name__: kind for kind in (Estimator, PyTorch, TensorFlow, MXNet)}
 # Fenced blocks, and blocks that are indented below an empty line.
 BLOCK = re.compile(r"^ *```[a-z]*\n(.*?)^ *```|\n\n((?: {4}.*\n?)+)", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:\$ )?(?:\S*/)?herringbone ([a-z].*)")
 
 
 def blocks(name):
-    text = FILES[name]
-    if name.endswith(".py"):
-        nodes = [
-            node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-        ]
-        examples = [ast.get_docstring(node) or "" for node in nodes]
-        # A doctest's prompts are no part of its code.
-        text = "\n\n".join(re.sub(r"^(>>>|\.\.\.) ?", "    ", example, flags=re.MULTILINE) for example in examples)
+    nodes = ast.walk(ast.parse(FILES[name]))
+    examples = [
+        ast.get_docstring(node) or "" for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+    ]
+    # A doctest's prompts are no part of its code.
+    text = "\n\n".join(re.sub(r"^(>>>|\.\.\.) ?", "    ", example, flags=re.MULTILINE) for example in examples)
     return [textwrap.dedent(fenced or indented) for fenced, indented in BLOCK.findall(f"\n\n{text}")]
 
 
 def estimator_calls():
-    for name in FILES:
+    for name in filter(lambda name: name.endswith(".py"), FILES):
         for block in blocks(name):
             for match in re.finditer(rf"\b({'|'.join(ESTIMATORS)})\(", block):
                 call = complete_call(block[match.start() :])
@@ -87,30 +81,8 @@ def test_estimators_take_the_arguments_of_the_snippets(kind, call):
                 parse(value, framework=ESTIMATORS[kind]._framework)
 
 
-def commands():
-    for name in FILES:
-        if name.endswith(".md"):
-            for block in blocks(name):
-                for line in block.splitlines():
-                    if "[OPTIONS]" in line:  # the usage of a verb, and no command
-                        continue
-                    for part in re.split(r"&&|\||>+", line):
-                        if match := COMMAND.match(part.strip()):
-                            yield pytest.param(shlex.split(match[1], comments=True), id=f"{name}: {match[1]}")
-
-
-@pytest.mark.parametrize("words", list(commands()))
-def test_the_commands_of_the_pages_exist(words, home):  # an empty home: names of this machine's jobs would count
-    command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
-    rest = ["NAME" if word == "-" else word for word in rest]  # an empty home has no newest job
-    while isinstance(command, click.Group):
-        command = command.get_command(click.Context(command), rest.pop(0))
-    command.make_context("herringbone", rest)
-
-
 def test_snippets_are_found():
-    assert len(CALLS) > 15
-    assert len(list(commands())) > 15
+    assert len(CALLS) > 5
 
 
 def test_no_text_installs_herringbone_from_an_index():
