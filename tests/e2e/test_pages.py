@@ -41,7 +41,7 @@ def test_a_resumed_script_prints_the_losses_of_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_files("docs/start/your-script.md", tmp_path)
-    assert write_files("docs/do/resume.md", tmp_path) == ["src/resumable.py", "resumable.yaml", "shared.yaml"]
+    assert write_files("docs/do/resume.md", tmp_path) == ["src/resumable.py", "resumable.yaml"]
     for variable in ("SM_CHANNEL_TRAINING", "SM_CHECKPOINT_DIR", "SM_MODEL_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     (tmp_path / "text.txt").write_bytes((ROOT / "LICENSE").read_bytes()[:2000])
