@@ -90,6 +90,8 @@ class HostVariable:
     FRAMEWORK = "HERRINGBONE_FRAMEWORK"
     # The folder that keeps environments made from requirements.txt between jobs.
     CACHE = "HERRINGBONE_CACHE"
+    # Variables for pip alone, as JSON: a proxy among them would redirect the framework's own connections.
+    PIP = "HERRINGBONE_PIP"
     # Seconds between SIGTERM and SIGKILL for the ranks.
     STOP_GRACE = "HERRINGBONE_STOP_GRACE"
     # Seconds to wait until all hosts have joined.
@@ -150,7 +152,19 @@ REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 
 # Log lines on a host's standard output: "[algo-1:0] text" from rank 0, "[algo-1] text" from the supervisor.
 
+# In front of the text of a line that the next line of the same rank replaces: the state of a progress bar that is not
+# over. A rank's other lines never begin with a carriage return.
+LIVE_MARK = b"\r"
 _LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)"
+
+
+def live_path(log: str) -> str:
+    """Return the path of the file with the states of progress bars that are not over, next to a host's log.
+
+    >>> live_path("logs/algo-1.log")
+    'logs/algo-1.live'
+    """
+    return f"{log.removesuffix('.log')}.live"
 
 
 def line_prefix(host: str, rank: int | None = None) -> bytes:

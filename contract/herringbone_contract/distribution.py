@@ -46,6 +46,7 @@ from herringbone_contract.strategies import (
 
 __all__ = [
     "parse",
+    "parse_stored",
     "check_layout",
     "with_instance_groups",
     "Distribution",
@@ -88,3 +89,16 @@ def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = Non
     distribution = read(Distribution, raw, "distribution", grammar.readers(raw))
     rules.check(distribution, framework)
     return distribution
+
+
+def parse_stored(raw: Mapping[str, object]) -> Distribution:
+    """Return the typed distribution of a stored plan, whatever rules its release had.
+
+    >>> parse_stored({"smdistributed": {}}) == Distribution()
+    True
+
+    Strategies that do nothing are left out, and no rule is checked: the job was submitted long ago. Raises
+    `DistributionError` for keys and types that this release does not know.
+    """
+    chosen = grammar.chosen(raw)
+    return read(Distribution, chosen, "distribution", grammar.readers(chosen))

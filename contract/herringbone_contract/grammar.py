@@ -53,6 +53,26 @@ def readers(raw: Mapping[str, object]) -> dict[str, Reader]:
     }
 
 
+def chosen(raw: Mapping[str, object]) -> dict[str, object]:
+    """Return a stored distribution without the strategies that were never switched on.
+
+    >>> chosen({"smdistributed": {"dataparallel": {}}, "mpi": {"enabled": True}})
+    {'mpi': {'enabled': True}}
+    """
+    members = {name: value for name, value in mapping(raw, "distribution").items() if _is_chosen(name, value)}
+    if "smdistributed" in members:
+        libraries = mapping(members["smdistributed"], "distribution.smdistributed").items()
+        members["smdistributed"] = {name: value for name, value in libraries if _is_chosen(name, value)}
+        if not members["smdistributed"]:
+            del members["smdistributed"]
+    return members
+
+
+def _is_chosen(name: str, value: object) -> bool:
+    # Parameters are no strategies, and `smdistributed` is a group of them.
+    return not isinstance(value, Mapping) or "enabled" in value or name == "smdistributed"
+
+
 def ddp_as_data_parallel(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Rewrite `pytorchddp` as `smdistributed.dataparallel`, unless the dict has both: the rules refuse that."""
     if "pytorchddp" not in raw or "smdistributed" in raw:

@@ -82,6 +82,11 @@ class Paths(NamedTuple):
         return self.base / "output" / "failure.json"
 
     @property
+    def versions(self) -> PurePath:
+        """The versions of Python, Herringbone and the framework on this host, as JSON, written by its supervisor."""
+        return self.base / "output" / "versions.json"
+
+    @property
     def success(self) -> PurePath:
         return self.base / "output" / "success"
 

@@ -88,6 +88,33 @@ def caught(status: str, number: signal.Signals) -> bool:
     return True
 
 
+def exit_code_before_reaping(pid: int) -> int | None:
+    """Return the exit code of another process's child that ends or has ended, None while nothing is known.
+
+    Raises `ProcessLookupError` when its parent has reaped it. Linux only; elsewhere nothing is known.
+    """
+    if sys.platform != "linux":
+        return None
+    text = _read(f"/proc/{pid}/stat")
+    if text is None:
+        raise ProcessLookupError
+    return shown_exit_code(text)
+
+
+def shown_exit_code(stat: str) -> int | None:
+    """Read the exit code from the text of /proc/PID/stat, which shows it as soon as the process begins to end.
+
+    >>> shown_exit_code("7 (python) R " + "0 " * 48 + "15")
+    143
+
+    None for a process that lives, or ends with 0.
+    """
+    # The last field, in the form of wait(2): a signal and a flag for a core in the low byte, an exit code above it.
+    status = int(stat.rpartition(")")[2].split()[49])
+    number = status & 0x7F
+    return (128 + number if number else status >> 8) or None
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none escapes us (Linux only)."""
     if sys.platform == "linux":

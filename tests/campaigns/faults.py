@@ -1,7 +1,7 @@
 """Break running `local_process` jobs in every way we know; check who is named, the state, and that nothing is left.
 
-Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for the full disks. The last
-line is JSON.
+Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for full disks, limits of
+processes and an engine of its own, which the long form starts where dockerd is installed. The last line is JSON.
 
 Each fault runs in a Python and a home of its own. A fault passes if the job ends in the expected state, its failure
 names the culprit, its log and its row can be read, and no process, run folder or socket of the job remains.
@@ -22,7 +22,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fault_kinds import LAYOUTS, MPI, SCRIPT, SHORT, Fault, Running, all_faults, processes_of
+from fault_kinds import (
+    CONTAINER,
+    LAYOUTS,
+    MPI,
+    SCRIPT,
+    SHORT,
+    Fault,
+    Running,
+    processes_of,
+    signal_faults,
+    world_faults,
+)
+from surroundings import IMAGE, pids_group, surrounding_faults
 
 from herringbone import Estimator, TrainingJob
 from herringbone.jobs.home import find_home
@@ -34,17 +46,24 @@ END_SECONDS = 60.0
 
 def run(fault: Fault, home: Path, temporary: Path) -> list[str]:
     """Run one fault; return what is wrong, nothing if all is well."""
-    hosts, distribution = LAYOUTS[fault.layout]
-    script = temporary / "train.py"
-    script.write_text(SCRIPT.replace("BODY", fault.body))
+    hosts, distribution = LAYOUTS.get(fault.layout, (1, None))
+    script, text = temporary / "train.py", SCRIPT.replace("BODY", fault.body)
+    options: dict[str, object] = {"instance_type": "local_process"}
+    if fault.layout == CONTAINER:
+        options = {"instance_type": "local", "image_uri": IMAGE, "enable_network_isolation": True}
+        # The image has no program but Python.
+        text = text.replace('["sleep", "600"]', '[sys.executable, "-c", "import time; time.sleep(600)"]')
+    script.write_text(text)
     estimator = Estimator(
         entry_point=str(script),
-        instance_type="local_process",
+        **options,
         instance_count=hosts,
         distribution=distribution,
         environment={"SECONDS_TO_RUN": str(fault.seconds)},
         base_job_name="fault",
     )
+    if fault.expect[0] == "refused":
+        return [*check_refusal(fault, estimator), *check_rest(home, temporary)]
     job = estimator.fit(wait=False)
     num_ranks = hosts * (2 if distribution is MPI else 1)
     ranks, children = await_ready(job, num_ranks)
@@ -68,6 +87,21 @@ def await_ready(job: TrainingJob, num_ranks: int) -> tuple[dict[int, int], dict[
             raise TimeoutError(f"only ranks {sorted(ranks)} of {num_ranks} are ready; the job is {job.status}")
         time.sleep(0.05)
     return ranks, children
+
+
+def check_refusal(fault: Fault, estimator: Estimator) -> list[str]:
+    """Return what is wrong with a job that cannot start, or hardly: it may raise, fail, or run if it got enough."""
+    try:
+        job = estimator.fit(wait=False)
+        job.wait(timeout=END_SECONDS)
+    except TimeoutError:
+        return [f"still {job.status} after {END_SECONDS:g} s"]
+    except HerringboneError as error:
+        return [] if re.search(fault.expect[1], str(error)) else [f"raised {error!r}"]
+    if job.status == "Completed":
+        return []
+    text = job.failure.render() if job.failure else ""
+    return [] if job.status == "Failed" and re.search(fault.expect[1], text) else [f"is {job.status}: {text[:300]!r}"]
 
 
 def check_end(fault: Fault, job: TrainingJob) -> list[str]:
@@ -103,8 +137,12 @@ def check_rest(home: Path, temporary: Path) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wrong = [f"left process {pid}: {command[:100]}" for pid, command in survivors.items()]
-    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home")]
+    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home", "engine")]
     return [*wrong, *(f"left {name} in the temporary folder" for name in rest)]
+
+
+def all_faults() -> list[Fault]:
+    return [*signal_faults(), *world_faults(), *surrounding_faults()]
 
 
 def run_alone(fault: Fault) -> list[str]:
@@ -123,6 +161,9 @@ def run_alone(fault: Fault) -> list[str]:
             for pid in processes_of(Path(folder) / "home"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            # A control group that still has a dying process stays, empty and without effect.
+            with contextlib.suppress(OSError):
+                pids_group(Path(folder) / "home").rmdir()
     if result.returncode:
         return [f"raised {result.stderr.strip().splitlines()[-1:]}"]
     wrong: list[str] = json.loads(result.stdout.splitlines()[-1])
@@ -137,7 +178,11 @@ def inside(name: str) -> None:
     if fault.prepare is not None:
         fault.prepare(home)
     assert find_home().path == home
-    print(json.dumps(run(fault, home, temporary)))
+    try:
+        print(json.dumps(run(fault, home, temporary)))
+    finally:
+        if fault.restore is not None:
+            fault.restore(home)
 
 
 def main() -> None:

@@ -35,35 +35,12 @@ from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.join.lane_hello import LaneHello
 from herringbone_parallel.reduce.join.rendezvous import RankInfo
 from tests.parallel.reduce import test_native
+from tests.parallel.reduce.hellos import HELLO, INFO
 
 _CHUNK, _RING, _ELEMENTS = 1024, 4096, 512
 _FORMATS = ((Element.FLOAT32, Element.FLOAT32), (Element.FLOAT32, Element.FLOAT16), (Element.FLOAT16, Element.FLOAT32))
 _EDGES = (0, 1, 63, 64, 255, 1024, 4096, 0x3FFFFFFF, 0x40000001, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63, 2**64 - 1)
 _USUAL = (Kind.PUSH,) * 3 + (Kind.SUM,) * 3 + (Kind.ALIVE, Kind.ABORT, Kind.LEAVE, Kind.LEFT)
-_HELLO: dict[str, Any] = {
-    "session": "1f",
-    "lane": 0,
-    "server": 0,
-    "member": 0,
-    "members": 2,
-    "chunk_bytes": 4096,
-    "ring": 16384,
-    "most": 32,
-    "silence": 3.5,
-    "late": 60.0,
-    "join_timeout": 5.0,
-    "label": "rank 0 on a",
-    "fabric": None,
-}
-_INFO: dict[str, Any] = {
-    "rank": 0,
-    "size": 2,
-    "host": "a",
-    "addresses": [["10.0.0.5", 7601]],
-    "local_path": "/s",
-    "agreed": {},
-    "job_rank": None,
-}
 _VALUES = (
     *(None, True, -1, 0, 1, 2**31, 2**32, 2**64, 10**30, 0.5, 1e308, float("inf"), float("nan")),
     *("", "x" * 1000, "\ud800", "\x1b[2J", [], [[]], [["a", 1]] * 100, {}, {"rail": 1e99}),
@@ -103,7 +80,7 @@ def hellos(count: int, seed: int) -> dict[str, int]:
     choose = random.Random(seed)
     refused = 0
     for number in range(count):
-        reader, valid = ((LaneHello.of, _HELLO), (RankInfo.of, _INFO))[number % 2]
+        reader, valid = ((LaneHello.of, HELLO), (RankInfo.of, INFO))[number % 2]
         hello: dict[str, Any] = dict(valid)
         for name in choose.sample(sorted(hello), choose.randint(1, 3)):
             hello[name] = choose.choice(_VALUES)

@@ -194,7 +194,7 @@ def test_all_functions_of_horovod(tmp_path: Path) -> None:
         "the array of hvd.allreduce is a row_sparse array: give one that is not sparse",
         "ignore_stale_grad=True: ranks that skip different parameters would end with different weights",
         "gradient_predivide_factor=2.0: sums are computed in fp32 and then divided once",
-        "hvd.DistributedTrainer has no num_groups here; see docs/do/mxnet.md",
+        "hvd.DistributedTrainer has no num_groups here: leave it out",
         "the ranks train from different weights: call hvd.broadcast_parameters(net.collect_params(), root_rank=0)",
         "ranks disagree on the gradients: at position 0",
     ):

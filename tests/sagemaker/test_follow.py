@@ -52,7 +52,10 @@ def test_a_job_from_start_to_bill(make_job, service, capsys):
     assert capsys.readouterr().err == f"job digits-1 is not known here; asking SageMaker in {REGION}\n"
     job.follow(Console())
     out, err = capsys.readouterr()
-    assert out == "[algo-1:0] epoch 1\n[algo-1:0] epoch 2\n"
+    assert out.splitlines() == [
+        *("[algo-1:0] epoch 1", "[algo-1:0] epoch 2"),
+        "job digits-1: Completed after 300.0 s, model: s3://mine/model.tar.gz",
+    ]
     assert err.splitlines() == [
         "digits-1: Starting: Preparing the instances",
         "digits-1: Downloading: Downloading input data",

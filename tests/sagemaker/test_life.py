@@ -13,7 +13,7 @@ import pytest
 
 from herringbone import ArchiveError, InputError, TrainingJob, attach
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.transfer import Progress, fetch_model
+from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
 from herringbone.cli.__main__ import main
 from herringbone.jobs.console import Console
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
@@ -75,7 +75,9 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     job = TrainingJob.submit(pytorch.plan("data", "digits-1"), backend)
     job.follow(Console())
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["[algo-1:0] a", "[algo-2:1] b", "[algo-1:0] c", "[algo-2:1] d"]
+    *lines, end = out.splitlines()
+    assert lines == ["[algo-1:0] a", "[algo-2:1] b", "[algo-1:0] c", "[algo-2:1] d"]
+    assert end.startswith("job digits-1: Completed after ")
     assert (job.status, job.model_data) == ("Completed", "s3://mine/out/digits-1/output/model.tar.gz")
     assert [line.text for line in job.logs(host="algo-2")] == ["b", "d"]
     with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: there is no object"):
@@ -91,7 +93,7 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
 
 
 def fetch(boto, address, into):
-    return fetch_model(AwsSession.of(boto), address, into, progress=Progress(io.StringIO()))
+    return fetch_artifact(AwsSession.of(boto), address, into, progress=Progress(io.StringIO()))
 
 
 def test_an_uncompressed_model_is_a_folder(s3, boto, tmp_path):

@@ -157,7 +157,7 @@ def test_a_baked_image_keeps_no_proxy(tmp_path, monkeypatch):
     assert SECRET not in json.dumps(engine.description)
     assert SECRET.encode() in engine.files
     # The script makes variables of them, whatever they contain, and nothing else.
-    (tmp_path / "proxies").write_bytes(bake_module._proxy_lines(proxies))
+    (tmp_path / "settings").write_bytes(bake_module._setting_lines(proxies))
     (line,) = [line for line in bake_module._INSTALL.splitlines() if line.startswith("while ")]
     script = f'{line}\nprintf %s "$http_proxy|$HTTP_PROXY"'
     run = subprocess.run(["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, check=True)

@@ -11,8 +11,10 @@ import pytest
 from herringbone import Estimator, InputError, SlurmError, UnsupportedError
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.backends.slurm.review import check as check_plan
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, file_system_of
+from herringbone.controller.record import FileRecord
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
 from tests.slurm.test_script import plan
@@ -53,6 +55,17 @@ def test_a_plan_shows_the_script_and_the_unused_options(home):
     assert not home.path.exists()
 
 
+def test_our_keys_are_refused_with_an_image_of_aws():
+    """AWS's library in such an image knows no `rails`; the job would train without them."""
+    aws = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0.0-gpu-py310"
+    distribution = {"smdistributed": {"dataparallel": {"enabled": True, "rails": ["eth0"]}}}
+    # Any other image may be Herringbone's; the next check finds no script.
+    with pytest.raises(InputError, match="no such file"):
+        check_plan(plan(image_uri="team/herringbone:1", distribution=distribution))
+    with pytest.raises(UnsupportedError, match=r"not built by Herringbone, cannot serve[^$]*dataparallel.*rails"):
+        check_plan(plan(image_uri=aws, distribution=distribution))
+
+
 @pytest.fixture
 def without_slurm(tmp_path, monkeypatch):
     """A backend on a machine without Slurm's programs, and a script."""
@@ -74,6 +87,26 @@ def a_row(backend):
     row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=1.0, service='{"job": "7", "login": null}')
     backend._index.add(row)
     return row
+
+
+def test_a_kill_while_the_controller_packs_lets_it_remove_what_it_packed(without_slurm, monkeypatch):
+    """SIGKILL left half of an archive, and nobody said where the model is."""
+    row, asked = a_row(without_slurm), []
+    without_slurm._home.job(row.name).path.mkdir(parents=True)
+    report = FileRecord(without_slurm._report_path(row.name))
+    report.begin(status="Stopping", secondary_status="Uploading", attempt=0)
+
+    class Slurm:
+        def ask(self, *words):
+            asked.append(words)
+            if words[0] == "scancel":
+                report.finish(status="Stopped", secondary_status="Stopped", ended=2.0)
+            return "7|RUNNING||0|n1|/jobs|\n"
+
+    monkeypatch.setattr(without_slurm, "_connect", lambda login: Slurm())
+    without_slurm.kill(row.name)
+    assert [words for words in asked if words[0] == "scancel"] == [("scancel", "--batch", "--signal=INT", "7")]
+    assert without_slurm.describe(row.name).status == "Stopped"
 
 
 def test_describe_without_slurm_raises(without_slurm):

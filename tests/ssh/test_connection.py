@@ -11,6 +11,7 @@ import pytest
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
 from herringbone.backends.ssh.connection import Connection, Wheel, loader_command
+from herringbone.processes import sees
 from herringbone_contract.errors import HostError
 
 WHEEL = Wheel()
@@ -57,14 +58,43 @@ def test_one_job_has_a_machine_until_the_holder_of_the_lock_is_gone(connect):
 
 
 def test_a_lock_whose_holder_is_dead_or_whose_file_is_damaged_is_free(tmp_path):
-    lock = MachineLock(tmp_path / "lock", alive=lambda holder: holder == "1@7")
+    lock = MachineLock(tmp_path / "lock", alive=lambda holder, _: holder == "1@7", here="h-1 m b n")
     assert lock.acquire({"job": "a"}, holder="1@7") is None
-    assert lock.acquire({"job": "b"}, holder="2@8") == {"job": "a", "holder": "1@7"}
+    assert lock.acquire({"job": "b"}, holder="2@8") == {"job": "a", "holder": "1@7", "place": "h-1 m b n"}
     lock.hand_over("1@7", "3@9")  # a dead process
     assert lock.owner() is None
     for damaged in ("", "{", "[]", '{"job": "a"}'):
         (tmp_path / "lock").write_text(damaged)
         assert lock.acquire({"job": "b"}, holder="1@7") is None
+
+
+@pytest.mark.parametrize(
+    ("other", "is_free"),
+    [
+        # Started again: what ran before the boot has ended, whoever has its pid now.
+        ("h-1 a1 boot-1 pid:[4026531836]", True),
+        ("h-2 a2 boot-7 pid:[4026531836]", False),
+        ("h-1 a1 boot-2 pid:[4026539999]", False),
+    ],
+)
+def test_only_a_holder_that_is_known_to_have_ended_loses_the_lock(tmp_path, other, is_free):
+    """A pid of another machine or boot was looked up among this machine's processes."""
+    here = "h-1 a1 boot-2 pid:[4026531836]"
+
+    def alive(holder, where):
+        seen = sees(where, here)
+        # A process of this machine has the holder's pid and start time, and a holder of elsewhere cannot be seen.
+        return seen is not False
+
+    holder = "1@7"
+    assert MachineLock(tmp_path / "lock", alive=alive, here=other).acquire({"job": "a"}, holder=holder) is None
+    lock = MachineLock(tmp_path / "lock", alive=alive, here=here)
+    owner = lock.acquire({"job": "b"}, holder=holder)
+    assert (owner is None) == is_free
+    if owner is not None:
+        assert "must not share the work folder" in lock.unseen(owner)
+        lock.release(holder)
+        assert lock.owner() == owner
 
 
 def test_code_and_data_that_the_machine_has_are_not_requested(connect, work):

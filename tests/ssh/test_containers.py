@@ -135,7 +135,7 @@ def test_a_container_whose_controller_is_killed_ends_and_is_removed(submit, mach
     for pid in machines.pids("h-2", "-m herringbone.controller"):
         os.kill(pid, signal.SIGKILL)
     assert job.wait().status == "Failed"
-    assert "its controller died" in job.failure.render()
+    assert "the process that watched the job was killed" in job.failure.render()
 
 
 def test_without_an_engine_or_an_image_nothing_starts(submit):

@@ -53,7 +53,7 @@ def kill(machines, name, text):
     [
         ("herringbone_entry.ranks.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
         ("-m herringbone_entry", "algo-3: exit code 137, killed by SIGKILL"),
-        ("-m herringbone.controller", "its controller died"),
+        ("-m herringbone.controller", "the process that watched the job was killed"),
     ],
 )
 def test_a_killed_process_ends_the_job_and_is_named(submit, machines, text, failure):

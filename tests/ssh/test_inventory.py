@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from herringbone import Estimator
+from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.inventory import Machine, choose, parse_inventory, split_type
+from herringbone.jobs.home import Home
 from herringbone.planning.plan import HostPlan
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 
@@ -113,3 +115,27 @@ def test_unsupported_options_are_refused_before_any_machine_is_asked(folder):
     with pytest.raises(UnsupportedError, match="enable_network_isolation: hosts share their machine's network"):
         Estimator("train.py", **options, enable_network_isolation=True).plan()
     assert Estimator("train.py", **options, volume_size=50).plan().unused == ("volume_size",)
+
+
+class OneImage:
+    """An engine with an image that Herringbone did not build."""
+
+    def get(self, path):
+        return {"Id": "sha256:1", "Config": {"Labels": {}}}
+
+
+@pytest.mark.parametrize("image", ["team/trainer:1", "123456789012.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2"])
+def test_an_image_that_is_not_ours_is_refused_with_our_keys_when_the_job_is_planned(folder, image):
+    """Only the submission looked at the image, after the machines had been locked."""
+    (folder / "hosts.yaml").write_text("hosts: [{name: a, runtime: docker}, {name: b, runtime: docker}]")
+    keys = {"enabled": True, "rails": ["eth0"]}
+    estimator = Estimator(
+        "train.py",
+        instance_type="ssh:hosts.yaml",
+        instance_count=2,
+        image_uri=image,
+        distribution={"smdistributed": {"dataparallel": keys}},
+    )
+    backend = SshBackend(Home(folder / "home"), transport=None, find=OneImage)
+    with pytest.raises(UnsupportedError, match=r"not built by Herringbone, cannot serve[^$]*dataparallel.*rails"):
+        estimator._plan(backend, None, None)

@@ -90,7 +90,8 @@ def test_weights_equal_those_of_processes_on_one_machine(submit, home):
     import torch
 
     def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-        assert job.wait().status == "Completed", job.failure
+        status = job.wait().status
+        assert status == "Completed", "\n".join([str(job.failure), *(line.text for line in job.logs())])
         with tarfile.open(job.model_data.removeprefix("file://")) as archive:
             return torch.load(archive.extractfile("model.pt"), weights_only=True)
 

@@ -10,7 +10,6 @@ import pytest
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.retry import merge_checkpoints
 
 from .conftest import expect
 
@@ -166,16 +165,3 @@ def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines,
     other = TrainingJob("secret", SshBackend(home, transport))
     assert other.wait(timeout=60).status == "Failed"
     assert "only the Python that submitted it knows API_TOKEN, and it is gone" in other.failure.message
-
-
-def test_of_checkpoints_with_one_name_the_newest_is_taken(tmp_path):
-    saved = {"algo-1/state": 5, "algo-2/state": 1, "algo-2/tag/part_1": 3, ".algo-3/not-fetched-whole": 0}
-    for name, age in saved.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)
-        os.utime(file, (1_000 - age, 1_000 - age))
-    folder = merge_checkpoints(tmp_path)
-    contents = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
-    assert contents == {"state": "algo-2/state", "tag/part_1": "algo-2/tag/part_1"}
-    assert merge_checkpoints(tmp_path / "nowhere") is None

@@ -58,12 +58,16 @@ class Checked(TypedDict):
 class RankEnded(TypedDict):
     """A rank has ended, `age` seconds ago.
 
-    `code` is None when only mpirun knows it. `failure` is None if `code` is 0.
+    `code` is None for a rank under mpirun that reported none; `seen` is then the exit code that the system showed, None
+    if it showed none. `reaped` means that its parent had collected its exit code before the supervisor could look.
+    `failure` is None if `code` is 0.
     """
 
     kind: Literal["ended"]
     rank: int
     code: int | None
+    seen: int | None
+    reaped: bool
     age: float
     failure: str | None
 
@@ -96,10 +100,11 @@ class LauncherEnded(TypedDict):
 
 
 class ServerEnded(TypedDict):
-    """A server that the ranks need has ended before they did."""
+    """A server that the ranks need has ended before they did; `killed` if somebody else signalled it."""
 
     kind: Literal["server_ended"]
     code: int
+    killed: bool
     failure: str
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 # The number of TensorFlow's servers on a host, by launcher; each needs a port.
 _NUM_TENSORFLOW_SERVERS = {Launcher.MULTI_WORKER_MIRRORED: 1, Launcher.PARAMETER_SERVER: 2}
+# The distribution, as its folder of metadata is called -> the name that `describe` shows.
+_SHOWN_PACKAGES = {
+    **{name: name for name in ("torch", "tensorflow", "keras", "mxnet", "herringbone")},
+    **dict.fromkeys(("tensorflow_cpu", "tf_nightly"), "tensorflow"),
+}
 
 
 class Prepared(NamedTuple):
@@ -120,6 +125,31 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         mpi=launcher_program,
         mpi_options=mpi_options,
     )
+
+
+def find_versions(python: str, path: Sequence[str]) -> dict[str, str]:
+    """Return the versions of Python, Herringbone and the frameworks that the ranks have, as a user names them.
+
+    >>> find_versions(sys.executable, sys.path)                      # doctest: +SKIP
+    {'Python': '3.11.7', 'torch': '2.13.0+cpu', 'herringbone': '0.1.0'}
+
+    `python` is the ranks' Python and `path` the search path of this one. Only names of folders are read, because
+    `importlib.metadata` takes longer to import than the supervisor has.
+    """
+    versions = {"Python": ".".join(map(str, sys.version_info[:3]))}
+    # Packages of an overlay come first.
+    library = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    for folder in (str(Path(python).parent.parent / library), *path):
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - the names are enough
+        except OSError:
+            continue
+        for name in names:
+            package, _, rest = name.partition("-")
+            if rest.endswith((".dist-info", ".egg-info")) and package in _SHOWN_PACKAGES:
+                version = rest.removesuffix(".dist-info").removesuffix(".egg-info").partition("-py")[0]
+                versions.setdefault(_SHOWN_PACKAGES[package], version)
+    return versions
 
 
 def _launcher(host: Host, launcher: Launcher) -> Launcher:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
 import site
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import InputError, LaunchError
 
 _READY = "herringbone-ready"
@@ -97,7 +99,7 @@ def _make(folder: Path) -> None:
 def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", *targets]
-    environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
+    environment = {**_pip_settings(os.environ), **os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     with subprocess.Popen(
         command,
         env=environment,
@@ -118,10 +120,33 @@ def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
             # For example a stop: leaving this block would wait for pip, and for the pip that it runs in the overlay.
             os.killpg(pip.pid, signal.SIGKILL)
             raise
-    # pip prints the cause first and then general advice, so look for its ERROR lines.
     if pip.returncode:
-        errors = [line for line in lines if line.startswith("ERROR")] or lines
-        raise LaunchError(f"pip cannot install {' '.join(targets)}: {' '.join(errors[-_ERROR_LINES:])}")
+        raise LaunchError(f"pip cannot install {' '.join(targets)}: {explain(lines, environment.get('PIP_CERT'))}")
+
+
+def explain(lines: Sequence[str], certificate: str | None) -> str:
+    """Return why pip failed, and what to do; `certificate` is the file in `PIP_CERT`. Pure.
+
+    >>> explain(["Collecting a", "ERROR: No matching distribution found for a"], None)
+    'ERROR: No matching distribution found for a'
+    """
+    # pip prints the cause first and then general advice, so look for its ERROR lines.
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
+    text = " ".join(errors[-_ERROR_LINES:])
+    # pip warns of the certificate, and its ERROR says only that it has found no package.
+    if not any("CERTIFICATE_VERIFY_FAILED" in line for line in lines):
+        return text
+    trusted = "the system's certificates" if certificate is None else f"the certificates in PIP_CERT={certificate}"
+    return (
+        f"the package index's certificate is not signed by {trusted}, most often because a company's proxy signs it: "
+        "set PIP_CERT to the file of the proxy's certificate where you start the job; with instance_type 'local', "
+        f"bake_requirements=True installs once per image. pip says: {text}"
+    )
+
+
+def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of pip that the backend has sent. The container's own variables win over them."""
+    return dict(json.loads(environ.get(HostVariable.PIP, "{}")))
 
 
 def _last(text: str) -> str:

@@ -3,13 +3,15 @@
 Bytes are never decoded, so a character that a pipe read cuts stays whole in its line. Chunks are handled whole: a
 line costs no Python code of its own.
 
-A progress bar redraws one line with carriage returns. Each redraw would be a line in a log, so the log gets at most
-one state per second, and always the last one.
+A progress bar redraws one line with carriage returns. Each redraw would be a line in a log, so a reader gets at most
+one state per second, marked as one that the next line replaces, and the last state as an ordinary line.
 """
 
 from __future__ import annotations
 
 from collections import deque
+
+from herringbone_contract.constants import LIVE_MARK
 
 # A longer line is cut: otherwise a program that prints no newline would fill the supervisor's memory.
 MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -77,7 +79,7 @@ class LineStream:
         return self._whole(lines)
 
     def tick(self, now: float) -> bytes:
-        """Return a progress bar's state as a line, if none was printed for a second."""
+        """Return a progress bar's state as a marked line, if none was printed for a second."""
         if not self.bar or now - self._shown_at < BAR_INTERVAL_SECONDS:
             return b""
         return self._show(b"".join(self._parts).rpartition(b"\r")[2], now)
@@ -88,9 +90,7 @@ class LineStream:
         self._reset(b"")
         if self.bar:
             self.bar = False
-            rest = _last_state(rest)
-            if rest == self._shown:
-                return b""
+            rest = _last_state(rest) or self._shown
         return self._whole(rest + b"\n") if rest else b""
 
     def _feed_bar(self, chunk: bytes, now: float) -> bytes:
@@ -100,9 +100,9 @@ class LineStream:
             # \r\n is the line ending of some programs, and no redraw.
             body, ending = (line[:-1], b"\r\n") if line.endswith(b"\r") else (line, b"\n")
             state = _last_state(body) if b"\r" in body else body
-            if self.bar and state == self._shown:
-                # The log has this state already.
-                state = b""
+            if self.bar and not state:
+                # The program has wiped its bar. The last state that was shown is the one to keep.
+                state = self._shown
             if state or b"\r" not in body:
                 out.append(self._whole(state + ending))
             # The newline ends the bar; the next bar begins with nothing printed.
@@ -123,7 +123,8 @@ class LineStream:
         if not state.strip() or state == self._shown:
             return b""
         self._shown, self._shown_at = state, now
-        return self._whole(state + b"\n")
+        # Not part of the tail: sixty states of a bar would leave no room for the lines before it.
+        return self._prefix + LIVE_MARK + state + b"\n"
 
     def _whole(self, lines: bytes) -> bytes:
         self._tail.add(lines)

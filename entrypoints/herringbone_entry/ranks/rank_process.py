@@ -10,6 +10,7 @@ from typing import Any
 
 from herringbone_contract.constants import line_prefix
 from herringbone_contract.layout import RankPlacement
+from herringbone_entry import processes
 from herringbone_entry.channel.frames import Message, Wire, WireError
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
@@ -46,6 +47,9 @@ class RankProcess:
         self.report: dict[str, Any] | None = None
         self.code: int | None = None
         self.reported_done = False
+        # For a rank that is not our child: what the system shows of its end, and whether its parent was faster.
+        self.seen_code: int | None = None
+        self.reaped = False
         self.gone = False
         self.ended_at: float | None = None
         # The owner sets it once the coordinator knows of the end.
@@ -173,7 +177,16 @@ class RankProcess:
         self._wire = None
         self._waits = False
         self._note_end()
+        self._look_at_end()
         self._changed()
+
+    def _look_at_end(self) -> None:
+        """Learn how a rank of mpirun's ends, before mpirun collects its exit code."""
+        if self.code is None and not self.reported_done and self.pid is not None:
+            try:
+                self.seen_code = processes.exit_code_before_reaping(self.pid)
+            except ProcessLookupError:
+                self.reaped = True
 
     def _note_end(self) -> None:
         # A rank that reported "done" closes its link before it exits. Its code, if it is not 0, comes with its exit,

@@ -45,7 +45,7 @@ class RequiredSidecar:
             return
         code, event = exit_code_of(returncode), f"{self._name} ended before the ranks did"
         if killed:
-            self._report(lost_process(self._context.host.name, event, code, last_lines))
+            self._report(lost_process(self._context.host.name, event, code, last_lines), killed=True)
         else:
             self.fail(code, event, last_lines)
 
@@ -53,8 +53,10 @@ class RequiredSidecar:
         """Report that it failed."""
         self._report(Failure(self._context.host.name, None, code, "", message, (), last_lines))
 
-    def _report(self, failure: Failure) -> None:
-        self._context.report({"kind": "server_ended", "code": failure.exit_code, "failure": failure.to_json()})
+    def _report(self, failure: Failure, *, killed: bool = False) -> None:
+        self._context.report(
+            {"kind": "server_ended", "code": failure.exit_code, "killed": killed, "failure": failure.to_json()}
+        )
 
     def _signal(self, number: signal.Signals) -> None:
         # An end that we asked for is no failure, whatever its exit code.

@@ -42,9 +42,7 @@ SETTLE_SECONDS = 0.25
 # After this many seconds a failing job ends, also when some ranks or hosts have not reported.
 ABORT_SECONDS = 5.0
 STOPPED_CODE = 143
-# Exit codes above this one are those of processes that a signal ended.
-_SIGNALLED = 128
-_SIGTERM_CODE, _SIGKILL_CODE = 143, 137
+_SIGTERM_CODE = 143
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -93,8 +91,9 @@ class Coordinator:
         self._codes: dict[int, int | None] = {}
         self._deferred: set[int] = set()
         self._launcher_code: int | None = None
-        # mpirun's word for the exit code of a rank that a signal killed.
+        # mpirun's word for the exit code of a rank that a signal killed, and whether that may be the abort's SIGTERM.
         self._killed_code = 1
+        self._may_be_ours = False
         # From this time on, ranks may end by the SIGTERM of our own abort.
         self._terminates_at = float("inf")
         self._evidence: list[Evidence] = []
@@ -196,13 +195,15 @@ class Coordinator:
 
     # Ends of ranks, servers and mpirun
 
-    def _rank_ended(self, _host: str, ended: RankEnded) -> None:
+    def _rank_ended(self, host: str, ended: RankEnded) -> None:
         rank, code, failure = ended["rank"], ended["code"], ended["failure"]
         self._codes[rank] = code
         if failure is not None and code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
             # The report took its time; the rank's own end decides which failure came first.
             when = self._clock() - ended["age"]
-            self._fail(Evidence(when, parse_failure(failure), code))
+            # A daemon on another machine may tell mpirun later than mpirun sees a rank of its own end.
+            reaped = ended["reaped"] and (not self._register.across or host == self._register.first)
+            self._fail(Evidence(when, parse_failure(failure), code, seen=ended["seen"], reaped=reaped))
 
     def _rank_deferred(self, _host: str, deferred: RankDeferred) -> None:
         self._deferred.add(deferred["rank"])
@@ -210,9 +211,8 @@ class Coordinator:
     def _launcher_ended(self, _host: str, ended: LauncherEnded) -> None:
         code, killed = ended["code"], ended["killed"]
         self._launcher_code, self._killed_code = code, ended["rank_code"]
-        if ended["rank_code"] == _SIGTERM_CODE and self._clock() >= self._terminates_at:
-            # mpirun was slow to see the first death, and saw a rank die of our own SIGTERM before.
-            self._killed_code = _SIGKILL_CODE
+        # mpirun may have been slow to see the first death, and have seen a rank die of our own SIGTERM before.
+        self._may_be_ours = ended["rank_code"] == _SIGTERM_CODE and self._clock() >= self._terminates_at
         evidence = Evidence(
             self._clock(), parse_failure(ended["failure"]), code or 1, from_launcher=not killed, outside=killed
         )
@@ -235,9 +235,8 @@ class Coordinator:
         self._register.add_failed(host)
         code = ended["code"]
         if self.phase not in _ENDING:
-            # A server that ended by itself may have ended because of a rank; a killed one cannot have.
-            killed = code > _SIGNALLED
-            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, outside=killed))
+            # A server that ended by itself or crashed may have ended because of a rank; a killed one cannot have.
+            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, outside=ended["killed"]))
 
     def _host_failed(self, host: str, failed: HostFailed) -> None:
         self._register.add_failed(host)
@@ -327,7 +326,7 @@ class Coordinator:
     def _end_failing(self) -> None:
         """End the job with the failure that came first."""
         if self.phase is not Phase.DONE:
-            cause = first_cause(self._evidence, killed_code=self._killed_code)
+            cause = first_cause(self._evidence, launcher_code=self._killed_code, may_be_ours=self._may_be_ours)
             self._end(cause.exit_code, cause)
 
     def _end(self, code: int, failure: Failure | None) -> None:

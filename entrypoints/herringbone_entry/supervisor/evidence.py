@@ -7,30 +7,36 @@ from typing import NamedTuple
 
 from herringbone_contract.failure import Failure
 
+_SIGKILL_CODE = 137
+
 
 class Evidence(NamedTuple):
     """One sign of failure, at `when` seconds.
 
-    `code` is None for a rank under mpirun that a signal killed: only mpirun knows the signal. `outside` means that
-    somebody killed a process that the ranks need: a helper host, a server, mpirun or a daemon of its. Ranks that miss
-    it fail too, and never the other way round.
+    `code` is None for a rank under mpirun that a signal killed: mpirun knows the signal, and so does the system if it
+    was asked in time (`seen`). `reaped` means that mpirun knew this end before it could see another. `outside` means
+    that somebody killed a process that the ranks need: a helper host, a server, mpirun or a daemon of its. Ranks that
+    miss it fail too, and never the other way round.
     """
 
     when: float
     failure: Failure
     code: int | None
+    seen: int | None = None
+    reaped: bool = False
     from_launcher: bool = False
     lost_host: bool = False
     outside: bool = False
 
 
-def first_cause(evidence: Sequence[Evidence], *, killed_code: int) -> Failure:
+def first_cause(evidence: Sequence[Evidence], *, launcher_code: int, may_be_ours: bool) -> Failure:
     """Return the failure that caused the others, with the job's exit code.
 
-    `killed_code` is mpirun's word for a rank whose own code nobody knows.
+    `launcher_code` is mpirun's word for a rank whose own code nobody knows. `may_be_ours` means that it is that of a
+    rank that our own abort ended: then a signal that leaves no other trace is assumed.
 
     >>> late = Evidence(2.0, Failure("algo-1", 0), 1)
-    >>> first_cause([late, Evidence(1.0, Failure("algo-2", 1), 3)], killed_code=1).rank
+    >>> first_cause([late, Evidence(1.0, Failure("algo-2", 1), 3)], launcher_code=1, may_be_ours=False).rank
     1
     """
     # mpirun's end only follows from a rank's. A kill from outside explains a rank's end, whose report may arrive
@@ -41,5 +47,6 @@ def first_cause(evidence: Sequence[Evidence], *, killed_code: int) -> Failure:
         first = next((sign for sign in evidence if sign.lost_host), first)
     code = first.code
     if code is None:
-        code = killed_code or 1
+        guess = _SIGKILL_CODE if may_be_ours and not first.reaped else launcher_code
+        code = first.seen or guess or 1
     return first.failure._replace(exit_code=code)

@@ -187,12 +187,21 @@ class RankGroup:
         # An age and not a time: the clocks of two machines have nothing in common.
         age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
         self._context.report(
-            {"kind": "ended", "rank": rank.placement.rank, "code": rank.code, "age": age, "failure": record}
+            {
+                "kind": "ended",
+                "rank": rank.placement.rank,
+                "code": rank.code,
+                "seen": rank.seen_code,
+                "reaped": rank.reaped,
+                "age": age,
+                "failure": record,
+            }
         )
 
     def _failure(self, rank: RankProcess) -> str:
         """Return the failure of a rank as JSON; learn its exit code from its log if nothing else tells it."""
         from herringbone_entry.supervisor import failure
+        from herringbone_entry.supervisor.full_disk import free_bytes, with_full_disk
 
         if rank.code is None:
             rank.code = failure.crash_code(rank.tail.text())
@@ -205,12 +214,12 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        return self._with_memory(rank, record).to_json()
+        return self._with_memory(rank, with_full_disk(record, free_bytes(host.paths))).to_json()
 
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
         """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""
         worker = _KILLED_WORKER in record.message
-        if self._oom_kills is None or not (worker or rank.code in (None, _KILLED_CODE)):
+        if self._oom_kills is None or not (worker or (rank.code or rank.seen_code) in (None, _KILLED_CODE)):
             return record
         kills = devices.oom_kills() or 0
         if kills <= self._oom_kills:

@@ -13,9 +13,13 @@ After `finish` this host leaves in steps, none of which blocks the loop:
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.failure import exit_code_of
@@ -26,7 +30,7 @@ from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.channel.reserved_port import ReservedPort
 from herringbone_entry.host_context import HostContext
-from herringbone_entry.preparation.prepare import Prepared
+from herringbone_entry.preparation.prepare import Prepared, find_versions
 from herringbone_entry.ranks.environment import THREADS, thread_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
@@ -182,6 +186,15 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
+        self._write_versions()
+
+    def _write_versions(self) -> None:
+        """Report what the ranks run with, in a file for `describe`; the ranks start meanwhile."""
+        host = self._context.host
+        # A disk that is full, or a folder of another user, is no reason to fail.
+        with contextlib.suppress(OSError):
+            versions = json.dumps(find_versions(self._prepared.python, sys.path))
+            Path(host.paths.versions).write_text(versions, encoding="utf-8")
 
     def _threads(self, num_local: int, num_on_machine: int) -> dict[str, str]:
         """Return the variables that limit the threads of this host's ranks; the first host says so in the log."""

@@ -129,7 +129,7 @@ def refuse(predivide_factor: float, others: dict[str, Any], what: str) -> None:
             " once; leave it out"
         )
     if unknown := sorted(name for name, value in others.items() if value):
-        raise ParallelError(f"{what} has no {', '.join(unknown)} here; see docs/do/mxnet.md")
+        raise ParallelError(f"{what} has no {', '.join(unknown)} here: leave it out")
 
 
 def _spec(parameter: Any) -> Spec:

@@ -155,10 +155,8 @@ def _permission(error: Exception, message: str) -> str:
     """Return AWS's own text about a denial, followed by the missing permission."""
     operation = str(getattr(error, "operation_name", ""))
     detail = f": {message}" if message not in ("", "Forbidden", "Access Denied") else ""
-    return (
-        f"{detail}; the caller needs the permission {_PERMISSIONS.get(operation, operation)} (docs/do/aws-account.md "
-        "makes a policy with all permissions)"
-    )
+    permission = _PERMISSIONS.get(operation, operation)
+    return f"{detail}; the caller needs the permission {permission}: ask the account's owner for it"
 
 
 def _login(profile: str | None) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from herringbone.jobs.download import Part
+    from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
     from herringbone.jobs.interrupt import OnInterrupt
     from herringbone.jobs.logs import LogLine
@@ -36,13 +38,17 @@ class LogSource(Protocol):
 class Backend(Protocol):
     """Runs jobs of the instance types that `herringbone.backends.registry` assigns to it.
 
-    `pace` says how often a waiting caller asks for a job and its log. `on_interrupt` says what Ctrl-C does unless the
-    user chooses.
+    `home` has the rows of its jobs, and their folders if the jobs have any on this machine. `pace` says how often a
+    waiting caller asks for a job and its log. `on_interrupt` says what Ctrl-C does unless the user chooses.
     """
 
     name: str
     pace: Pace
     on_interrupt: OnInterrupt
+
+    @property
+    def home(self) -> Home:
+        """The folder of jobs on this machine."""
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """Return the options of the plan that have no effect on this backend. Changes nothing.
@@ -96,8 +102,11 @@ class Backend(Protocol):
         Raises `InputError` when there is nothing to pack, `UnsupportedError` where a service packs models.
         """
 
-    def fetch_model(self, name: str, into: Path) -> Path:
-        """Return the packed model, an archive or a folder: its own path, or that of a copy in the folder `into`.
+    def output_of(self, record: JobRecord) -> str | None:
+        """Return the path or address of the packed output of a job, None while there is none."""
 
-        Raises `InputError` while there is none.
+    def fetch(self, name: str, part: Part, into: Path) -> Path:
+        """Return the model, the output or the checkpoints of a job: an archive or a folder, or a copy in `into`.
+
+        The logs are read by `logs`. Raises `InputError` while there is nothing of the part.
         """

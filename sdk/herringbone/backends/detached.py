@@ -226,7 +226,7 @@ class DetachedBackend(OwnHostsBackend):
             failure = client_died("the job had a controller")
         else:
             words = self._last_words(record.name)
-            failure = Failure(message=f"its controller died, killed or with its machine: {words}")
+            failure = Failure(message=f"the process that watched the job was killed, or its machine restarted: {words}")
         settled = settle(self._index, record.name, failure)
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)

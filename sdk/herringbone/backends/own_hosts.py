@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.jobs.description import output_place
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.lifecycle import model_of
@@ -15,6 +16,7 @@ from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
+    from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
     from herringbone.planning.plan import JobPlan
@@ -29,6 +31,10 @@ class OwnHostsBackend(ABC):
     def __init__(self, home: Home) -> None:
         self._home = home
         self._index = JobIndex(home.index)
+
+    @property
+    def home(self) -> Home:
+        return self._home
 
     @abstractmethod
     def describe(self, name: str) -> JobRecord:
@@ -64,5 +70,21 @@ class OwnHostsBackend(ABC):
         self._index.update(name, model=str(model))
         return model
 
-    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - the model is on this machine
-        return Path(model_of(self.describe(name)))
+    def output_of(self, record: JobRecord) -> str | None:
+        place = output_place(record.plan_dict, self._home.job(record.name))
+        # A folder with disable_output_compression.
+        return next((str(path) for path in (place / "output.tar.gz", place / "output") if path.exists()), None)
+
+    def fetch(self, name: str, part: Part, into: Path) -> Path:
+        record = self.describe(name)
+        if part == "model":
+            return Path(model_of(record))
+        if part == "checkpoints":
+            from herringbone.backends.checkpoints import fetch_checkpoints
+
+            return fetch_checkpoints(record, self._home.job(name), into)
+        output = self.output_of(record)
+        if output is None:
+            why = "its script wrote nothing into SM_OUTPUT_DATA_DIR" if record.done else "output is packed at its end"
+            raise InputError(f"job {name} is {record.status} and has no output: {why}")
+        return Path(output)

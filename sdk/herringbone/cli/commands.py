@@ -57,11 +57,12 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            name, command, rest = super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:
+        if args[0] not in self._verbs and not ctx.resilient_parsing:
             # click looks for near names among loaded commands, of which there are none here.
-            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=self._verbs, ctx=ctx) from None
+            near = difflib.get_close_matches(args[0], self._verbs, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        name, command, rest = super().resolve_command(ctx, args)
         if ctx.obj and command is not None and not isinstance(command, JobCommand) and not ctx.resilient_parsing:
             raise click.UsageError(f"{name} takes no arguments after --", click.Context(command, ctx, name))
         return name, command, rest
@@ -93,11 +94,12 @@ def _forgotten_dashes(ctx: click.Context, words: list[str], error: click.NoSuchO
     """Return the message for an option that the verb does not have: most often, it is one of the script's."""
     # Any word resembles one of our options a little: only a misspelt one is worth a question.
     near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.8)
+    what = f"No such option {error.option_name!r}."
     if near:
-        return f"{error.message} Did you mean {near[0]}?"
+        return f"{what} Did you mean {near[0]}?"
     place = next((at for at, word in enumerate(words) if word.startswith(error.option_name)), len(words))
     command = f"{ctx.command_path} {shlex.join(words[:place])} -- {shlex.join(words[place:])}"
-    return f"{error.message} What the script takes comes after `--`: {command}"
+    return f"{what} What the script takes comes after `--`: {command}"
 
 
 def mistake(error: click.UsageError) -> str:

@@ -26,7 +26,7 @@ def exit_code(secondary_status: str) -> int:
     return _ENDS.get(secondary_status, STOPPED)
 
 
-class Status(click.ParamType[str, str]):
+class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     """The type of an option that is the status of a job, in letters of any case."""
 
     name = "status"

@@ -15,9 +15,9 @@ def command(ctx: click.Context, /, shell: str) -> int:
     """Print the script with which a SHELL completes verbs, flags and the names of jobs.
 
     \b
-    bash   herringbone completion bash >> ~/.bashrc
-    zsh    herringbone completion zsh >> ~/.zshrc
-    fish   herringbone completion fish > ~/.config/fish/completions/herringbone.fish
+    herringbone completion bash >> ~/.bashrc
+    herringbone completion zsh >> ~/.zshrc
+    herringbone completion fish > ~/.config/fish/completions/herringbone.fish
     """
     root = ctx.find_root()
     completer = get_completion_class(shell)

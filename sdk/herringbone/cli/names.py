@@ -13,7 +13,7 @@ from herringbone.cli.commands import Decorated
 from herringbone_contract.errors import HerringboneError
 
 
-class JobName(click.ParamType[str, str]):
+class JobName(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     """The type of an argument that is a job: the command gets the whole name, and the shell completes it.
 
     >>> click.argument("names", nargs=-1, type=JobName())            # doctest: +SKIP

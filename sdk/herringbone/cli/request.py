@@ -30,8 +30,8 @@ from herringbone_contract.hyperparameters import is_name
 EPILOG = """\
 \b
 The job:
-  a script     herringbone run train.py --instance-count 2 --input data -- --epochs 3
-  a job file   herringbone run job.yaml
+  a script:   herringbone run train.py --instance-count 2 -- --epochs 3
+  a job file: herringbone run job.yaml
 
 \b
   as before    herringbone run --like NAME -- --lr 1e-3
@@ -41,14 +41,14 @@ The job:
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
 and inputs:
-      framework: pytorch              # or tensorflow, mxnet; without it, any script
-      entry_point: train.py
-      source_dir: src
-      instance_type: local_process
-      instance_count: 1
-      distribution: {mpi: {enabled: true, processes_per_host: 2}}
-      hyperparameters: {epochs: 3}
-      inputs: {training: data}        # a path, or a mapping of channels
+  framework: pytorch        # or tensorflow, mxnet; without it, any script
+  entry_point: train.py
+  source_dir: src
+  instance_type: local_process
+  instance_count: 1
+  distribution: {mpi: {enabled: true, processes_per_host: 2}}
+  hyperparameters: {epochs: 3}
+  inputs: {training: data}  # a path, or a mapping of channels
 
 Paths in it are relative to its folder. Flags override the file.
 
@@ -138,7 +138,10 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     if request.like is not None or request.resume is not None:
         return _request_like(request)
     if request.job_or_script is None:
-        raise OptionError("job.yaml|script: missing; name a script or a job file, or an earlier job with --like NAME")
+        raise click.UsageError(
+            "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME.",
+            click.get_current_context(silent=True),
+        )
     if request.code_of_job:
         raise OptionError("--code-of-job: goes with --like NAME or --resume NAME; add one, or leave this out")
     settings: dict[str, Any] = {}

@@ -81,11 +81,11 @@ def command(
             print("\n".join(table(planned, dry_run=True)), file=sys.stderr)
             _confirm(len(names))
     removals = remove_jobs(names, keep_model=keep_model, dry_run=dry_run)
+    errors = [removal for removal in removals if removal.error]
     if as_json:
         print(json.dumps([asdict(removal) for removal in removals]))
-    else:
+    elif len(errors) < len(removals) or not errors:
         print("\n".join(table(removals, dry_run=dry_run)))
-    errors = [removal for removal in removals if removal.error]
     for removal in errors:
         print(f"herringbone: {printable(removal.error)}", file=sys.stderr)
     if not errors:

@@ -12,9 +12,7 @@ from herringbone.cli.commands import JobCommand, json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.request import EPILOG, JobFlags, job_flags, read_request
 from herringbone.jobs.console import Console
-from herringbone.jobs.index import COMPLETED, STOPPED
 from herringbone.jobs.interrupt import OnInterrupt
-from herringbone.jobs.job import TrainingJob
 
 
 @click.command(cls=JobCommand, epilog=EPILOG)
@@ -36,7 +34,7 @@ def command(
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs = read_request(request)
     # Not `wait=True`: that shows the log on standard output, which --json needs for its JSON.
-    job = estimator.fit(inputs, wait=False, job_name=request.job_name)
+    job = estimator.fit(inputs, wait=False, logs=not (quiet or detach), job_name=request.job_name)
     if detach:
         print(json.dumps(job.describe()) if as_json else job.name)
         return 0
@@ -45,14 +43,7 @@ def command(
         job.follow(console, on_interrupt=on_interrupt)
     finally:
         # Also after a failure or Ctrl-C: a program that reads --json always gets the description.
-        _report(job, as_json=as_json, quiet=quiet)
+        if as_json:
+            print(json.dumps(job.describe()), flush=True)
     # `follow` has raised if the job failed.
     return exit_code(job.secondary_status)
-
-
-def _report(job: TrainingJob, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        print(json.dumps(job.describe()), flush=True)
-    elif not quiet and job.status in (COMPLETED, STOPPED):
-        model = f"model: {job.model_data}" if job.model_data else "its script saved no model in SM_MODEL_DIR"
-        print(f"job {job.name}: {job.status} after {job.duration or 0:.1f} s, {model}")

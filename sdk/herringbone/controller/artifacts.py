@@ -1,7 +1,8 @@
 """Packs the hosts' results: `model/` into model.tar.gz, `output/data/` into output.tar.gz.
 
 An archive appears complete or not at all, and the same files always produce the same bytes. The folders belong to the
-job's script, so all of their files are opened through `safe_tree`, which follows no link.
+job's script, so all of their files are opened through `safe_tree`, which follows no link. A file with holes is packed
+with all of its zeros: where its holes are depends on the file system, and readers of the archive need not know them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
-from typing import IO, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from herringbone.code.reproducible import Link, Opener, write_tar, zipped
-from herringbone.controller.links import Listing, packed_target
+from herringbone.controller.links import Listing, listing_of, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 # Trained weights shrink by 7 % at any level. Level 1 takes 80 times as long as level 0, which only stores them.
 _STORED, _COMPRESSED = 0, 1
@@ -29,16 +33,28 @@ _SAMPLE_BYTES, _MOST_SAMPLES = 1 << 16, 100
 _WORTHWHILE = 0.8
 _PIECE_BYTES = 1 << 20
 Say = Callable[[str], None]
-# The hosts' names, each with the host's base folder on this machine.
-Bases = Sequence[tuple[str, Path]]
+# Called with the bytes that were packed since its last call, and with all bytes; its error ends the packing.
+Step = Callable[[int, int], None]
+# The hosts' names, each with the host's base folder on this machine, and on its own where that is another one.
+Bases = Sequence[tuple[str, Path] | tuple[str, Path, str | None]]
 
 
 class HostFolder(NamedTuple):
-    """A folder of a host's tree: `inside` is its path below `base`, the host's base folder on this machine."""
+    """A folder of a host's tree: `inside` is its path below `base`, the host's base folder on this machine.
+
+    `elsewhere` is the host's base folder on the machine where the script ran, None for this machine.
+    """
 
     host: str
     base: Path
     inside: str
+    elsewhere: str | None = None
+
+    @property
+    def roots(self) -> list[str]:
+        """Return the paths by which the script may know the folder: in a container, and on its machine."""
+        bases = [DEFAULT_BASE, str(self.base), *([] if self.elsewhere is None else [self.elsewhere])]
+        return [str(PurePosixPath(base) / self.inside) for base in bases]
 
     @property
     def is_empty(self) -> bool:
@@ -46,17 +62,21 @@ class HostFolder(NamedTuple):
         return safe_tree.is_empty(self.base, self.inside)
 
 
-def pack_output(bases: Bases, results: Path, *, compress: bool, say: Say) -> None:
+def no_step(_packed: int, _total: int) -> None:
+    """Let the packing go on: the `step` of a caller that does not watch it."""
+
+
+def pack_output(bases: Bases, results: Path, *, compress: bool, say: Say, step: Step = no_step) -> None:
     """Pack what the hosts' scripts wrote next to the model into `results`, if there is anything.
 
     Of two files of one name the first host's is packed. Raises the errors of `pack`.
     """
     folders = _folders(bases, INSIDE.output_data)
     if not all(folder.is_empty for folder in folders):
-        pack(folders, _archive(results, "output", compress=compress), compress=compress, say=say)
+        pack(folders, _archive(results, "output", compress=compress), compress=compress, say=say, step=step)
 
 
-def pack_model(bases: Bases, results: Path, *, compress: bool, say: Say) -> Path | None:
+def pack_model(bases: Bases, results: Path, *, compress: bool, say: Say, step: Step = no_step) -> Path | None:
     """Pack the model that the hosts' scripts wrote into `results`, as `pack_output` does.
 
     Returns its path, None when no script wrote a model.
@@ -64,7 +84,7 @@ def pack_model(bases: Bases, results: Path, *, compress: bool, say: Say) -> Path
     if not has_model(bases):
         return None
     target = _archive(results, "model", compress=compress)
-    return pack(_folders(bases, INSIDE.model), target, compress=compress, say=say)
+    return pack(_folders(bases, INSIDE.model), target, compress=compress, say=say, step=step)
 
 
 def has_model(bases: Bases) -> bool:
@@ -73,7 +93,7 @@ def has_model(bases: Bases) -> bool:
 
 
 def _folders(bases: Bases, inside: PurePath) -> list[HostFolder]:
-    return [HostFolder(name, base, str(inside)) for name, base in bases]
+    return [HostFolder(name, base, str(inside), *elsewhere) for name, base, *elsewhere in bases]
 
 
 def _archive(results: Path, name: str, *, compress: bool) -> Path:
@@ -81,13 +101,14 @@ def _archive(results: Path, name: str, *, compress: bool) -> Path:
 
 
 class _File(NamedTuple):
-    """A file or link to pack: its host, and how to open it or what is written in it."""
+    """A file or link to pack: its host, its size, and how to open it or what is written in it."""
 
     host: str
     content: Opener | Link
+    size: int
 
 
-def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Say) -> Path:
+def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Say, step: Step = no_step) -> Path:
     """Pack the files of all hosts' folders into `target`: an archive, or a folder with `compress=False`.
 
     >>> folder = HostFolder("algo-1", Path("hosts/algo-1/ml"), "model")
@@ -96,8 +117,9 @@ def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Sa
 
     Links inside a folder stay links. `say` gets a message about each entry that is left out: links that lead out of
     the folder or to nothing, sockets, FIFOs and devices. When two hosts have a file of the same name, the first host's
-    file is packed, and `say` gets a message unless both files are equal. Raises `OSError`, for example for a full
-    disk; the hosts' folders then stay as they are and `target` does not exist.
+    file is packed, and `say` gets a message unless both files are equal. `step` is called for each piece that is read.
+    Raises `OSError`, for example for a full disk, and the errors of `step`; the hosts' folders then stay as they are
+    and `target` does not exist.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, so that the rename is atomic and crosses no file system.
@@ -107,8 +129,11 @@ def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Sa
         for folder in folders:
             # A host may end before it has made the folder.
             with contextlib.suppress(FileNotFoundError):
-                _gather(folder, opened.enter_context(safe_tree.folder(folder.base, folder.inside)), files, say)
-        contents = {name: file.content for name, file in sorted(files.items())}
+                _gather(folder, opened.enter_context(safe_tree.folder(folder.base, folder.inside)), files, say, step)
+        total = sum(file.size for file in files.values())
+        contents = {name: _stepped(file.content, step, total) for name, file in sorted(files.items())}
+        # A process that was killed while it packed has left its own.
+        _remove(partial_target)
         try:
             if compress:
                 _write_archive(contents, partial_target)
@@ -121,31 +146,28 @@ def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Sa
     return target
 
 
-def _gather(folder: HostFolder, top: int, files: dict[str, _File], say: Say) -> None:
+def _gather(folder: HostFolder, top: int, files: dict[str, _File], say: Say, step: Step) -> None:
     """Add what is to pack of one host's folder, opened as `top`, to `files`, by the names in the archive."""
-    entries = list(safe_tree.walk(top))
-    listing = Listing(
-        files={entry.name for entry in entries if entry.kind == "file"},
-        folders={entry.name for entry in entries if entry.kind == "folder"},
-        links={entry.name: entry.target for entry in entries if entry.kind == "link"},
-    )
-    # The script knows the folder by its path in the container, or by its path on this machine.
-    roots = [str(PurePosixPath(DEFAULT_BASE) / folder.inside), str(folder.base / folder.inside)]
+    entries = []
+    for entry in safe_tree.walk(top):
+        step(0, 0)
+        entries.append(entry)
+    listing = listing_of(entries)
     taken = {str(above) for name in files for above in PurePosixPath(name).parents}
     for entry in entries:
         name = entry.name
         if entry.kind == "folder":
             continue
         try:
-            content = _content(entry, top, listing, roots)
+            content = _content(entry, top, listing, folder.roots)
             if name in taken or any(str(above) in files for above in PurePosixPath(name).parents):
                 raise ValueError("another host has a file where this host has a folder; write it under another name")
-            if name in files and not _same(content, files[name].content):
+            if name in files and not _same(content, files[name].content, step):
                 raise ValueError(f"{files[name].host} has a file of that name; write it under another")
         except ValueError as error:
             say(f"{printable(name)} of {folder.host} is left out: {printable(str(error))}")
         else:
-            files.setdefault(name, _File(folder.host, content))
+            files.setdefault(name, _File(folder.host, content, entry.state.st_size))
 
 
 def _content(entry: safe_tree.Entry, top: int, listing: Listing, roots: list[str]) -> Opener | Link:
@@ -157,16 +179,46 @@ def _content(entry: safe_tree.Entry, top: int, listing: Listing, roots: list[str
     raise ValueError(f"it is a {entry.kind}, and archives of results have files and links only")
 
 
-def _same(one: Opener | Link, other: Opener | Link) -> bool:
+def _same(one: Opener | Link, other: Opener | Link, step: Step) -> bool:
     if isinstance(one, Link) or isinstance(other, Link):
         return one == other
     with one() as first, other() as second:
         if os.fstat(first.fileno()).st_size != os.fstat(second.fileno()).st_size:
             return False
         while piece := first.read(_PIECE_BYTES):
+            step(0, 0)
             if piece != second.read(_PIECE_BYTES):
                 return False
     return True
+
+
+def _stepped(content: Opener | Link, step: Step, total: int) -> Opener | Link:
+    if isinstance(content, Link):
+        return content
+    return lambda: cast("IO[bytes]", _SteppedFile(content(), step, total))
+
+
+class _SteppedFile:
+    """A file that calls `step` for each piece that is read from it."""
+
+    def __init__(self, file: IO[bytes], step: Step, total: int) -> None:
+        self._file, self._step, self._total = file, step, total
+
+    def __enter__(self) -> _SteppedFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        self._step(len(piece), self._total)
+        return piece
 
 
 def _write_archive(contents: dict[str, Opener | Link], path: Path) -> None:
@@ -205,7 +257,7 @@ def _write_folder(contents: dict[str, Opener | Link], path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

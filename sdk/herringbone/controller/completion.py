@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,10 @@ from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.attempts import restart
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.hosts import Conclusion, Host, Restart
+from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.jobs.index import FAILED, UPLOADING
+from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING
 from herringbone.jobs.logs import STAMP_CHARS
 from herringbone_contract.constants import MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
@@ -39,11 +40,13 @@ def conclude(
     *,
     stopped: bool,
     max_run_over: bool,
+    packing_is_ended: Callable[[], bool] = lambda: False,
 ) -> Conclusion:
     """Bring the attempt to its end.
 
     `hosts` are in the order of their ends, each with whether the controller had signalled it. The record says that
-    the job is over only when nothing of the hosts is left.
+    the job is over only when nothing of the hosts is left. `packing_is_ended` reports whether the user asked to end
+    the packing.
     """
     ends = [_host_end(config, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
@@ -61,7 +64,11 @@ def conclude(
     try:
         if verdict.failure is None:
             record.update(secondary_status=UPLOADING)
-        model = _pack(config, [host for host, _ in hosts], with_model=verdict.failure is None)
+        model = _pack(config, [host for host, _ in hosts], packing_is_ended, with_model=verdict.failure is None)
+    except PackingStoppedError:
+        # A job that was stopped or failed before keeps that as its reason.
+        if verdict.status == COMPLETED:
+            verdict = Verdict(STOPPED, STOPPED)
     except OSError as error:
         # The failure of the script says more than a full disk does.
         if verdict.failure is None:
@@ -116,8 +123,13 @@ def _tail(log: Path, begin: int) -> tuple[str, ...]:
     return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
 
 
-def _pack(config: ControllerConfig, hosts: Sequence[Host], *, with_model: bool) -> Path | None:
-    """Pack the hosts' outputs, in the order of the plan and not of their ends; return the path of the model."""
+def _pack(
+    config: ControllerConfig, hosts: Sequence[Host], is_ended: Callable[[], bool], *, with_model: bool
+) -> Path | None:
+    """Pack the hosts' outputs, in the order of the plan and not of their ends; return the path of the model.
+
+    Raises `PackingStoppedError` when the user ends the packing, and `OSError` as `pack` does.
+    """
     if config["output"] is None:
         return None
     # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
@@ -128,17 +140,27 @@ def _pack(config: ControllerConfig, hosts: Sequence[Host], *, with_model: bool) 
         ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
 
     bases = [(host.name, Path(host.base)) for host in ordered]
-    pack_output(bases, output, compress=config["compress"], say=say)
-    return pack_model(bases, output, compress=config["compress"], say=say) if with_model else None
+    watch = PackingWatch(is_ended=is_ended, say=say)
+    try:
+        pack_output(bases, output, compress=config["compress"], say=say, step=watch)
+        return pack_model(bases, output, compress=config["compress"], say=say, step=watch) if with_model else None
+    except PackingStoppedError:
+        if with_model:
+            say(not_packed(config["job"], _model_folders(config)))
+        raise
+
+
+def _model_folders(config: ControllerConfig) -> str:
+    return ", ".join(str(Paths(Path(host["base"])).model) for host in config["hosts"])
 
 
 def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
-    folders = ", ".join(str(Paths(Path(host["base"])).model) for host in config["hosts"])
     return Failure(
         exception=type(error).__name__,
         message=(
             f"the job ran to its end, but its results could not be packed into {config['output']}: {_reason(error)}; "
-            f"nothing is lost: the model is in {folders}, and `herringbone repack {config['job']}` packs it"
+            f"nothing is lost: the model is in {_model_folders(config)}, "
+            f"and `herringbone repack {config['job']}` packs it"
         ),
     )
 

@@ -5,7 +5,7 @@
 config -> start hosts -> [1] training ---- all hosts over ----> [4] judge, pack, write the end into the index
                              |   |                                  ^
      SIGTERM, max_run -------+   +--- a host failed                 |
-                             |         | `patience` seconds         |
+                             |         | `patience` seconds         |   SIGINT, or a second SIGTERM, ends the packing
                              v         v                            |
                          [2] SIGTERM to every supervisor -----------+
                              | grace                                |
@@ -57,6 +57,8 @@ class Controller:
         self._load_at = _NEVER
         self._stopped = False
         self._max_run_over = False
+        # Set by `run`: the descriptor on which the numbers of signals arrive.
+        self._wakeup = -1
         self._killed = False
         self._grace = config["stop_grace"] + _MARGIN_SECONDS
         # Hosts that this controller signalled: their exit codes say nothing about the job.
@@ -64,7 +66,7 @@ class Controller:
 
     def run(self) -> bool:
         """Run the job until its end is recorded; return whether the job failed."""
-        wakeup = self._watch_signals()
+        wakeup = self._wakeup = self._watch_signals()
         # Set once: `max_run` is the limit of all attempts together.
         self._max_run_at = time.monotonic() + self._config["max_run"] - self._config["warning"]
         first = True
@@ -93,7 +95,32 @@ class Controller:
             for host in sorted(self._hosts, key=lambda host: host.ended_at)
         ]
         stopped = self._stopped or any(host.cancelled for host in self._hosts)
-        return conclude(self._config, ends, self._site, stopped=stopped, max_run_over=self._max_run_over)
+        return conclude(
+            self._config,
+            ends,
+            self._site,
+            stopped=stopped,
+            max_run_over=self._max_run_over,
+            packing_is_ended=self._packing_is_ended,
+        )
+
+    def _packing_is_ended(self) -> bool:
+        """Read the signals that arrived during the packing; return whether the user asked to end it.
+
+        The first request to stop leaves the packing alone, as on SageMaker: training is over, and results are saved.
+        """
+        try:
+            numbers = os.read(self._wakeup, 4096)
+        except BlockingIOError:
+            return False
+        if signal.SIGINT in numbers or (signal.SIGTERM in numbers and self._stopped):
+            return True
+        if signal.SIGTERM in numbers:
+            from herringbone.controller import record
+
+            self._stopped = True
+            record.stopping_while_packing(self._config)
+        return False
 
     def _forget_attempt(self) -> None:
         """Reset deadlines and signals of the last attempt; the next attempt has hosts of its own."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from herringbone_contract.safe_tree import Entry
 
 # The kernel follows as many links for one path.
 _MAX_LINKS = 40
@@ -17,6 +20,19 @@ class Listing(NamedTuple):
     files: Set[str]
     folders: Set[str]
     links: Mapping[str, str]
+
+
+def listing_of(entries: Iterable[Entry]) -> Listing:
+    """Return the listing of a folder from the entries of `safe_tree.walk`."""
+    files, folders, links = set(), set(), {}
+    for entry in entries:
+        if entry.kind == "file":
+            files.add(entry.name)
+        elif entry.kind == "folder":
+            folders.add(entry.name)
+        elif entry.kind == "link":
+            links[entry.name] = entry.target
+    return Listing(files, folders, links)
 
 
 def packed_target(name: str, listing: Listing, roots: Sequence[str]) -> str:

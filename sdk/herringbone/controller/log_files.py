@@ -7,6 +7,9 @@ import os
 import sys
 import time
 
+from herringbone_contract.constants import LIVE_MARK, line_prefix, live_path
+
+_LIVE = b"] " + LIVE_MARK
 # A longer line is broken here: output without newlines must not fill the memory.
 MAX_LINE_BYTES = 16 << 20
 
@@ -33,6 +36,9 @@ class LogFile:
     >>> log = LogFile("algo-1.log")          # doctest: +SKIP
     >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
 
+    The state of a progress bar that is not over is no line of the log. While the bar runs, `algo-1.live` has the newest
+    state of each rank, in the format of the log. A bar whose host died leaves its last state in the log.
+
     On a full disk lines are lost, and the job continues: `lost` counts the bytes. The line that was cut ends there, and
     the next one begins on a line of its own.
     """
@@ -46,6 +52,12 @@ class LogFile:
         # Pieces of the last, incomplete line: joining them once is linear, appending to one string is not.
         self._rest: list[bytes] = []
         self._rest_size = 0
+        self._live_path = live_path(path)
+        self._rank_prefix = line_prefix(os.path.basename(path).removesuffix(".log")).rstrip(b"] ") + b":"  # noqa: PTH119
+        # The prefix of a rank's lines -> its line in the live file.
+        self._live: dict[bytes, bytes] = {}
+        # The controller of an earlier attempt may have been killed.
+        self._write_live()
         self.lost = 0
 
     @property
@@ -57,7 +69,12 @@ class LogFile:
         cut = chunk.rfind(b"\n") + 1
         # Only complete lines are written, so a reader of the file never sees a line without its end.
         if cut:
-            self._write(b"".join([*self._rest, chunk[:cut]]), now)
+            lines = b"".join([*self._rest, chunk[:cut]])
+            # Only output with progress bars pays for a look at each line.
+            if self._live or _LIVE in lines:
+                lines = self._take_live(lines, now)
+            if lines:
+                self._write(lines, now)
             self._rest, self._rest_size = [], 0
         if cut < len(chunk):
             self._rest.append(chunk[cut:])
@@ -72,7 +89,44 @@ class LogFile:
 
     def close(self, now: float) -> None:
         self._flush(now)
+        if self._live:
+            for line in self._live.values():
+                self._write_stamped(line.replace(_LIVE, b"] ", 1))
+            self._live = {}
+            self._write_live()
         os.close(self._file)
+
+    def _take_live(self, lines: bytes, now: float) -> bytes:
+        """Return the lines without states of progress bars, and show the newest states in the live file."""
+        before, kept = dict(self._live), []
+        for text in lines[:-1].split(b"\n"):
+            line = text + b"\n"
+            prefix, mark, _ = line.partition(_LIVE)
+            # Only behind the prefix of a rank of this host: a text, or a foreign image, may have such bytes as well.
+            if mark and prefix.startswith(self._rank_prefix) and prefix[len(self._rank_prefix) :].isdigit():
+                self._live[prefix] = stamp(now) + line
+                continue
+            # Any other line of the rank ends its bar.
+            self._live.pop(line.partition(b"] ")[0], None)
+            kept.append(line)
+        if self._live != before:
+            self._write_live()
+        return b"".join(kept)
+
+    def _write_live(self) -> None:
+        # A full disk: the bars stand still, and the job continues. No pathlib: controllers start without it.
+        with contextlib.suppress(OSError):
+            if not self._live:
+                os.unlink(self._live_path)  # noqa: PTH108
+                return
+            # A new file for each state, so that no reader sees the half of one.
+            temporary = f"{self._live_path}.new"
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(file, b"".join(self._live.values()))
+            finally:
+                os.close(file)
+            os.replace(temporary, self._live_path)  # noqa: PTH105
 
     def _flush(self, now: float) -> None:
         if self._rest:
@@ -81,8 +135,11 @@ class LogFile:
 
     def _write(self, lines: bytes, now: float) -> None:
         mark = stamp(now)
+        self._write_stamped(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
+
+    def _write_stamped(self, lines: bytes) -> None:
         begin = b"\n" if self._cut else b""
-        view = memoryview(begin + mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
+        view = memoryview(begin + lines)
         while view:
             try:
                 written = os.write(self._file, view)

@@ -14,10 +14,11 @@ own tree therefore refuses to open files there (`herringbone_entry.ranks.rank`).
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 
-from herringbone_contract.constants import DEFAULT_BASE
+from herringbone_contract.constants import DEFAULT_BASE, Key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ _PARENT = os.path.dirname(DEFAULT_BASE)  # noqa: PTH120 - pathlib costs the cont
 # More files than this are not searched: then the script is taken to name `/opt/ml`.
 _MOST_FILES, _MOST_BYTES = 500, 4 << 20
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".whl", ".egg")
+# The name of an archive in a tar, as its header or its extended header ends it.
+_ARCHIVES_IN_TAR = tuple(f"{ending}{end}".encode() for ending in _ARCHIVES for end in "\0\n")
+_PIECE_BYTES = 1 << 16
+# To zlib: the format of gzip, or of zlib.
+_GZIP_OR_ZLIB = 47
 # More entries of /opt than this are not mounted one by one.
 _MOST_ENTRIES = 200
 # Values of Linux's headers sched.h and mount.h.
@@ -41,7 +47,8 @@ def names_opt_ml(base: str, settings: Iterable[str]) -> bool:
     >>> names_opt_ml("/jobs/a/hosts/algo-1/ml", ["--out=/opt/ml/model"])
     True
 
-    An archive in the folder counts as code that contains it. Code that a supervisor unpacks later is not searched.
+    The packed code that a supervisor unpacks is searched, too. An archive in the folder, or in the packed code, counts
+    as code that contains it.
     """
     if any(DEFAULT_BASE in setting for setting in settings):
         return True
@@ -57,7 +64,38 @@ def names_opt_ml(base: str, settings: Iterable[str]) -> bool:
         left -= len(content)
         if _MARK in content or left <= 0:
             return True
-    return False
+    packed = _packed_code(base)
+    return packed is not None and _tar_names_opt_ml(packed, left)
+
+
+def _packed_code(base: str) -> str | None:
+    """Return the archive of the job's code on this machine, None for code that is in the tree already."""
+    try:
+        with open(f"{base}/input/config/hyperparameters.json", "rb") as file:  # noqa: PTH123
+            path = json.loads(json.loads(file.read()).get(Key.SUBMIT_DIRECTORY, "null"))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return path if isinstance(path, str) and os.path.isfile(path) else None  # noqa: PTH113
+
+
+def _tar_names_opt_ml(path: str, limit: int) -> bool:
+    """Return whether the content of a packed tar has the mark; so does one with more than `limit` bytes, or damage."""
+    import zlib
+
+    unpacker, end = zlib.decompressobj(_GZIP_OR_ZLIB), b""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            # The text of a tar's members stands in it as it is, so that no member needs to be parsed.
+            while not unpacker.eof and (piece := unpacker.unconsumed_tail or file.read(_PIECE_BYTES)):
+                content = end + unpacker.decompress(piece, _PIECE_BYTES)
+                limit -= len(content)
+                if limit <= 0 or _MARK in content or any(name in content for name in _ARCHIVES_IN_TAR):
+                    return True
+                # The mark may lie across two pieces.
+                end = content[-len(_MARK) :]
+    except (OSError, zlib.error):
+        return True
+    return not unpacker.eof
 
 
 def is_possible(base: str, needed: Iterable[str]) -> bool:

@@ -100,6 +100,8 @@ class Processes(Site):
         self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
 
     def start(self) -> None:
+        # Before the first host: an orphan of a supervisor that was killed earlier would belong to init, for good.
+        become_reaper()
         # The controller keeps the only write end open and never writes. The kernel closes it when the controller dies,
         # however it dies, and the supervisors read end-of-file.
         lifeline, self._lifeline = _pipe()
@@ -115,7 +117,6 @@ class Processes(Site):
             environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
             host.start(self._config["argv"], environment, lifeline=lifeline, secret=secret)
         os.close(lifeline)
-        become_reaper()
 
     def endings(self) -> Iterator[tuple[Host, int]]:
         """Reap every child that has ended; adopted orphans are among them and are not reported."""

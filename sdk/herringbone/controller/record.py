@@ -199,6 +199,11 @@ def stopping(config: ControllerConfig) -> float | None:
     return record.requested_grace()
 
 
+def stopping_while_packing(config: ControllerConfig) -> None:
+    """Record a request to stop that came after the training: the packing goes on."""
+    record_of(config).update(status=STOPPING)
+
+
 def broken(config: ControllerConfig, error: BaseException) -> None:
     """Record the failure of the controller itself, and remove the run folder."""
     # Standard error is the job's controller.log.

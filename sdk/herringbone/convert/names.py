@@ -39,7 +39,7 @@ def why_left(name: str) -> str:
     if class_name in _OTHER_FRAMEWORKS:
         return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
     if name.startswith("sagemaker.train"):
-        return f"{name}: SDK v3 is not converted; docs/start/from-aws.md has its names next to ours"
+        return f"{name}: SDK v3 is not converted; write herringbone.PyTorch or Estimator, with the arguments of SDK v2"
     return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"
 
 

@@ -27,6 +27,7 @@ from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.notebook import html_table
 from herringbone.planning import again
+from herringbone.planning.checks import disk_warnings
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -198,6 +199,7 @@ class Estimator:
             plan,
             unused=backend.review(plan),
             request=backend.request(plan),
+            warnings=disk_warnings(plan),
             code=None if request.source is None else measure_code(request.source, exclude=find_home().path),
         )
 
@@ -213,6 +215,8 @@ class Estimator:
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
+        The first line has the job's name, the last one says how the job ended; `logs=False` leaves out both.
+
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
 
@@ -226,17 +230,22 @@ class Estimator:
         With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.jobs.console import Console
+        from herringbone.jobs.ends import start_line
         from herringbone.jobs.job import TrainingJob
 
         check_choice(on_interrupt)
+        show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
+            # On standard error: the log, or a program's own output, may be on standard output.
+            stderr = Console(sys.stderr)
+            if show_log:
+                stderr.say(start_line(plan.job_name, backend.name))
             for note in plan.notes:
-                # On standard error: the log, or a program's own output, may be on standard output.
-                Console(sys.stderr).say(f"job {plan.job_name}: {note}")
+                stderr.say(f"job {plan.job_name}: {note}")
             if self._copied_checkpoints:
                 copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
                 # Another `fit` goes on in the same folder.
@@ -246,8 +255,7 @@ class Estimator:
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
-            console = Console() if logs not in (False, None, "None") else None
-            job.follow(console, on_interrupt=on_interrupt)
+            job.follow(Console() if show_log else None, on_interrupt=on_interrupt)
         return job
 
     def logs(self) -> None:

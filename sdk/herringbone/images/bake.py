@@ -19,10 +19,11 @@ from herringbone.images.build import Image, inspect, root_folder, split_name
 from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
 from herringbone.images.labels import REPOSITORY, Label, repository
+from herringbone.images.pip_settings import index_variables
 from herringbone_contract.errors import ImageError, InputError
 
 _FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the installing container
-_PROXIES = f"{_FOLDER[1:]}/proxies"
+_SETTINGS = f"{_FOLDER[1:]}/settings"
 _HASH_CHARS = 12
 _PIECE_BYTES = 1 << 20
 _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
@@ -30,7 +31,7 @@ _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
 _INSTALL = f"""
 set -eu
 cd {_FOLDER}
-while IFS= read -r variable; do export "$variable"; done < proxies
+while IFS= read -r variable; do export "$variable"; done < settings
 if [ -s ca.pem ]; then export PIP_CERT=$PWD/ca.pem; fi
 python=$(command -v python || command -v python3) || {{ echo "herringbone: the image has no python"; exit 64; }}
 $python -m pip install --no-cache-dir --disable-pip-version-check --root-user-action ignore --progress-bar off \\
@@ -118,12 +119,12 @@ def _install(
         # The code of packages that are built from source runs here.
         "HostConfig": restrictions("0:0"),
     }
-    proxies = proxy_variables(docker_folder(os.environ, Path.home()))
+    settings = {**proxy_variables(docker_folder(os.environ, Path.home())), **index_variables(os.environ)}
     container = engine.post("/containers/create", description)["Id"]
     try:
         with tempfile.TemporaryFile() as archive:
             # A file and not the container's environment, which the commit below would make part of the image.
-            Context({**context.files, _PROXIES: _proxy_lines(proxies)}).write(archive)
+            Context({**context.files, _SETTINGS: _setting_lines(settings)}).write(archive)
             archive.seek(0)
             engine.upload(container, "/", partial(_feed_file, archive))
         engine.post(f"/containers/{container}/start")
@@ -144,16 +145,16 @@ def _install(
         engine.delete(f"/containers/{container}", force=True, v=True)
 
 
-def _proxy_lines(proxies: Mapping[str, str]) -> bytes:
+def _setting_lines(settings: Mapping[str, str]) -> bytes:
     """Return lines for `export`, which takes each whole line as one name and its value. Pure.
 
-    >>> _proxy_lines({"http_proxy": "http://me:$(secret)@proxy:3128"})
+    >>> _setting_lines({"http_proxy": "http://me:$(secret)@proxy:3128"})
     b'http_proxy=http://me:$(secret)@proxy:3128\\n'
     """
-    for name, value in proxies.items():
+    for name, value in settings.items():
         if not value.isprintable():
-            raise InputError(f"the proxy {name} in Docker's settings has a control character; remove it")
-    return "".join(f"{name}={value}\n" for name, value in proxies.items()).encode()
+            raise InputError(f"{name}, of Docker's settings or of the environment, has a control character; remove it")
+    return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
 
 def _feed_file(file: IO[bytes], feed: Callable[[bytes], None]) -> None:

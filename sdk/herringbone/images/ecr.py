@@ -112,7 +112,7 @@ class Ecr:
             raise AwsAccessError(
                 f"{error}. The repository is missing; somebody with the permission can make it: "
                 f"`aws ecr create-repository --region {self._region} --repository-name {repository} "
-                "--image-tag-mutability IMMUTABLE`, or infra/terraform",
+                "--image-tag-mutability IMMUTABLE`",
                 code=error.code,
             ) from None
         except AwsError as error:

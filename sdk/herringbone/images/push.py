@@ -71,7 +71,7 @@ def _hint(error: str, registry: str, ecr: Ecr | None) -> str:
         return f"; does a registry answer at {registry}?"
     if "denied" in text or "unauthorized" in text or "no basic auth" in text:
         if ecr is not None:
-            return f"; the caller needs {PUSH_PERMISSIONS} (a policy that has all of them: docs/do/aws-account.md)"
+            return f"; the caller needs {PUSH_PERMISSIONS}: ask the account's owner for them"
         return f"; log in with: docker login {registry}"
     if "server gave http response" in text:
         return f"; it has no TLS: add {registry} to the engine's insecure-registries, or give it a certificate"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.home import Home
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 def newest_files(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the files and links of several folders by their names; of each name the newest."""
-    newest: dict[str, tuple[int, Path]] = {}
+    """Return the files and links of several folders by their names; of each name the newest.
+
+    Files below a name that is a link in another folder are left out: whoever writes them would follow the link.
+    """
+    newest: dict[str, tuple[int, Path, str]] = {}
     for folder in folders:
         with open_folder(folder) as descriptor:
             for entry in walk(descriptor):
@@ -27,8 +30,11 @@ def newest_files(folders: Iterable[Path]) -> dict[str, Path]:
                 if entry.kind not in ("file", "link"):
                     continue
                 if entry.name not in newest or entry.state.st_mtime_ns > newest[entry.name][0]:
-                    newest[entry.name] = (entry.state.st_mtime_ns, folder / entry.name)
-    return {name: path for name, (_, path) in newest.items()}
+                    newest[entry.name] = (entry.state.st_mtime_ns, folder / entry.name, entry.kind)
+    links = {name for name, (_, _, kind) in newest.items() if kind == "link"}
+    return {
+        name: path for name, (_, path, _) in newest.items() if links.isdisjoint(map(str, PurePosixPath(name).parents))
+    }
 
 
 def left_checkpoints(home: Home, job_name: str, hosts: Iterable[str]) -> dict[str, Path]:

@@ -5,7 +5,6 @@ A handle holds a name and a `Backend`, and knows no backend by name; `backends.r
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
+from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
+from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
-from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, select_lines
-from herringbone.jobs.remedies import remedy
+from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import InputError, JobFailedError
+from herringbone_contract.errors import InputError, JobFailedError, OptionError
 from herringbone_contract.failure import Failure
-from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
 
@@ -59,7 +59,15 @@ class TrainingJob:
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
-        backend.submit(plan)
+        # Imported here, as below: `import herringbone` needs none of it.
+        from herringbone.code.commit import commit_of
+        from herringbone.jobs.facts import add_facts
+
+        with commit_of(plan.source) as commit:
+            backend.submit(plan)
+            # The job runs already; git had the time of the submission.
+            if code := commit():
+                add_facts(JobIndex(backend.home.index), plan.job_name, {"Code": code})
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -96,12 +104,20 @@ class TrainingJob:
     @property
     def failure(self) -> Failure | None:
         """The first failure; None unless the job failed."""
-        return _failure(self._record())
+        return failure_of(self._record())
 
     @property
     def model_data(self) -> str | None:
         """The address of the packed model, `file://` or `s3://`; None while there is none."""
-        return _address(self._record().model)
+        return address(self._record().model)
+
+    @property
+    def output_data(self) -> str | None:
+        """The address of the packed output, what the script wrote to SM_OUTPUT_DATA_DIR; None while there is none.
+
+        On SageMaker, this is where S3 has it if the script wrote any.
+        """
+        return address(self._backend.output_of(self._record()))
 
     @property
     def hyperparameters(self) -> dict[str, str]:
@@ -130,8 +146,28 @@ class TrainingJob:
         """The cost of the job, in words; None before its end, and when nobody is billed."""
         return self._backend.bill(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        host: str | None = None,
+        tail: int | None = None,
+        since: datetime | None = None,
+        pattern: str | None = None,
+        live: bool = False,
+    ) -> Iterator[LogLine]:
+        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read.
+
+        >>> [line.text for line in job.logs(rank=0, pattern="loss", tail=1)]     # doctest: +SKIP
+        ['epoch 3 loss 0.5']
+
+        Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
+        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
+        bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
+        """
+        if pattern is not None:
+            check_pattern(pattern)
         # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
@@ -140,24 +176,24 @@ class TrainingJob:
                 batches = source.rest(record.ended)
             else:
                 batches = iter(source.read, [])
+            chosen = (
+                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
+                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern, live=live)))
+                for lines in batches
+            )
+            if tail is None:
+                batches = (kept for _, kept in chosen)
+            else:
+                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
             for lines in batches:
-                yield from select_lines(lines, rank=rank, host=host)
+                yield from lines
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        import msgspec
+        from herringbone.jobs.metrics import metrics_of
 
-        from herringbone.estimators.options import MetricDefinition
-        from herringbone.jobs.metrics import metrics_in_files
-
-        record = self._record()
-        # Of the stored plan only this member is needed, which a plan of another release has as well.
-        stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
-        definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
         with closing(self._backend.logs(self.name)) as source:
-            if isinstance(source, FileLogs):
-                return metrics_in_files(source.paths, definitions, over=record.done)
-        return find_metrics(self.logs(), definitions)
+            return metrics_of(self._record(), source)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -168,18 +204,37 @@ class TrainingJob:
             self._wait(source, Console() if logs else None, timeout)
         return self
 
+    def download(self, part: Part, into: str | os.PathLike[str]) -> Path:
+        """Bring the model, the output, the checkpoints or the logs into a new folder, and return the folder.
+
+        >>> job.download("output", "plots")                          # doctest: +SKIP
+        PosixPath('/home/me/plots')
+
+        `output` is what the script wrote to SM_OUTPUT_DATA_DIR, `checkpoints` what SM_CHECKPOINT_DIR has now. Without
+        `checkpoint_s3_uri`, the checkpoints of several hosts have a folder for each host. The new folder appears
+        complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
+        not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
+        """
+        from herringbone.jobs.download import PARTS, download, write_logs
+
+        if part not in PARTS:
+            raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
+
+        def fetch(folder: Path) -> Path:
+            if part == "logs":
+                hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
+                return write_logs(self.logs(), hosts, folder)
+            return self._backend.fetch(self.name, part, folder)
+
+        return download(part, fetch, Path(into))
+
     def download_model(self, into: str | os.PathLike[str]) -> Path:
-        """Unpack the model into a new folder, and return the folder.
+        """Unpack the model into a new folder, and return the folder; see `download`.
 
         >>> job.download_model("model")                              # doctest: +SKIP
         PosixPath('/home/me/model')
-
-        The folder appears complete or not at all. Raises `InputError` while there is no model, or when the folder
-        exists and is not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.model import download_model
-
-        return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
+        return self.download("model", into)
 
     def repack(self, say: Callable[[str], None] = print) -> Path:
         """Pack the model of a job that is over and has none, as after a full disk, and return the archive.
@@ -216,39 +271,16 @@ class TrainingJob:
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
+        from herringbone.jobs.facts import find_facts, stored_facts
+
         record = self._record()
-        description: dict[str, Any] = {} if record.description is None else json.loads(record.description)
-        # SageMaker's answer is complete. Other backends store only members that the row has no column for.
-        if "TrainingJobName" in description:
-            return description | _tags(record.plan_dict)
-        # Member by member, because `self.plan` cannot read every plan of another release.
-        plan = record.plan_dict
-        options, hosts = plan.get("options", {}), plan.get("hosts", [])
-        failure = _failure(record)
-        members = {
-            "TrainingJobName": record.name,
-            "TrainingJobStatus": record.status,
-            "SecondaryStatus": record.secondary_status,
-            "FailureReason": None if failure is None else failure.render(),
-            "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": _address(record.model)},
-            "HyperParameters": plan.get("hyperparameters", {}),
-            "Environment": options.get("environment", {}),
-            "InputDataConfig": [_described_channel(channel) for channel in plan.get("channels", [])],
-            "ResourceConfig": {"InstanceType": hosts[0].get("instance_type"), "InstanceCount": len(hosts)}
-            if hosts
-            else None,
-            "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
-            "CreationTime": _iso(record.created),
-            "TrainingStartTime": _iso(record.started),
-            "TrainingEndTime": _iso(record.ended),
-            "TrainingTimeInSeconds": None
-            if record.started is None or record.ended is None
-            else round(self.duration or 0),
-        }
-        return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
+        if is_complete(record):
+            return describe_service_job(record, stored_facts(record))
+        facts = find_facts(record, self._backend)
+        return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
+        """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
 
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
@@ -261,6 +293,7 @@ class TrainingJob:
         except KeyboardInterrupt:
             # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
+            self._say_end(console)
             raise
         finally:
             if source is not None:
@@ -272,15 +305,30 @@ class TrainingJob:
         self.raise_failure(log_shown=console is not None)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
+        self._say_end(console)
+
+    def _say_end(self, console: Console | None) -> None:
+        """Write the last line of a job that is over: how it ended, and where its results are."""
+        if console is None or not (record := self._record()).done:
+            return
+        end = record.ended or time.time()
+        seconds = 0.0 if record.started is None else end - record.started
+        line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
+        if line is not None:
+            console.say(line)
 
     def raise_failure(self, *, log_shown: bool = False) -> None:
         """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
+        from herringbone.jobs.remedies import remedy
+
         record = self._record()
-        if (failure := _failure(record)) is not None:
+        if (failure := failure_of(record)) is not None:
             raise JobFailedError(self.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)
+        if console is not None:
+            console.settle()
         if not stops(choice, self.name):
             stderr.say(ways_back(self.name))
             return
@@ -291,8 +339,11 @@ class TrainingJob:
         # The user pressed Ctrl-C again during the grace.
         except KeyboardInterrupt:
             self._backend.kill(self.name)
-            if (record := self._record()) and not record.done:
+            record = self._record()
+            if not record.done:
                 stderr.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
+            elif why := why_stopped(record):
+                stderr.say(why)
 
     def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
         if console is None:
@@ -303,11 +354,15 @@ class TrainingJob:
         events = StateEvents()
         stderr = Console(sys.stderr)
 
+        def say(line: str) -> None:
+            console.settle()
+            stderr.say(line)
+
         def look(record: JobRecord) -> None:
             for line in events.of(record, now=time.monotonic()):
-                stderr.say(line)
+                say(line)
 
-        for lines in Watch(self._backend, self.name, say=stderr.say, look=look).batches(source, timeout):
+        for lines in Watch(self._backend, self.name, say=say, look=look).batches(source, timeout):
             console.show(lines)
 
     def _watch(self) -> Watch:
@@ -322,32 +377,5 @@ def attach(training_job_name: str, sagemaker_session: object = None) -> Training
     return TrainingJob.attach(training_job_name, sagemaker_session)
 
 
-def _failure(record: JobRecord) -> Failure | None:
-    return None if record.failure is None or record.status != FAILED else parse_failure(record.failure)
-
-
-def _address(model: str | None) -> str | None:
-    return model if model is None or "://" in model else f"file://{model}"
-
-
 def _utc(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _iso(seconds: float | None) -> str | None:
-    moment = _utc(seconds)
-    return None if moment is None else moment.isoformat()
-
-
-def _tags(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the tags, which SageMaker lists in a request of its own, not in the description."""
-    tags = plan.get("options", {}).get("tags") or []
-    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
-
-
-def _described_channel(channel: dict[str, Any]) -> dict[str, Any]:
-    source = channel["input"]
-    data = {"S3DataType": "S3Prefix", "S3Uri": source["s3_data"]}
-    if "distribution" in source:
-        data["S3DataDistributionType"] = source["distribution"]
-    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": data}}

@@ -212,7 +212,8 @@ def model_of(record: JobRecord) -> str:
     if record.model is None and record.status in (COMPLETED, STOPPED):
         raise InputError(f"job {record.name} is {record.status}, and its script saved no model in SM_MODEL_DIR")
     if record.model is None:
-        raise InputError(
-            f"job {record.name} is {record.status} and has no model: the model is packed when a job completes"
-        )
+        remedy = "the model is packed when a job completes"
+        if record.done and record.backend != "sagemaker":
+            remedy = f"if its script wrote one, `herringbone repack {record.name}` packs it"
+        raise InputError(f"job {record.name} is {record.status} and has no model: {remedy}")
     return record.model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from herringbone_contract import mllog
-from herringbone_contract.constants import split_line
+from herringbone_contract.constants import LIVE_MARK, live_path, split_line
+from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
     from herringbone.estimators.options import MetricDefinition
@@ -28,12 +29,16 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line. `rank` is None for a line of the host's supervisor itself; `time` is UTC."""
+    """One line. `rank` is None for a line of the host's supervisor itself; `time` is UTC.
+
+    `live` is true for the state of a progress bar that is not over: the next line of the same rank replaces it.
+    """
 
     host: str
     rank: int | None
     time: datetime
     text: str
+    live: bool = False
 
     @property
     def prefix(self) -> str:
@@ -57,8 +62,20 @@ def parse_line(line: bytes, host: str, before: datetime = _LONG_AGO) -> LogLine:
         stamp = datetime.fromisoformat(line[: STAMP_CHARS - 2].decode()).replace(tzinfo=timezone.utc)
     except ValueError:
         return LogLine(host, None, before, line.decode("utf-8", "replace"))
-    named, rank, text = split_line(line[STAMP_CHARS:])
-    return LogLine(named or host, rank, stamp, text.decode("utf-8", "replace"))
+    return marked_line(line[STAMP_CHARS:], host, stamp)
+
+
+def marked_line(line: bytes, host: str, time: datetime) -> LogLine:
+    """Return a line as a supervisor prints it, with its prefix, and with the mark of a progress bar's state.
+
+    >>> marked_line(b"[algo-1:0] \\r10 %", "algo-1", _LONG_AGO).text
+    '10 %'
+    """
+    named, rank, text = split_line(line)
+    live = rank is not None and text.startswith(LIVE_MARK)
+    return LogLine(
+        named or host, rank, time, text.removeprefix(LIVE_MARK if live else b"").decode("utf-8", "replace"), live
+    )
 
 
 class HostLog:
@@ -69,9 +86,24 @@ class HostLog:
         self._file: BinaryIO | None = None
         self._partial = b""
         self._time = _LONG_AGO
+        self._live: set[LogLine] = set()
 
     def read(self) -> list[LogLine]:
-        """Return the complete lines that were written since the last call."""
+        """Return the complete lines that were written since the last call, and new states of progress bars."""
+        lines = self._read_lines()
+        states = self._read_live()
+        new = [state for state in states if state not in self._live]
+        self._live = set(states)
+        return lines + new
+
+    def _read_live(self) -> list[LogLine]:
+        try:
+            content = Path(live_path(str(self._path))).read_bytes()
+        except OSError:
+            return []
+        return [parse_line(line, self._path.stem) for line in content.split(b"\n")[:-1]]
+
+    def _read_lines(self) -> list[LogLine]:
         if self._file is None:
             try:
                 # Unbuffered: a buffered reader would remember the end of a file that still grows.
@@ -86,7 +118,7 @@ class HostLog:
 
     def rest(self) -> list[LogLine]:
         """Return what was written last, complete or not: nobody writes any more."""
-        lines = self.read()
+        lines = self._read_lines()
         if not lines and self._partial:
             lines, self._partial = [self._parse(self._partial)], b""
         return lines
@@ -125,9 +157,58 @@ def _merged(hosts: list[list[LogLine]]) -> list[LogLine]:
     return list(heapq.merge(*hosts, key=lambda line: line.time))
 
 
-def select_lines(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> Iterator[LogLine]:
-    """Return the lines of one rank, of one host, or of both; None means any."""
-    return (line for line in lines if rank in (None, line.rank) and host in (None, line.host))
+def check_pattern(pattern: str) -> None:
+    """Raise `OptionError` for a text that is no regular expression."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(f"pattern {pattern!r}: no regular expression of Python: {error}") from None
+
+
+def select_lines(
+    lines: Iterable[LogLine],
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    since: datetime | None = None,
+    pattern: str | None = None,
+    live: bool = False,
+) -> Iterator[LogLine]:
+    """Return the lines of one rank, of one host, written since a moment, and with a match of a pattern; None means any.
+
+    `live` keeps the states of progress bars that are not over.
+
+    >>> lines = [LogLine("algo-1", 0, _LONG_AGO, "loss 0.5"), LogLine("algo-1", 0, _LONG_AGO, "done")]
+    >>> [line.text for line in select_lines(lines, pattern="loss")]
+    ['loss 0.5']
+    """
+    search = None if pattern is None else re.compile(pattern).search
+    return (
+        line
+        for line in lines
+        if live >= line.live
+        and rank in (None, line.rank)
+        and host in (None, line.host)
+        and (since is None or line.time >= since)
+        and (search is None or search(line.text))
+    )
+
+
+def last_lines(batches: Iterable[list[LogLine]], count: int) -> Iterator[list[LogLine]]:
+    """Drop all but the last `count` lines of the batches before the first empty one, and yield all later batches.
+
+    >>> lines = [LogLine("algo-1", 0, _LONG_AGO, text) for text in "abcd"]
+    >>> [[line.text for line in batch] for batch in last_lines([lines[:2], lines[2:3], [], lines[3:]], 2)]
+    [['b', 'c'], ['d']]
+    """
+    remaining = iter(batches)
+    newest: deque[LogLine] = deque(maxlen=count)
+    for batch in remaining:
+        if not batch:
+            break
+        newest.extend(batch)
+    yield list(newest)
+    yield from remaining
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,7 @@ log files -> metrics_in_files -> Metric per value -> summarize -> Summary per me
 
 from __future__ import annotations
 
-import csv
 import heapq
-import io
 import json
 import re
 from collections import Counter
@@ -17,17 +15,34 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from herringbone.jobs.logs import STAMP_CHARS, LogLine, Metric, find_metrics, parse_line
+from herringbone.jobs.logs import STAMP_CHARS, FileLogs, LogLine, Metric, find_metrics, parse_line
 from herringbone_contract import mllog
 from herringbone_contract.constants import split_line
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
+    from herringbone.backends.base import LogSource
     from herringbone.estimators.options import MetricDefinition
+    from herringbone.jobs.index import JobRecord
 
 _MARK = mllog.PREFIX.encode()
 # Hyperparameters that steer the container, not the script.
 _STEERING = "sagemaker_"
+
+
+def metrics_of(record: JobRecord, source: LogSource) -> list[Metric]:
+    """Return the metrics in a job's log so far; `source` is the log, of which nothing has been read."""
+    import msgspec
+
+    from herringbone.estimators.options import MetricDefinition
+
+    # Of the stored plan only this member is needed, which a plan of another release has as well.
+    stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
+    definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
+    if isinstance(source, FileLogs):
+        return metrics_in_files(source.paths, definitions, over=record.done)
+    batches = source.rest(record.ended) if record.done else iter(source.read, [])
+    return find_metrics((line for lines in batches for line in lines), definitions)
 
 
 def metrics_in_files(files: Iterable[Path], definitions: Sequence[MetricDefinition], *, over: bool) -> list[Metric]:
@@ -239,6 +254,10 @@ def csv_lines(jobs: Mapping[str, Iterable[Metric]]) -> Iterator[str]:
 
 
 def _csv(*cells: object) -> str:
+    # Imported here: every job loads this module.
+    import csv
+    import io
+
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue()

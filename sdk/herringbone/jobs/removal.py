@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.disk import remove, size_of
+from herringbone.jobs.facts import add_facts, find_facts
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import TERMINAL, JobIndex, JobRecord
 from herringbone_contract.constants import JOB_NAME_PATTERN
@@ -100,6 +101,10 @@ def remove_job(
     elsewhere = "" if record is None else (backend or backend_named(record.backend)).forget(record)
     if folder.is_symlink():
         elsewhere = f"{folder} was a link; the folder {os.readlink(folder)} stays"  # noqa: PTH115
+    if model is not None and record is not None:
+        # `describe` shows them when the log is gone, too.
+        backend = backend or backend_named(record.backend)
+        add_facts(JobIndex(home.index), name, find_facts(record, backend))
     hidden = folder.with_name(f".removed-{name}-{os.urandom(6).hex()}")
     try:
         _set_aside(record, folder, hidden, home, model=model)

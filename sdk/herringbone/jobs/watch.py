@@ -54,7 +54,7 @@ class Watch:
         self._log_is_lost = False
 
     def batches(self, source: LogSource | None, timeout: float | None = None) -> Iterator[list[LogLine]]:
-        """Yield the log until the job is over; without a source, wait and yield nothing.
+        """Yield the log until the job is over, and [] whenever there is no more for now; without a source, only wait.
 
         Raises `TimeoutError` after `timeout` seconds, and the backend's error for a job that it never knew.
         """
@@ -70,6 +70,7 @@ class Watch:
             while lines := self._read(source):
                 pauses.reset()
                 yield lines
+            yield []
             if answered and self._open_errors and not self._log_fails:
                 service = next(iter(self._open_errors.values())).service
                 self._say(f"{service} answers again: job {self._name}")

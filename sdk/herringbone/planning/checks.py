@@ -12,8 +12,10 @@ from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
+from herringbone.planning.disk import low_disk_warnings
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
+from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.served import Library
 
@@ -75,6 +77,21 @@ def check_files(backend: str, plan: JobPlan) -> None:
     # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
+
+
+def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
+    """Return a warning for each disk of this machine that the job will write to and that has little room."""
+    if plan.backend not in OWN_HOSTS:
+        return ()
+    output = None if plan.options.output_path is None else output_folder(plan, JobFolder(Path(plan.folder)))
+    free: dict[int, tuple[str, int]] = {}
+    for folder in (find_home().path, output, checkpoint_folder(plan)):
+        # Most of them are made when the job starts. One warning for each disk is enough.
+        existing = next((path for path in (folder, *folder.parents) if path.exists()), None) if folder else None
+        if existing is not None:
+            disk = os.statvfs(existing)
+            free.setdefault(existing.stat().st_dev, (str(folder), disk.f_bavail * disk.f_frsize))
+    return low_disk_warnings(dict(free.values()))
 
 
 def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:

@@ -23,7 +23,7 @@ from herringbone.planning.secrets import check_arguments, masked_options, masked
 from herringbone.planning.shown import plan_rows, rows_text
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
-from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
+from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
     HerringboneError,
@@ -82,6 +82,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     - Paths are absolute, or relative to `folder`, the folder in which the plan was made.
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
+    - `warnings` are about this machine at the time of the plan, such as a disk with little room.
     """
 
     job_name: str
@@ -100,6 +101,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fewer_hosts: tuple[int, ...] = ()
     code: CodeSize | None = None
     made_name: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def launcher(self) -> str:
@@ -125,9 +127,10 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines that `fit` and `run` show before the job starts: about the code, and options without effect."""
+        """Lines that `fit` and `run` show before the job starts: about the code, disks, and options without effect."""
         code = () if self.code is None else self.code.notes
-        return (*code, f"not used by {self.backend}: {', '.join(self.unused)}") if self.unused else code
+        unused = (f"not used by {self.backend}: {', '.join(self.unused)}",) if self.unused else ()
+        return (*code, *self.warnings, *unused)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values, without secrets.
@@ -183,7 +186,8 @@ def _parse_plan(raw: object) -> JobPlan:
     # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.
     # Plans in indexes of earlier versions have the distribution as hyperparameters only.
     encoded = stored.get("hyperparameters", {})
-    distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    # Read leniently: a rule of today must not hide what a job of an earlier release was.
+    distribution = parse_stored(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
     # Convert field by field, because `distribution` has been parsed already.
     types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
     return JobPlan(

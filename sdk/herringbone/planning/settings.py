@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from herringbone.planning.plan import JobPlan
+import re
+
+from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.model_parallel import value_or
 from herringbone_contract.served import PARAMETERS, Library, unserved
 from herringbone_contract.strategies import Framework
 
 # The class of the estimator -> the framework that its script certainly uses.
 _FRAMEWORKS: dict[str, Framework] = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
+# The repositories of AWS's Deep Learning Containers for training, in any registry. Offline, only the name tells them
+# from other images.
+_AWS_IMAGE = re.compile(
+    r"(?:.+/)?(?:(?:huggingface-)?(?:pytorch|tensorflow|mxnet)(?:-trcomp)?-training|smdistributed-modelparallel)"
+    r"(?:[:@][^/]+)?"
+)
+
+
+def is_of_aws(image_uri: str) -> bool:
+    """Return whether an image is one of AWS's Deep Learning Containers, or a copy that keeps its repository's name.
+
+    >>> is_of_aws("763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0.0-gpu-py310")
+    True
+    """
+    return _AWS_IMAGE.fullmatch(image_uri) is not None
+
+
+def refuse_of_image(backend: str, plan: JobPlan) -> None:
+    """Raise `UnsupportedError` for settings that the job's image would not run, where its name says that it is AWS's.
+
+    Images of other names show only to an engine whether they are Herringbone's.
+    """
+    image = plan.arguments.get("image_uri")
+    if image and is_of_aws(image):
+        refuse(f"{backend}, with {image}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS))
 
 
 def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:

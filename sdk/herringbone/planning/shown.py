@@ -16,7 +16,7 @@ _SHOWN_CHARS = 100
 # The characters of the time at the end of a name that `fit` makes: -2026-11-21-09-05-07-042.
 _STAMP_CHARS = 24
 # Backends whose jobs have a folder on a machine of the user's.
-_OWN_HOSTS = ("local_process", "local", "slurm", "ssh")
+OWN_HOSTS = ("local_process", "local", "slurm", "ssh")
 
 
 def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bool = False) -> list[tuple[str, str]]:
@@ -38,6 +38,7 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
         rows.append(("advice", advice))
     if plan.get("code") is not None:
         rows += [("note", note) for note in msgspec.convert(plan["code"], CodeSize).notes]
+    rows += [("note", warning) for warning in plan.get("warnings", ())]
     if plan["unused"]:
         rows.append(("unused", f"not used by {plan['backend']}: {', '.join(plan['unused'])}"))
     return rows
@@ -88,7 +89,7 @@ def _folder_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
         source = channel["input"]
         sharded = ", every host its share of the files" if source.get("distribution") == "ShardedByS3Key" else ""
         rows.append((f"channel {channel['name']}", f"{channel.get('path') or source['s3_data']}{sharded}"))
-    options, own = plan["options"], plan["backend"] in _OWN_HOSTS
+    options, own = plan["options"], plan["backend"] in OWN_HOSTS
     kept_by = (
         "the job's folder; checkpoint_s3_uri keeps them for other jobs" if own else "not kept: no checkpoint_s3_uri"
     )

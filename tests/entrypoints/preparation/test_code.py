@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import socket
 import tarfile
@@ -184,8 +185,12 @@ def test_p21_a_missing_included_file_is_named(make_job, tmp_path: Path) -> None:
     assert "gone.txt does not exist" in job.run()["algo-1"].failure.message
 
 
-def test_p21_a_wrong_hash_is_refused(make_job, tmp_path: Path) -> None:
-    job = make_job(**offline(tmp_path))
+def test_p21_a_wrong_hash_is_refused(make_job, tmp_path: Path, monkeypatch) -> None:
+    # As in a container: pip's settings are not in the environment, but come from the backend.
+    settings = offline(tmp_path)
+    cache = settings.pop("HERRINGBONE_CACHE")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    job = make_job(HERRINGBONE_CACHE=cache, HERRINGBONE_PIP=json.dumps(settings))
     job.write("print('never')")
     (job.base() / "code" / "requirements.txt").write_text(f"hbtiny==1.5 --hash=sha256:{'0' * 64}\n")
     ended = job.run(timeout=60.0)["algo-1"]

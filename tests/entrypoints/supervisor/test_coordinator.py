@@ -43,10 +43,19 @@ class Bench:
     def report(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
 
-    def ended(self, rank: int, code: int | None, *, age: float = 0.0, what: str = "") -> None:
+    def ended(
+        self,
+        rank: int,
+        code: int | None,
+        *,
+        age: float = 0.0,
+        what: str = "",
+        seen: int | None = None,
+        reaped: bool = False,
+    ) -> None:
         host = f"algo-{rank + 1}"
         failure = Failure(host, rank, code or 1, what).to_json()
-        self.report(host, "ended", rank=rank, code=code, age=age, failure=failure)
+        self.report(host, "ended", rank=rank, code=code, seen=seen, reaped=reaped, age=age, failure=failure)
 
     def mpirun_ended(self, code: int, *, killed: bool = False) -> None:
         failure = Failure("algo-1", None, code, "LaunchError")
@@ -237,18 +246,21 @@ def test_useless_helpers_get_an_advice() -> None:
     assert bench.orders[0]["text"].startswith("advice: one host trains")
 
 
-def server_ended(bench: Bench, code: int) -> None:
+def server_ended(bench: Bench, code: int, *, killed: bool = False) -> None:
     failure = Failure("algo-3", None, code, message="ended").to_json()
-    bench.report("algo-3", "server_ended", code=code, failure=failure)
+    bench.report("algo-3", "server_ended", code=code, killed=killed, failure=failure)
 
 
-@pytest.mark.parametrize(("code", "blamed"), [(137, "algo-3"), (1, "algo-2"), (0, "algo-2")])
-def test_a_killed_server_is_the_cause_of_the_errors_of_ranks_that_miss_it(code: int, blamed: str) -> None:
-    # A server that ended by itself may have ended because of a rank, so the earlier end is the cause.
+@pytest.mark.parametrize(
+    ("code", "killed", "blamed"),
+    [(137, True, "algo-3"), (139, False, "algo-2"), (1, False, "algo-2"), (0, False, "algo-2")],
+)
+def test_a_killed_server_is_the_cause_of_the_errors_of_ranks_that_miss_it(code: int, killed: bool, blamed: str) -> None:
+    # A server that ended by itself, or crashed (139), may have ended because of a rank: the earlier end is the cause.
     bench = helped()
     bench.ended(1, 1, what="ConnectionError")
     bench.advance(SETTLE_SECONDS / 2)
-    server_ended(bench, code)
+    server_ended(bench, code, killed=killed)
     bench.ended(0, 1, what="ConnectionError")
     bench.advance(SETTLE_SECONDS)
     assert parse_failure(bench.orders[-1]["failure"]).host == blamed

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 from tests.entrypoints.supervisor.test_coordinator import Bench
 
 from herringbone_contract.failure_text import parse_failure
+from herringbone_entry.processes import exit_code_before_reaping
 from herringbone_entry.supervisor.coordinator import SETTLE_SECONDS
 
 
@@ -24,6 +28,45 @@ def test_an_mpirun_that_is_slow_does_not_blame_our_own_sigterm(seconds: float, s
     bench.mpirun_ended(says)
     bench.advance(SETTLE_SECONDS)
     assert bench.verdict == (reported, 1)
+
+
+@pytest.mark.parametrize(
+    ("across", "rank", "end", "reported"),
+    [
+        # The system showed how the rank ended.
+        (True, 1, {"seen": 143}, 143),
+        (False, 1, {"seen": 137}, 137),
+        # mpirun had collected the rank's exit code before the abort, so its word is about that rank.
+        (False, 1, {"reaped": True}, 143),
+        (True, 0, {"reaped": True}, 143),
+        # A daemon had collected it, and may have told mpirun late: the signal that leaves no other trace.
+        (True, 1, {"reaped": True}, 137),
+        (False, 1, {}, 137),
+    ],
+)
+def test_a_rank_that_somebody_s_sigterm_ended_is_not_reported_as_killed(across, rank, end, reported) -> None:
+    # Under mpirun each SIGTERM from elsewhere was reported as SIGKILL.
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+    bench.coordinator._register.across = across
+    bench.ended(rank, None, **end)
+    bench.advance(SETTLE_SECONDS)
+    bench.ended(1 - rank, None, seen=143)
+    bench.mpirun_ended(143)
+    bench.advance(SETTLE_SECONDS)
+    assert bench.verdict == (reported, rank)
+
+
+def test_the_system_shows_how_a_process_ends_until_its_parent_has_asked() -> None:
+    for command, code in (("kill -TERM $$", 143), ("exit 7", 7), ("exit 0", None)):
+        shell = subprocess.Popen(["sh", "-c", command])
+        # Until it has ended, and without reaping it.
+        os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)
+        assert exit_code_before_reaping(shell.pid) == code
+        shell.wait()
+        with pytest.raises(ProcessLookupError):
+            exit_code_before_reaping(shell.pid)
+    assert exit_code_before_reaping(os.getpid()) is None
 
 
 def silent(bench: Bench) -> None:

@@ -27,7 +27,7 @@ from herringbone_parallel.reduce.join import handshake, listener
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.server import Server
 from tests.parallel.reduce.conftest import KINDS
-from tests.parallel.reduce.test_wire_values import HELLO
+from tests.parallel.reduce.hellos import HELLO
 
 TOKEN = b"right"
 LABEL = "the server on algo-3"
@@ -44,8 +44,8 @@ def joined(server: Server, **change: Any) -> socket.socket:
     """Return the connection of a rank that the server has admitted."""
     address = "127.0.0.1", server.port
     connection, _ = connect(address, LABEL, TOKEN, {**HELLO, **change}, time.monotonic() + 5)
-    connection.settimeout(5)
-    return connection
+    connection.socket.settimeout(5)
+    return connection.socket
 
 
 def leave(connection: socket.socket) -> None:
@@ -136,7 +136,7 @@ def test_a_listener_goes_on_after_its_descriptors_ran_out() -> None:
             for session in "12":
                 # Once among the strangers, once after them.
                 connection, _ = connect(address, LABEL, TOKEN, {**HELLO, "session": session}, time.monotonic() + 10)
-                leave(connection)
+                leave(connection.socket)
                 strangers.close()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -14,22 +14,7 @@ from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.join import wire_values
 from herringbone_parallel.reduce.join.lane_hello import LaneHello
 from herringbone_parallel.reduce.join.rendezvous import RankInfo
-
-HELLO = {
-    "session": "1f",
-    "lane": 0,
-    "server": 0,
-    "member": 0,
-    "members": 1,
-    "chunk_bytes": 4096,
-    "ring": 16384,
-    "most": 32,
-    "silence": 3.5,
-    "late": 60.0,
-    "join_timeout": 5.0,
-    "label": "rank 0 on a",
-    "fabric": None,
-}
+from tests.parallel.reduce.hellos import HELLO, INFO
 
 
 def test_the_usages() -> None:
@@ -71,19 +56,8 @@ def test_numbers_that_no_rank_sends_are_refused(change: dict[str, Any], named: s
         LaneHello.of({**HELLO, **change})
 
 
-RANK = {
-    "rank": 0,
-    "size": 2,
-    "host": "a",
-    "addresses": [["10.0.0.5", 7601]],
-    "local_path": "/tmp/s",
-    "agreed": {},
-    "job_rank": None,
-}
-
-
 def test_the_info_of_a_rank() -> None:
-    assert RankInfo.of(RANK) == RankInfo(0, 2, "a", (("10.0.0.5", 7601),), "/tmp/s", {}, None)
+    assert RankInfo.of(INFO) == RankInfo(0, 2, "a", (("10.0.0.5", 7601),), "/tmp/s", {}, None)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +79,7 @@ def test_the_info_of_a_rank() -> None:
 )
 def test_the_info_of_a_rank_that_no_rank_sends(change: dict[str, Any]) -> None:
     with pytest.raises((ParallelError, ValueError)):
-        RankInfo.of({**RANK, **change})
+        RankInfo.of({**INFO, **change})
 
 
 F32, F16, I32 = Element.FLOAT32, Element.FLOAT16, Element.INT32

@@ -1,4 +1,4 @@
-"""Keras 3 accepts scripts of TensorFlow 2.3 to 2.6: a test for each line of docs/do/tensorflow-old-scripts.md."""
+"""Keras 3 accepts scripts of TensorFlow 2.3 to 2.6: one test for each line in docs/do/tensorflow-old-scripts.md."""
 
 from __future__ import annotations
 

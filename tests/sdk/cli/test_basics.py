@@ -43,8 +43,10 @@ def commands(command=GROUP, path=()):
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
-def test_every_command_has_help(herringbone, path):
+def test_every_command_has_help_that_fits(herringbone, path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = herringbone(*path, "--help")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(('herringbone', *path))}")
     assert herringbone("help", *path) == (code, out, err)
@@ -123,6 +125,16 @@ def test_a_short_name_of_two_jobs_is_refused(herringbone, jobs):
     code, out, err = herringbone("stop", "dig")
     assert (code, out) == (2, "")
     assert err == ("herringbone: 2 jobs have names that begin with 'dig': digits-2, digits-1; write more of the name\n")
+
+
+@pytest.mark.parametrize("verb", ["logs", "describe", "stop", "download", "repack"])
+def test_an_empty_name_is_no_job(herringbone, jobs, monkeypatch, verb):
+    """A script's unset variable must not be the beginning of every name."""
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    code, out, err = herringbone(verb, "")
+    assert (code, out) == (2, "")
+    assert err.startswith("herringbone: no job '' in ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -26,6 +26,7 @@ def herringbone(capsys):
     return run
 
 
+START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
 JOB_FILE = """
 framework: pytorch
 entry_point: train.py
@@ -199,7 +200,7 @@ def test_ls_without_jobs(herringbone, home):
 def test_run_ls_logs_and_describe(herringbone, script):
     script("import os, sys; print(sys.argv[1:]); print('rank', os.environ['RANK'])")
     code, out, err = herringbone("run", "train.py", "--job-name", "a", "--", "--epochs", "3")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, START)
     lines = out.splitlines()
     assert lines[:2] == ["[algo-1:0] ['--epochs', '3']", "[algo-1:0] rank 0"]
     assert lines[2].startswith("job a: Completed after ")
@@ -219,7 +220,7 @@ def test_a_failing_job_is_exit_code_1(herringbone, script):
     script("raise ValueError('bad batch')")
     code, _, err = herringbone("run", "train.py", "--job-name", "a")
     assert code == 1
-    assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
+    assert err.startswith(f"{START}herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
     assert herringbone("run", "train.py", "--job-name", "a")[0] == 2  # taken
     followed, _, err = herringbone("logs", "-f", "a")
     assert followed == 1
@@ -227,11 +228,15 @@ def test_a_failing_job_is_exit_code_1(herringbone, script):
 
 
 @pytest.mark.e2e
-def test_a_job_that_ran_out_of_time_is_exit_code_4(herringbone, script):
-    script("import time; time.sleep(60)")
+def test_a_job_that_ran_out_of_time_is_exit_code_4(herringbone, script, home):
+    script("import os, time; open(os.environ['SM_CHECKPOINT_DIR'] + '/1', 'w').close(); time.sleep(60)")
     code, _, err = herringbone("run", "train.py", "--job-name", "a", "-o", "max_run=1", "--json")
     assert code == 4
-    assert err.endswith("job a stopped before its end: max_run was over\n")
+    assert err.splitlines()[-2] == "job a stopped before its end: max_run was over"
+    # The script may have written a checkpoint, and left no model.
+    checkpoints = home.job("a").host("algo-1") / "checkpoints"
+    assert err.splitlines()[-1].startswith("job a: Stopped after ")
+    assert err.splitlines()[-1].endswith(f", checkpoints: {checkpoints}")
     assert herringbone("logs", "-f", "a")[0] == 4
 
 
@@ -250,7 +255,11 @@ def test_each_end_of_a_job_has_its_exit_code(secondary_status, code):
 def test_run_as_json_writes_json_alone_to_standard_output(herringbone, script):
     script("print('hello')")
     code, out, err = herringbone("run", "train.py", "--json", "-o", "role=r", "--job-name", "a")
-    assert (code, err) == (0, "job a: not used by local_process: role\n[algo-1:0] hello\n")
+    assert (code, err) == (
+        0,
+        f"{START}job a: not used by local_process: role\n[algo-1:0] hello\n{err.splitlines()[-1]}\n",
+    )
+    assert err.splitlines()[-1].startswith("job a: Completed after ")
     assert json.loads(out)["TrainingJobStatus"] == "Completed"
     script("raise SystemExit(3)")
     code, out, _ = herringbone("run", "train.py", "--json")

@@ -88,8 +88,8 @@ def test_a_missing_branch_or_commit_is_reported_with_gits_message(repo, tmp_path
         ({"repo": "git@host:x", "token": TOKEN}, "password and token are for https"),
         ({"repo": "https://h/x", "password": TOKEN}, "needs username next to password"),
         ({"repo": "https://h/x", "username": "a", "password": TOKEN, "2FA_enabled": True}, "needs a token"),
-        ({"repo": "https://h/x", "tokens": TOKEN}, "git_config: object contains unknown field tokens"),
-        ({"branch": "main"}, "git_config: object missing required field repo"),
+        ({"repo": "https://h/x", "tokens": TOKEN}, "git_config: no such key 'tokens', did you mean 'token'"),
+        ({"branch": "main"}, "git_config: the key 'repo' is missing"),
     ],
 )
 def test_wrong_settings_are_refused_by_the_constructor(settings, message):

@@ -131,7 +131,9 @@ def test_a_supervisor_that_cannot_start_is_reported(script, home):
 def test_a_controller_that_cannot_start_is_reported(script, home, stand_in):
     """The controller dies before it has read its config, and nothing may be left of the job."""
     script("")
-    broken = ProcessBackend(home, stand_in, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
+    # More than a pipe holds, so that writing the config cannot end before the shell has closed the other end.
+    supervisor = (*stand_in, "x" * 100_000)
+    broken = ProcessBackend(home, supervisor, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
     with pytest.raises(LaunchError, match="the job's controller did not start: no such luck"):
         submit(broken)
     assert JobIndex(home.index).all() == []
@@ -194,7 +196,8 @@ def test_a_killed_controller_is_noticed_and_its_hosts_stop(script, backend, home
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
-    assert "its controller died, killed or with its machine: its log is empty" in job.failure.render()
+    message = "the process that watched the job was killed, or its machine restarted: its log is empty"
+    assert message in job.failure.render()
     until(lambda: running() == [])
 
 
@@ -361,7 +364,7 @@ def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monk
     assert estimator.hyperparameters() == before.hyperparameters
 
 
-def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
+def test_a_description_has_sagemakers_keys(script, backend, home):
     script("print('x')", name="data/x")
     script("import os; open(os.environ['SM_MODEL_DIR'] + '/w', 'w')")
     job = submit(backend, "data", job_name="a", tags=[{"Key": "a", "Value": "b"}], hyperparameters={"epochs": 3}).wait()
@@ -372,8 +375,18 @@ def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
     assert described["ModelArtifacts"] == {"S3ModelArtifacts": job.model_data}
     assert described["ResourceConfig"] == {"InstanceType": "local_process", "InstanceCount": 1}
     assert described["InputDataConfig"] == [
-        {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "data"}}}
+        {
+            "ChannelName": "training",
+            "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": f"file://{Path.cwd()}/data"}},
+        }
     ]
+    folder = home.job("a").path
+    assert described["OutputDataConfig"] == {"S3OutputPath": f"file://{home.path}/jobs", "CompressionType": "GZIP"}
+    assert described["CheckpointConfig"] == {
+        "S3Uri": f"file://{folder}/hosts/algo-1/ml/checkpoints",
+        "LocalPath": "/opt/ml/checkpoints",
+    }
+    assert described["Herringbone"] == {"JobFolder": str(folder)}
     assert described["Tags"] == [{"Key": "a", "Value": "b"}]
     assert "FailureReason" not in described
 

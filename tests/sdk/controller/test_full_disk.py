@@ -66,3 +66,27 @@ def test_the_end_and_the_cause_are_told(
         assert (tmp_path / "model" / "w").read_text() == "1"
         assert main(["repack", "a"]) == 2
         assert "has its model already" in capsys.readouterr().err
+
+
+# torch's error for a full disk is "[enforce fail at inline_container.cc:671]", which does not name the disk.
+FILLS_ITS_CHECKPOINTS = """\
+import os
+try:
+    open(os.environ['SM_CHECKPOINT_DIR'] + '/last.pt', 'wb').write(bytes(9 << 20))
+except OSError:
+    raise RuntimeError('[enforce fail at inline_container.cc:671]') from None
+"""
+
+
+def test_a_checkpoint_that_does_not_fit_names_the_full_disk(script, small_disk: Home, monkeypatch, tmp_path, capfd):
+    checkpoints = small_disk.path
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "another"))
+    script(FILLS_ITS_CHECKPOINTS)
+    options = {"instance_type": "local_process", "checkpoint_s3_uri": f"file://{checkpoints}"}
+    job = Estimator("train.py", **options).fit(job_name="a", wait=False)
+    # Before the job has started, too.
+    assert f"only 3.1 MB are free in {checkpoints}, where the job will write" in capfd.readouterr().err
+    job.wait(timeout=30)
+    message = job.failure.message
+    assert message.startswith("[enforce fail at inline_container.cc:671] (the disk of ")
+    assert "/checkpoints is full: 0 MB are free; remove files there" in message

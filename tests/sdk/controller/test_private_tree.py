@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator, JobFailedError
+from herringbone.code.reproducible import opener, write_tar, zipped
 from herringbone.controller import private_tree
 
 RESUMES = """
@@ -32,6 +34,32 @@ def test_only_code_and_settings_that_name_it_get_it(tmp_path: Path) -> None:
     (code / "train.py").unlink()
     (code / "sourcedir.tar.gz").write_bytes(b"packed")
     assert private_tree.names_opt_ml(str(tmp_path), [])
+
+
+@pytest.mark.parametrize(
+    ("code", "names_it"),
+    [
+        ({"train.py": "print(1)"}, False),
+        ({"train.py": "print(1)", "lib/a.py": "#" * 70_000 + "open('/opt/ml/model/w')"}, True),
+        ({"train.py": "print(1)", "wheels/a-1.0-py3-none-any.whl": "packed"}, True),
+        ({"train.py": "#" * (5 << 20)}, True),
+        (None, True),
+    ],
+)
+def test_packed_code_is_searched(tmp_path: Path, code: dict[str, str] | None, names_it: bool) -> None:
+    """Packed code, and so all code of ssh jobs, was not searched: its script wrote to the machine's own `/opt/ml`."""
+    archive = tmp_path / "sourcedir.tar.gz"
+    archive.write_bytes(b"damaged")
+    if code is not None:
+        with archive.open("wb") as raw, zipped(raw, level=1) as compressed:
+            for name, text in code.items():
+                (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / "src" / name).write_text(text)
+            write_tar({name: opener(tmp_path / "src" / name) for name in code}, compressed)
+    config = tmp_path / "ml" / "input" / "config"
+    config.mkdir(parents=True)
+    (config / "hyperparameters.json").write_text(json.dumps({"sagemaker_submit_directory": json.dumps(str(archive))}))
+    assert private_tree.names_opt_ml(str(tmp_path / "ml"), []) == names_it
 
 
 @pytest.mark.parametrize("path", ["/opt/ml/home/jobs/a", "/opt/ml/checkpoints"])

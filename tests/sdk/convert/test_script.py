@@ -123,7 +123,7 @@ def test_a_few_lines(before, after):
             "use PyTorch, TensorFlow, MXNet, or Estimator with",
         ),
         ("from sagemaker.pytorch import PyTorchModel", "sagemaker.pytorch.PyTorchModel: no counterpart here"),
-        ("from sagemaker.train import ModelTrainer", "SDK v3 is not converted; docs/start/from-aws.md has"),
+        ("from sagemaker.train import ModelTrainer", "SDK v3 is not converted; write herringbone.PyTorch"),
         (
             "from sagemaker.pytorch import PyTorch\ne = PyTorch('a')\ne.deploy(1)",
             "e.deploy(): an estimator here trains",

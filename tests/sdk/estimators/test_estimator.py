@@ -166,17 +166,25 @@ class Submissions:
         self.plans.append(plan)
 
 
+START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"), [({}, ""), ({"role": "r"}, "job a: not used by local_process: role\n")]
+    ("options", "logs", "message"),
+    [
+        ({}, False, ""),
+        ({"role": "r"}, False, "job a: not used by local_process: role\n"),
+        ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
+    ],
 )
-def test_fit_names_the_options_without_effect(options, message, capsys):
+def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys):
     backend = Submissions()
 
     class Submitted(Estimator):
         def _backend(self):
             return backend
 
-    Submitted("train.py", instance_type="local_process", **options).fit(wait=False, job_name="a")
+    Submitted("train.py", instance_type="local_process", **options).fit(wait=False, logs=logs, job_name="a")
     assert [plan.job_name for plan in backend.plans] == ["a"]
     assert capsys.readouterr() == ("", message)
 

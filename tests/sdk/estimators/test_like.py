@@ -181,7 +181,7 @@ def test_the_command_line_changes_settings_by_flags(home, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "job.yaml|script: missing; name a script or a job file, or an earlier job with --like NAME"),
+        ([], "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME"),
         (["t.py", "--code-of-job"], "--code-of-job: goes with --like NAME or --resume NAME"),
         (["t.py", "--like", "one"], "job.yaml|script: t.py next to --like, which takes the script and settings of its"),
         (["--resume", "one", "--like", "one"], "--like: one next to --resume"),

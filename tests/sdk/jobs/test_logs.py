@@ -157,12 +157,118 @@ def test_a_pipe_gets_plain_lines():
     assert pipe.text == "[algo-1:0] epoch 1 loss=0.5 acc=0.9\n[algo-2:1] loss=nope loss=0.25\n[algo-2] done\n"
 
 
+@pytest.fixture(autouse=True)
+def colours(monkeypatch):
+    """A terminal with colours, whatever the tests themselves run in."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("tty", "variable", "value", "coloured"),
+    [
+        (True, "NO_COLOR", "1", False),
+        (True, "TERM", "dumb", False),
+        (False, "FORCE_COLOR", "1", True),
+        (False, "COLORTERM", "truecolor", False),
+    ],
+)
+def test_colours_follow_the_environment(monkeypatch, tty, variable, value, coloured):
+    monkeypatch.setenv(variable, value)
+    stream = Terminal(tty=tty)
+    Console(stream).show([LINES[0], LINES[2]])
+    assert ("\x1b[36m[algo-1:0]" in stream.text, "\x1b[2m[algo-2]" in stream.text) == (coloured, coloured)
+
+
+def test_a_line_has_its_time_when_asked():
+    stream = Terminal(tty=False)
+    Console(stream, timestamps=True).show([LogLine("algo-1", 0, MOMENT, "a")])
+    moment, prefix, text = stream.text.split()
+    assert datetime.fromisoformat(moment) == MOMENT.replace(microsecond=123000)
+    assert (prefix, text) == ("[algo-1:0]", "a")
+
+
 def test_a_terminal_gets_one_colour_per_rank():
     terminal = Terminal(tty=True)
     Console(terminal).show([LINES[0], LINES[1], LINES[0]])
     colours = [line.partition("m")[0] for line in terminal.text.splitlines()]
     assert colours[0] == colours[2] != colours[1]
     assert terminal.text.startswith("\x1b[36m[algo-1:0]\x1b[0m epoch")
+
+
+def test_a_log_keeps_the_last_state_of_a_progress_bar(tmp_path):
+    """A bar was one line a second: a job of ten hours stored 36,000 of them."""
+    (tmp_path / "a.live").touch()  # of a controller that was killed
+    log = LogFile(str(tmp_path / "a.log"))
+    logs = FileLogs([tmp_path / "a.log"])
+    assert logs.read() == []
+
+    def read():
+        return [(line.rank, line.text, line.live) for line in logs.read()]
+
+    now = MOMENT.timestamp()
+    log.feed(b"[a:0] start\n[a:0] \r10 %\n[a:1] \r5 %\n", now)
+    assert read() == [(0, "start", False), (0, "10 %", True), (1, "5 %", True)]
+    assert read() == []
+    log.feed(b"[a:1] \r6 %\n", now + 1)
+    assert read() == [(1, "6 %", True)]
+    log.feed(b"[a:0] 100 %\n[a] [b:0] \rtext\n[INFO] \r1\n", now + 2)
+    assert read() == [(0, "100 %", False), (None, "[b:0] \rtext", False), (None, "\r1", False)]
+    log.close(now + 3)  # rank 1 was killed
+    assert [(line.rank, line.text, line.live) for batch in logs.rest(None) for line in batch] == [(1, "6 %", False)]
+    logs.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+    assert [line.partition(b"] ")[2] for line in (tmp_path / "a.log").read_bytes().split(b"\n")[:-1]] == [
+        *(b"start", b"100 %", b"[b:0] \rtext", b"\r1", b"6 %")
+    ]
+
+
+def bar(text, rank=0, live=True):
+    return LogLine("algo-1", rank, MOMENT, text, live)
+
+
+def test_a_terminal_draws_a_bar_in_place(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(tty=True)
+    console = Console(terminal)
+    console.show([bar("10 %")])
+    console.show([bar("20 %"), bar("3" * 40, rank=1)])
+    console.show([bar("done", live=False)])
+    console.say("end")
+    console.show([bar("10 %")])
+    console.settle()
+    console.settle()
+    erase = "\r\x1b[2K"
+    assert terminal.text == f"[algo-1:0] 10 %{erase}[algo-1:1] {'3' * 18}{erase}[algo-1:0] done\nend\n[algo-1:0] 10 %\n"
+
+
+def test_a_bar_of_wide_letters_and_with_a_time_stays_in_its_row(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(tty=True)
+    Console(terminal, timestamps=True).show([bar("数" * 40)])
+    assert terminal.text.endswith(f"[algo-1:0] {'数' * 9}")
+
+
+def test_a_notebook_draws_a_bar_in_place():
+    class OutStream(Terminal):
+        __module__ = "ipykernel.iostream"
+
+    notebook = OutStream(tty=False)
+    console = Console(notebook)
+    console.show([bar("10 %")])
+    console.show([bar("done", live=False)])
+    assert notebook.text == f"[algo-1:0] 10 %\r{' ' * 15}\r[algo-1:0] done\n"
+
+
+@pytest.mark.parametrize(("tty", "term"), [(False, "xterm"), (True, "dumb")])
+def test_a_pipe_gets_no_state_of_a_bar_that_is_not_over(monkeypatch, tty, term):
+    monkeypatch.setenv("TERM", term)
+    stream = Terminal(tty=tty)
+    Console(stream).show([bar("10 %"), bar("100 %", live=False)])
+    assert stream.text == "[algo-1:0] 100 %\n"
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A ä\u00a0b\tc\0"

@@ -226,7 +226,7 @@ class _Connector:
         settings, topology = self._settings, self.topology
         server, offer = settings.servers[index], self._rails.offer(index, settings.rank)
         label = f"the server on {server.host}"
-        connection, answer = connect(
+        authenticated, answer = connect(
             (server.address, server.port),
             label,
             settings.token,
@@ -250,7 +250,7 @@ class _Connector:
             self._rails.source(index, settings.rank),
             _EXTRA_SECONDS,
         )
-        connection = self._rails.carry(connection, offer, answer.get("fabric"))
+        connection = self._rails.carry(authenticated.socket, offer, answer.get("fabric"))
         self._keep(connection, LinkSpec(connection.fileno(), Role.HELPER, index, label))
 
     def _connect_rank(self, role: Role, index: int, other: int) -> socket.socket:
@@ -272,7 +272,8 @@ class _Connector:
             offer = rails.offer(other, settings.rank) if rails else None
             hello = {"session": session, "role": role, "rank": settings.rank, "fabric": offer}
             source = rails.source(other, settings.rank) if rails else None
-            connection, theirs = connect(address, label, settings.token, hello, self._deadline, source)
+            outgoing, theirs = connect(address, label, settings.token, hello, self._deadline, source)
+            connection = outgoing.socket
         if rails:
             connection = rails.carry(connection, offer, theirs.get("fabric"))
             self._keep(connection, LinkSpec(connection.fileno(), role, index, label))

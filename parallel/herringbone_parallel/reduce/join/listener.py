@@ -185,25 +185,10 @@ def connect(
     deadline: float,
     source: str | None = None,
     extra_seconds: float = 0.0,
-) -> tuple[socket.socket, dict[str, Any]]:
-    """Connect, prove knowledge of the token and send `hello`; return the socket and the answer.
-
-    See `connect_authenticated`, whose connection can also seal later messages.
-    """
-    connection, answer = connect_authenticated(address, label, token, hello, deadline, source, extra_seconds)
-    return connection.socket, answer
-
-
-def connect_authenticated(
-    address: tuple[str, int] | str,
-    label: str,
-    token: bytes,
-    hello: dict[str, Any],
-    deadline: float,
-    source: str | None = None,
-    extra_seconds: float = 0.0,
 ) -> tuple[AuthenticatedConnection, dict[str, Any]]:
     """Connect, prove knowledge of the token and send `hello`; return the connection and the answer.
+
+    connection, answer = connect(("10.0.0.5", 7601), "rank 0", token, {"rank": 1}, time.monotonic() + 60)
 
     `address` is a TCP address and port, or the path of a Unix socket. Messages call the other end `label`, and the
     other end refuses the connection if that is not its label. Until `deadline` (of `time.monotonic`), a connection that

@@ -144,9 +144,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     refuse_devices(device_dense=others.pop("device_dense", ""), device_sparse=others.pop("device_sparse", ""))
     _refuse_factor(others.pop("gradient_predivide_factor", 1.0))
     if others:
-        raise ParallelError(
-            f"hvd.DistributedOptimizer has no {', '.join(sorted(others))} here; see docs/do/tensorflow.md"
-        )
+        raise ParallelError(f"hvd.DistributedOptimizer has no {', '.join(sorted(others))} here: leave it out")
     passes, averaged = state.get().aggregation
     if backward_passes_per_step is not None:
         passes, averaged = backward_passes_per_step, average_aggregated_gradients

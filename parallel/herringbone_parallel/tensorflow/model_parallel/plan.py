@@ -85,18 +85,18 @@ class Plan:
                 leaves[position] = output
         return results
 
-    def in_graph(self, make_run: Callable[..., Run], tensors: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    def in_graph(self, make_run: Callable[..., Run], tensors: Sequence[Sequence[Any]], sample: Any) -> list[list[Any]]:
         """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch.
 
-        All microbatches share one `SummedOutput` per gradient.
+        `make_run` gets the value of the tensor `sample`. All microbatches share one `SummedOutput` per gradient.
         """
         width, count = len(self.used), len(tensors)
         plain = [position for position in range(len(self.specs)) if position not in self.summed]
         call = _Call()
 
         # Runs in a thread of TensorFlow's executor, once per execution of the user's graph.
-        def run_flat(*flat: Any) -> list[Any]:
-            run = make_run(adds=0 if call.one_by_one else count)
+        def run_flat(sample: Any, *flat: Any) -> list[Any]:
+            run = make_run(sample, adds=0 if call.one_by_one else count)
             parts = [flat[number * width : (number + 1) * width] for number in range(count)]
             results = run.run(parts, [self.results[position] for position in self.summed])
             if call.one_by_one:
@@ -116,7 +116,7 @@ class Plan:
                 return tf.numpy_function(run_flat, list(flat), types, stateful=True)
 
         used = [tensor for leaves in self._used_of(tensors) for tensor in leaves]
-        returned = tf.function(step, autograph=False)(*used)
+        returned = tf.function(step, autograph=False)(sample, *used)
         ticket, *flat = [returned] if isinstance(returned, tf.Tensor) else returned
         results: list[list[Any]] = [[None] * len(self.specs) for _ in range(count)]
         for number, position in enumerate(self.summed):

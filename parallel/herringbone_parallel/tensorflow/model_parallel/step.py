@@ -15,6 +15,7 @@ from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_tensor
+from herringbone_parallel.tensorflow.model_parallel.batches import check_same, sample_of
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.model_parallel.replicas import average, check_alike
@@ -56,7 +57,8 @@ def step(
     results come back as a list by microbatch. `function_options`: `input_signature` and `autograph` of `tf.function`.
     Source: SMP v1, `smdistributed.modelparallel.tensorflow.step`.
 
-    Raises `ParallelError` when the number of microbatches does not divide the batch.
+    Raises `ParallelError` when the number of microbatches does not divide the batch, and after a first step for which
+    the ranks of a pipeline were given different batches.
     """
     if function is None:
         return functools.partial(
@@ -102,9 +104,10 @@ class Step:
         # Values that are no tensors are part of the plan already: the function was traced with them.
         tensors = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
-            results = plan.at_once(_ReportingRun(rank_state, plan), tensors, summed=rank_state.averages)
+            results = plan.at_once(_ReportingRun(rank_state, plan, tensors), tensors, summed=rank_state.averages)
         else:
-            results = plan.in_graph(functools.partial(_ReportingRun, rank_state, plan), tensors)
+            sample = sample_of([leaf for leaf in leaves_of((args, kwargs)) if is_tensor(leaf)])
+            results = plan.in_graph(functools.partial(_ReportingRun, rank_state, plan), tensors, sample)
         return plan.collect(results, StepOutput)
 
     def _plan(self, rank_state: state.State, part: Any, microbatches: int) -> Plan:
@@ -173,7 +176,7 @@ class _PlainValue:
 class _ReportingRun(Run):
     """A run of the pipeline that reports its failure to the other ranks."""
 
-    def __init__(self, rank_state: state.State, plan: Plan, *, adds: int = 0) -> None:
+    def __init__(self, rank_state: state.State, plan: Plan, batch: Any, *, adds: int = 0) -> None:
         # Every rank counts its runs alike. The number tells the messages of one step from those of the next.
         rank_state.steps += 1
         settings = rank_state.settings
@@ -186,7 +189,7 @@ class _ReportingRun(Run):
             settings.active_microbatches,
             None if rank_state.timeline is None else rank_state.timeline.note,
         )
-        self._rank_state, self._plan = rank_state, plan
+        self._rank_state, self._plan, self._batch = rank_state, plan, batch
 
     def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
         rank_state, step = self._rank_state, self._step
@@ -195,6 +198,10 @@ class _ReportingRun(Run):
                 tensors = [[as_tensor(leaf) for leaf in leaves] for leaves in microbatches]
                 self._count_run()
                 results = super().run(tensors, summed)
+                if self._plan.runs == 1:
+                    # After the run, which finds ranks that run different steps. In the first run alone, because ranks
+                    # that shuffle with different seeds differ there already.
+                    check_same(self._batch)
                 if rank_state.averages:
                     # The averages over the replicas replace this replica's sums.
                     averages = average([self.sums[value] for value in summed], self._plan.variables)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
 
 
@@ -42,6 +43,7 @@ class GradScaler(torch.amp.GradScaler):
         """Divide the gradients on this rank by the scale, and agree with the other ranks whether all were finite."""
         if not isinstance(optimizer, DistributedOptimizer):
             raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
+        check_between_steps("scaler.unscale_()")
         super().unscale_(optimizer)
         if not self.is_enabled():
             return
@@ -58,4 +60,10 @@ class GradScaler(torch.amp.GradScaler):
         """Update the parameters of this rank, unless a rank has found an infinite gradient."""
         if not isinstance(optimizer, DistributedOptimizer):
             raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
+        check_between_steps("scaler.step()")
         return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Adapt the scale; the same on every rank."""
+        check_between_steps("scaler.update()")
+        super().update(new_scale)

@@ -18,6 +18,7 @@ import torch.nn.utils.clip_grad as torch_clipping
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE
 
 
@@ -34,6 +35,7 @@ def clip_grad_norm_(
     Every rank calls it, between the step function and `optimizer.step()`. The norm and the result are those of
     `torch.nn.utils.clip_grad_norm_` in one process: replicas have the same gradients, which count once.
     """
+    check_between_steps("clip_grad_norm_()")
     norm_type = float(norm_type)
     if not norm_type > 0:
         raise ParallelError(f"norm_type must be above 0 (math.inf for the largest element), not {norm_type!r}")

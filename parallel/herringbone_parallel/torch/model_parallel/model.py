@@ -17,6 +17,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
+from herringbone_parallel.torch.model_parallel.between_steps import guard_torch
 from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
@@ -87,6 +88,7 @@ class DistributedModel(nn.Module):
         self._gathered = False
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         library.model = self
+        guard_torch()
         if library.settings.partitions == 1:
             make_values(module)
             module.to(library.device)
@@ -176,7 +178,15 @@ class DistributedModel(nn.Module):
             yield name, parameter if microbatch is None else microbatch.place_parameter(parameter)
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters that live on this rank, with their names in the wrapped module."""
+        """Yield the parameters that live on this rank, with their names in the wrapped module.
+
+        Raises `ParallelError` inside a step, where the ranks must do the same.
+        """
+        if current() is not None:
+            raise ParallelError(
+                "model.local_parameters() inside a step, where each rank would compute with other parameters: take"
+                " model.parameters() there"
+            )
         return local_parts.named_parameters(self.module)
 
     def local_parameters(self) -> Iterator[nn.Parameter]:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
+from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
@@ -56,13 +57,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update this rank's parameters."""
+        """Update this rank's parameters. Raises `ParallelError` inside a step, as `zero_grad` does."""
+        check_between_steps("optimizer.step()")
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
         return self.optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
+        check_between_steps("optimizer.zero_grad()")
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:

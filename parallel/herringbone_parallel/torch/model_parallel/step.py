@@ -35,6 +35,7 @@ from herringbone_parallel.torch.model_parallel.runtime.bypasses import naming_co
 from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
+from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.modes import entered, thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
@@ -287,6 +288,8 @@ def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: An
         result = function(*args, **kwargs)
 
     def detached(leaf: Any) -> Any:
+        if isinstance(leaf, PlacedTensor):
+            check_current(leaf.value)
         # A placed tensor has no graph of its own; `share` puts data without a graph in its place.
         ordinary = isinstance(leaf, torch.Tensor) and not isinstance(leaf, PlacedTensor)
         return leaf.detach() if ordinary and detach else leaf

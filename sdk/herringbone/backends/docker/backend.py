@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
@@ -24,7 +24,10 @@ from herringbone.backends.docker.request import HostNetwork, RequestContext, con
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.engine.client import ANSWER_SECONDS, Engine
+from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.engine.locate import find_engine
+from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
+from herringbone.jobs.facts import add_facts
 from herringbone.jobs.home import Home, JobFolder, find_home
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
@@ -127,6 +130,7 @@ class DockerBackend(DetachedBackend):
             line = self._private_line(plan) if image.is_ours else ""
             with delay_interrupt():
                 self._start_hosts(hosts, objects, inherited, line.encode())
+            self._note_image(plan, image)
         except BaseException:
             # The containers have no controller yet that would remove them.
             objects.remove()
@@ -145,6 +149,10 @@ class DockerBackend(DetachedBackend):
                 for position, host in enumerate(hosts)
             },
         }
+
+    def _note_image(self, plan: JobPlan, image: Image) -> None:
+        """Record the image for `describe`: a name may belong to another image tomorrow."""
+        add_facts(self._index, plan.job_name, {"Image": image.digest or image.name, "ImageId": image.id})
 
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
         """Return the hosts that this engine runs."""
@@ -183,14 +191,14 @@ class DockerBackend(DetachedBackend):
             cache = self._home.cache / "images" / context.image.id.rpartition(":")[2][:_ID_CHARS]
             # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)
-            mounts = [*mounts_of(plan, host, folder), Mount(str(cache), CACHE)]
+            mounts = [*mounts_of(plan, host, folder), *self._pip_mounts(plan, host), Mount(str(cache), CACHE)]
         objects.create_container(plan, host, container_request(plan, host, context, mounts=mounts, gpus=gpus))
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, objects: JobObjects) -> None:
         """Send a container of a remote engine the files that a local engine would mount."""
         from herringbone.backends.docker.tree_archive import write_tar
 
-        mounts = mounts_of(plan, host, self._home.job(plan.job_name))
+        mounts = [*mounts_of(plan, host, self._home.job(plan.job_name)), *self._pip_mounts(plan, host)]
         fill = partial(write_tar, mounts, user=self._user, group=self._group)
         self._engine.upload(objects.ids[host.name], "/", fill)
 
@@ -239,9 +247,24 @@ class DockerBackend(DetachedBackend):
 
     def _private_line(self, plan: JobPlan) -> str:
         """Return the first line of each supervisor's standard input; nothing else carries secrets to a container."""
-        return json.dumps(self._secrets(plan)) + "\n"
+        secrets = self._secrets(plan)
+        proxies = proxy_variables(docker_folder(self._environ, Path.home()))
+        # An address of an index or a proxy may contain a password, so it travels like one.
+        pip = {HostVariable.PIP: json.dumps(start_variables(self._environ, proxies, pip_files(self._environ)))}
+        return json.dumps({**secrets, "environment": {**pip, **secrets["environment"]}}) + "\n"
 
-    def _secrets(self, plan: JobPlan) -> dict[str, object]:
+    def _pip_mounts(self, plan: JobPlan, host: HostPlan) -> list[Mount]:
+        """Return the mounts of pip's certificate and wheels, for a host that will install requirements."""
+        code = Path(Paths(self._home.job(plan.job_name).host(host.name)).code)
+        # An archive may have requirements, too, and only the container unpacks it.
+        is_archive = plan.source is not None and plan.source.archive is not None
+        if not is_archive and not (code / "requirements.txt").is_file():
+            return []
+        files = pip_files(self._environ)
+        mounts = ((files.certificate, CERTIFICATE), (files.wheels, WHEELS))
+        return [Mount(str(path), target, read_only=True) for path, target in mounts if path is not None]
+
+    def _secrets(self, plan: JobPlan) -> dict[str, Any]:
         """Return the user's environment and the job's key."""
         aws = {name: self._environ[name] for name in _AWS if name in self._environ}
         return {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}

@@ -24,11 +24,15 @@ _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line."""
+    """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line.
+
+    `digest` is the name by which any engine can pull it, `repository@sha256:...`; "" for an image that no registry has.
+    """
 
     name: str
     id: str
     is_ours: bool
+    digest: str = ""
 
 
 def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> Image:
@@ -59,7 +63,8 @@ def find_image(engine: Engine, name: str) -> Image | None:
             raise
         return None
     labels = details["Config"].get("Labels") or {}
-    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT)
+    digests = details.get("RepoDigests") or [""]
+    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT, digests[0])
 
 
 def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
@@ -88,21 +93,18 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     # Imported here: most jobs bake nothing.
     from herringbone.engine.locate import find_engine
     from herringbone.images.bake import bake
+    from herringbone.images.pip_settings import pip_files
 
+    files = pip_files(environ)
     baked = bake(
         find_engine(environ, Path.home()),
         image.name,
         requirements,
         Console(sys.stderr).say,
-        wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
-        ca_bundle=_existing(environ, "PIP_CERT"),
+        wheelhouse=files.wheels,
+        ca_bundle=files.certificate,
     )
     for code in codes:
         # A host would install the file's packages again.
         (code / requirements.name).unlink()
     return Image(baked.name, baked.id, is_ours=True)
-
-
-def _existing(environ: Mapping[str, str], variable: str) -> Path | None:
-    path = environ.get(variable)
-    return Path(path) if path and Path(path).exists() else None

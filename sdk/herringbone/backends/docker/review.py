@@ -31,8 +31,8 @@ def check(plan: JobPlan) -> None:
     check_files(_NAME, plan)
 
 
-def check_image(plan: JobPlan, image: Image) -> None:
-    """Raise `UnsupportedError` for an option that this image cannot serve."""
+def check_image(plan: JobPlan, image: Image, backend: str = _NAME) -> None:
+    """Raise `UnsupportedError` for an option that this image cannot serve on that backend."""
     if image.is_ours and plan.source is None and not plan.options.container_entry_point:
         raise UnsupportedError(
             f"image_uri: {image.name} runs a script, and there is none: give entry_point, or container_entry_point for "
@@ -45,7 +45,9 @@ def check_image(plan: JobPlan, image: Image) -> None:
         )
     if not image.is_ours:
         # Another image may have AWS's library, but never Herringbone's additions to it.
-        refuse(f"{_NAME}, with {image.name}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS))
+        refuse(
+            f"{backend}, with {image.name}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS)
+        )
 
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:

@@ -53,8 +53,8 @@ def find_role(session: AwsSession, role: str | None, *, say: Callable[[str], Non
     except AwsError as error:
         if error.code == "NoSuchEntity":
             raise OptionError(
-                f"role: account {session.account} has no role {name!r}; `aws iam list-roles` lists its roles, "
-                "docs/do/aws-account.md creates one"
+                f"role: account {session.account} has no role {name!r}; `aws iam list-roles` lists its roles; "
+                "take one that trusts sagemaker.amazonaws.com"
             ) from None
         raise
     if not trusts_sagemaker(description["AssumeRolePolicyDocument"]):

@@ -20,6 +20,7 @@ from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError,
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
+    from herringbone.jobs.download import Part
     from herringbone.jobs.index import JobRecord
     from herringbone.planning.plan import JobPlan
 
@@ -59,6 +60,10 @@ class SageMakerBackend:
         self._sessions: dict[str, AwsSession] = {}
         self.pace = pace
         self._submitted = SubmittedJobs(self._home, self._sessions, pace=pace)
+
+    @property
+    def home(self) -> Home:
+        return self._home
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
@@ -129,5 +134,8 @@ class SageMakerBackend:
     def repack(self, name: str, say: Callable[[str], None]) -> Path:  # noqa: ARG002
         raise UnsupportedError(f"job {name}: SageMaker packs the models of its jobs itself")
 
-    def fetch_model(self, name: str, into: Path) -> Path:
-        return self._submitted.fetch_model(name, into, progress=self._progress)
+    def output_of(self, record: JobRecord) -> str | None:
+        return self._submitted.output_of(record)
+
+    def fetch(self, name: str, part: Part, into: Path) -> Path:
+        return self._submitted.fetch(name, part, into, progress=self._progress)

@@ -24,9 +24,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.jobs.logs import LogLine
+from herringbone.jobs.logs import LogLine, marked_line
 from herringbone.jobs.polling import Pace
-from herringbone_contract.constants import split_line
 from herringbone_contract.errors import AwsError
 
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -179,8 +178,7 @@ def lines_of(event: Mapping[str, Any], host: str) -> list[LogLine]:
     stamp = datetime.fromtimestamp(event["timestamp"] / 1_000, timezone.utc)
     lines = []
     for text in event["message"].rstrip("\n").split("\n"):
-        prefix_host, rank, rest = split_line(text.encode("utf-8", "replace"))
-        lines.append(LogLine(prefix_host or host, rank, stamp, rest.decode()))
+        lines.append(marked_line(text.encode("utf-8", "replace"), host, stamp))
     return lines
 
 

@@ -13,7 +13,7 @@ from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone.planning.settings import unserved_settings
+from herringbone.planning.settings import is_of_aws, unserved_settings
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.served import Library
@@ -33,13 +33,6 @@ _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet
 _S3_OPTIONS = ("output_path", "checkpoint_s3_uri", "code_location")
 # Families of instance types with GPUs: p3, p4d, g5, g6e, ... In c6g the letter g stands for a Graviton processor.
 _GPU_TYPE = re.compile(r"ml\.[gp]\d\w*\.\w+")
-
-# The repositories of AWS's Deep Learning Containers for training, in any registry. Offline, only the name tells them
-# from other images.
-_AWS_IMAGE = re.compile(
-    r"(?:.+/)?(?:(?:huggingface-)?(?:pytorch|tensorflow|mxnet)(?:-trcomp)?-training|smdistributed-modelparallel)"
-    r"(?:[:@][^/]+)?"
-)
 
 
 def review(plan: JobPlan) -> tuple[str, ...]:
@@ -75,15 +68,6 @@ def _check_image(plan: JobPlan) -> None:
         raise OptionError(
             "training_repository_credentials_provider_arn: needs training_repository_access_mode='Vpc' next to it"
         )
-
-
-def is_of_aws(image_uri: str) -> bool:
-    """Return whether an image is one of AWS's Deep Learning Containers, or a copy that keeps its repository's name.
-
-    >>> is_of_aws("763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0.0-gpu-py310")
-    True
-    """
-    return _AWS_IMAGE.fullmatch(image_uri) is not None
 
 
 def _check_spot_and_checkpoints(plan: JobPlan) -> None:

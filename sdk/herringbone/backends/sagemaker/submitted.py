@@ -15,7 +15,7 @@ from herringbone.backends.sagemaker.description import SubmissionState, row_of, 
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
 from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.backends.sagemaker.transfer import Progress, fetch_model
+from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import client_lives, model_of, settle
@@ -24,6 +24,7 @@ from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
+    InputError,
     JobNameError,
     JobNotFoundError,
     UnsupportedError,
@@ -32,6 +33,7 @@ from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
+    from herringbone.jobs.download import Part
 
 
 class SubmittedJobs:
@@ -153,9 +155,27 @@ class SubmittedJobs:
         summary = summarize_cost(json.loads(record.description), prices.hourly)
         return None if summary is None else f"job {name}: {summary}"
 
-    def fetch_model(self, name: str, into: Path, *, progress: Progress) -> Path:
+    def output_of(self, record: JobRecord) -> str | None:
+        """Return the address of the job's packed output, which S3 has only if the script wrote any."""
+        output = json.loads(record.description or "{}").get("OutputDataConfig") or {}
+        # AWS documents no name for output that is not compressed.
+        if not record.done or "S3OutputPath" not in output or output.get("CompressionType") == "NONE":
+            return None
+        return f"{output['S3OutputPath'].rstrip('/')}/{record.name}/output/output.tar.gz"
+
+    def fetch(self, name: str, part: Part, into: Path, *, progress: Progress) -> Path:
         record = self.describe(name)
-        return fetch_model(self._session(record), model_of(record), into, progress=progress)
+        if part == "model":
+            uri: str | None = model_of(record)
+        elif part == "output":
+            uri = self.output_of(record)
+        else:
+            uri = (json.loads(record.description or "{}").get("CheckpointConfig") or {}).get("S3Uri")
+        if uri is None:
+            raise InputError(
+                f"job {name} is {record.status}, and SageMaker has no {part} of it at an address known here"
+            )
+        return fetch_artifact(self._session(record), uri, into, progress=progress, part=part)
 
     def _session(self, record: JobRecord) -> AwsSession:
         session = self._sessions.get(record.name)

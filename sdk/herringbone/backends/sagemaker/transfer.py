@@ -243,28 +243,29 @@ class _CheckedFile:
             raise InputError(f"{self._upload.path} has changed since it was read; call fit() again once it is stable")
 
 
-def fetch_model(session: AwsSession, uri: str, into: Path, *, progress: Progress) -> Path:
-    """Download the model at `S3ModelArtifacts`; return the archive, or the folder of an uncompressed model.
+def fetch_artifact(session: AwsSession, uri: str, into: Path, *, progress: Progress, part: str = "model") -> Path:
+    """Download an archive, or all objects below a prefix; return the archive, or the folder of the objects.
 
-    >>> fetch_model(session, "s3://mine/digits-1/output/model.tar.gz", Path("new"), progress=Progress())
+    >>> fetch_artifact(session, "s3://mine/digits-1/output/model.tar.gz", Path("new"), progress=Progress())
     ... # doctest: +SKIP
     PosixPath('new/model.tar.gz')
 
-    Raises `InputError` when nothing is at the URI, `ArchiveError` when the received bytes differ from the object.
+    `part` is the word for the results in messages. Raises `InputError` when nothing is at the URI, `ArchiveError` when
+    the received bytes differ from the object.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
-    fetcher = _Fetcher(session, bucket)
+    fetcher = _Fetcher(session, bucket, part)
     if key.endswith(_ARCHIVE_SUFFIX):
         head = fetcher.head(key)
-        with progress.downloading("the model", head["ContentLength"]) as count:
-            fetcher.fetch(key, head, into / "model.tar.gz", count)
-        return into / "model.tar.gz"
+        with progress.downloading(f"the {part}", head["ContentLength"]) as count:
+            fetcher.fetch(key, head, into / f"{part}.tar.gz", count)
+        return into / f"{part}.tar.gz"
     prefix = f"{key.rstrip('/')}/"
     entries = fetcher.list_below(prefix)
     if not entries:
-        raise InputError(f"{uri}: there is no object; was the model moved or deleted?")
-    folder = into / "model"
-    with progress.downloading("the model", sum(entry["Size"] for entry in entries)) as count:
+        raise InputError(f"{uri}: there is no object; was the {part} moved or deleted?")
+    folder = into / part
+    with progress.downloading(f"the {part}", sum(entry["Size"] for entry in entries)) as count:
         for entry in entries:
             fetcher.fetch(entry["Key"], entry, _path_inside(folder, entry["Key"].removeprefix(prefix)), count)
     return folder
@@ -273,22 +274,23 @@ def fetch_model(session: AwsSession, uri: str, into: Path, *, progress: Progress
 class _Fetcher:
     """Downloads objects of one bucket, and checks each against the entry in which S3 first listed it."""
 
-    def __init__(self, session: AwsSession, bucket: str) -> None:
+    def __init__(self, session: AwsSession, bucket: str, part: str) -> None:
         self._session = session
         self._bucket = bucket
+        self._part = part
 
     def head(self, key: str) -> dict[str, Any]:
         try:
-            with self._session.explain_errors(f"to find the model s3://{self._bucket}/{key}"):
+            with self._session.explain_errors(f"to find the {self._part} s3://{self._bucket}/{key}"):
                 head: dict[str, Any] = self._session.client("s3").head_object(Bucket=self._bucket, Key=key)
         except AwsError as error:
             if error.code in ("404", "NoSuchKey", "NoSuchBucket"):
-                raise InputError(f"s3://{self._bucket}/{key}: there is no object; was the model moved?") from None
+                raise InputError(f"s3://{self._bucket}/{key}: there is no object; was it moved?") from None
             raise
         return head
 
     def list_below(self, prefix: str) -> list[dict[str, Any]]:
-        with self._session.explain_errors(f"to list the model s3://{self._bucket}/{prefix}"):
+        with self._session.explain_errors(f"to list the {self._part} s3://{self._bucket}/{prefix}"):
             pages = self._session.client("s3").get_paginator("list_objects_v2")
             return [
                 entry
@@ -317,7 +319,7 @@ def _path_inside(folder: Path, name: str) -> Path:
     # S3 keys are arbitrary text, so a hostile key could name a path outside the folder.
     parts = PurePosixPath(name).parts
     if ".." in parts or name.startswith("/"):
-        raise ArchiveError(f"model: object {name!r} would land outside its folder; fetch it by hand")
+        raise ArchiveError(f"object {name!r} would land outside its folder; fetch it by hand")
     return folder.joinpath(*parts)
 
 

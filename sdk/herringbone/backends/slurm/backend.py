@@ -38,7 +38,7 @@ from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import JobRecord
+from herringbone.jobs.index import UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import SlurmError
@@ -160,6 +160,13 @@ class SlurmBackend(OwnHostsBackend):
             return
         write_stop_request(self._report_path(name), 0.0)
         slurm, job = self._slurm_job(record)
+        if self._report(name).get("secondary_status") == UPLOADING:
+            # The hosts are over. The controller removes what it has packed, and says where the model is.
+            _cancel(slurm, "--batch", "--signal=INT", job)
+            self._asked.pop(name, None)
+            poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
+            if self.describe(name).done:
+                return
         # --full: the batch script as well as its steps. The second scancel takes a pending job out of the queue.
         _cancel(slurm, "--signal=KILL", "--full", job)
         _cancel(slurm, job)

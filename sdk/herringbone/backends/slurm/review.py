@@ -11,6 +11,7 @@ from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import minutes, partition_of, settings_of
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.plan import JobPlan
+from herringbone.planning.settings import refuse_of_image
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
@@ -61,6 +62,7 @@ def check(plan: JobPlan) -> None:
     if image_of(plan) is None and settings_of(plan).container_runtime is not None:
         raise OptionError("slurm: container_runtime goes with image_uri; without one, ranks run in this Python")
     partition_of(plan)
+    refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
 
 

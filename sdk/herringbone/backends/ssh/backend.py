@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.backends.ssh.completion import Completion
+from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
 from herringbone.backends.ssh.logs import RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
@@ -32,7 +33,7 @@ from herringbone.backends.ssh.running_jobs import (
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Transport
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STOPPING, TRAINING, JobRecord
+from herringbone.jobs.index import STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
@@ -92,7 +93,11 @@ class SshBackend(OwnHostsBackend):
         self._plans: dict[str, JobPlan] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        return review(plan, read_inventory(inventory_path(plan)))
+        inventory = read_inventory(inventory_path(plan))
+        unused = review(plan, inventory)
+        if plan.arguments.get("image_uri") and "image_uri" not in unused:
+            check_image_here(plan, self._find)
+        return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
         path = inventory_path(plan)
@@ -152,6 +157,12 @@ class SshBackend(OwnHostsBackend):
         record = self._index.get(name)
         if record.done or record.service is None:
             return
+        if record.secondary_status == UPLOADING:
+            # Training is over on all machines. As on the other backends, only a second request ends the packing.
+            if record.status == STOPPING:
+                end_packing(self._index, name)
+            settle(self._index, name, {"status": STOPPING})
+            return
         # The row first: a retry that starts at this moment sees it, and stops the new attempt.
         settle(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
@@ -160,7 +171,10 @@ class SshBackend(OwnHostsBackend):
         record = self._index.get(name)
         if record.done or record.service is None:
             return
-        self._ask_all(record, {"ask": "kill"})
+        if record.secondary_status == UPLOADING:
+            end_packing(self._index, name)
+        else:
+            self._ask_all(record, {"ask": "kill"})
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
     def forget(self, record: JobRecord) -> str:

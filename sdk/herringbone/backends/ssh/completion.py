@@ -27,13 +27,16 @@ from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
+from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.verdict import Verdict
-from herringbone.jobs.index import FAILED, UPLOADING, JobIndex, JobRecord
+from herringbone.jobs.home import JobFolder
+from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.masking import printable
+from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -44,6 +47,25 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
 _THREADS = 8
+# The grace in the row of a job whose packing is to end: any process may write it, and the completion reads it.
+_NO_GRACE = 0.0
+
+
+def end_packing(index: JobIndex, name: str) -> None:
+    """Ask the completion of a job that is Uploading, in whichever process it runs, to end without an archive."""
+    index.update(name, unless_done=True, stop_grace=_NO_GRACE)
+
+
+def packing_is_ended(record: JobRecord) -> bool:
+    """Report whether somebody has called `end_packing`."""
+    return record.stop_grace == _NO_GRACE
+
+
+def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
+    """Return the base folder of a host's tree on its machine; None for a machine that was lost before it answered."""
+    if host.row is None:
+        return None
+    return str(JobFolder(Path(host.row["work"], "jobs", attempt)).host(host.host))
 
 
 class Completion:
@@ -100,6 +122,9 @@ class Completion:
             # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
             self._for_each_host(self._fetch_results)
             model = self._pack(with_model=verdict.failure is None)
+        except PackingStoppedError:
+            if verdict.status == COMPLETED:
+                verdict = Verdict(STOPPED, STOPPED)
         except (HerringboneError, OSError) as error:
             # A job that failed by itself keeps that reason: it matters more than a lost output.
             if verdict.failure is None:
@@ -134,7 +159,9 @@ class Completion:
             raise HostError(f"{host.machine.name}: {printable(host.unsafe_result)}")
         for folder in host.result_folders:
             inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
-            self._transport.fetch(host.machine, f"{host.row['work']}/{folder}", self._folder.path / inside)
+            remote = f"{host.row['work']}/{folder}"
+            # `pack` follows no link, and names those that it leaves out.
+            self._transport.fetch(host.machine, remote, self._folder.path / inside, every_kind=True)
 
     def _fetch_log(self, host: HostMonitor) -> None:
         """Fetch a host's log and write it behind the logs of earlier attempts."""
@@ -153,12 +180,23 @@ class Completion:
         shutil.rmtree(fetched, ignore_errors=True)
 
     def _pack(self, *, with_model: bool) -> Path | None:
+        """Pack output and model; raises `PackingStoppedError` when the user ends that, from this process or another."""
         output = output_folder(self._plan, self._folder)
         compress = not self._plan.options.disable_output_compression
-        bases = [(host, self._folder.host(host)) for host in self._monitor.hosts]
-        pack_output(bases, output, compress=compress, say=self._say)
-        # The output of a failed job may say why it failed; its model is not complete.
-        return pack_model(bases, output, compress=compress, say=self._say) if with_model else None
+        hosts = [
+            (name, self._folder.host(name), base_on_machine(host, self._attempt.name))
+            for name, host in self._monitor.hosts.items()
+        ]
+        watch = PackingWatch(is_ended=lambda: packing_is_ended(self._index.get(self._record.name)), say=self._say)
+        try:
+            pack_output(hosts, output, compress=compress, say=self._say, step=watch)
+            # The output of a failed job may say why it failed; its model is not complete.
+            return pack_model(hosts, output, compress=compress, say=self._say, step=watch) if with_model else None
+        except PackingStoppedError:
+            if with_model:
+                folders = ", ".join(str(Paths(base).model) for _, base, _ in hosts)
+                self._say(not_packed(self._record.name, folders))
+            raise
 
     def _say(self, text: str) -> None:
         """Write a line into the first host's log."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
-from herringbone.backends.docker.image import Image, choose_image
+from herringbone.backends.docker.image import Image, choose_image, find_image
+from herringbone.backends.docker.review import check_image
 from herringbone.backends.ssh.connection import Connection
 from herringbone_contract.errors import EngineError, HostError, ImageError
 
@@ -60,6 +61,17 @@ def provide_image(
                 canceled.set()
                 raise
     return image
+
+
+def check_image_here(plan: JobPlan, find: Callable[[], Engine]) -> None:
+    """Raise `UnsupportedError` for a setting that the job's image cannot serve, if the engine here has the image.
+
+    Without an engine or the image, the submission checks the image of the machines.
+    """
+    with suppress(EngineError):
+        image = find_image(find(), str(plan.arguments["image_uri"]))
+        if image is not None:
+            check_image(plan, image, "ssh")
 
 
 def _choose(

@@ -91,7 +91,9 @@ def read_inventory(path: Path) -> Inventory:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"inventory {path}: {reason}; the page docs/do/ssh.md shows one") from error
+        raise InputError(
+            f"inventory {path}: {reason}; the line `hosts: [gpu-1, gpu-2]` is a whole inventory"
+        ) from error
     raw = read_document(text, f"inventory {path}")
     return parse_inventory(raw, str(path))
 

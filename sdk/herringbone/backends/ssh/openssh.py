@@ -82,16 +82,22 @@ class OpenSSHTransport:
     def send(self, machine: Machine, local: Path, remote: str) -> None:
         # To rsync, a trailing slash means the content of the folder, not the folder itself.
         source = f"{local}/" if local.is_dir() else str(local)
-        self._copy(machine, "--copy-links", source, f"{_bracketed(machine.destination)}:{remote}/")
+        self._copy(machine, ["--copy-links"], source, f"{_bracketed(machine.destination)}:{remote}/")
 
-    def fetch(self, machine: Machine, remote: str, local: Path) -> None:
+    def fetch(self, machine: Machine, remote: str, local: Path, *, every_kind: bool = False) -> None:
         local.mkdir(parents=True, exist_ok=True)
-        # --safe-links: a link from the machine must not lead to a file outside of the fetched folder here.
-        self._copy(machine, "--safe-links", f"{_bracketed(machine.destination)}:{remote}/", f"{local}/")
+        # --safe-links drops links that lead out of the folder, absolute ones too, and rsync reports none of them. rsync
+        # itself follows no link below the folder that it fills.
+        self._copy(
+            machine,
+            ["--specials"] if every_kind else ["--safe-links"],
+            f"{_bracketed(machine.destination)}:{remote}/",
+            f"{local}/",
+        )
 
-    def _copy(self, machine: Machine, links: str, source: str, target: str) -> None:
+    def _copy(self, machine: Machine, kinds: Sequence[str], source: str, target: str) -> None:
         # -s keeps the paths from the machine's shell. No -o and -g: files belong to the user who receives them.
-        command = [*self._rsync, "-s", "-rltp", links, "--delete", "--delay-updates"]
+        command = [*self._rsync, "-s", "-rltp", *kinds, "--delete", "--delay-updates"]
         command += ["--timeout", str(ALIVE_SECONDS * 3 + CONNECT_SECONDS), "-e", " ".join(self._ssh_command(machine))]
         try:
             result = subprocess.run(

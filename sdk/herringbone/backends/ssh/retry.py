@@ -10,7 +10,6 @@ logs fetched
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from herringbone.backends.ssh.checkpoints import merge_checkpoints, settle_links
 from herringbone.backends.ssh.inventory import inventory_path, read_inventory
 from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
 from herringbone.backends.ssh.submission import NextAttempt, Submission
@@ -36,13 +36,13 @@ from herringbone.controller.retry import (
     find_policy,
     policies_of,
 )
-from herringbone.jobs.checkpoints import newest_files
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import checkpoint_folder
-from herringbone_contract.constants import MASK
+from herringbone_contract.constants import DEFAULT_BASE, MASK
 from herringbone_contract.errors import HostError
+from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -183,9 +183,21 @@ class Retry:
         fetched = target.with_name(f".{target.name}")
         # For a machine that has gone away meanwhile, the files of an earlier attempt have to do.
         with contextlib.suppress(HostError):
-            self._transport.fetch(host.machine, str(remote), fetched)
+            self._transport.fetch(host.machine, str(remote), fetched, every_kind=True)
+            settle_links(
+                fetched,
+                [str(remote), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"],
+                lambda name, reason: self._say(f"checkpoints: {name} of {host.host} is left out: {reason}"),
+            )
             shutil.rmtree(target, ignore_errors=True)
             fetched.replace(target)
+
+    def _say(self, text: str) -> None:
+        """Write a line into the first host's log."""
+        host = self._plan.hosts[0].name
+        log = LogFile(str(self._folder.log(host)))
+        log.say(f"[{host}] {text}", time.time())
+        log.close(time.time())
 
     def _record_attempt(
         self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None
@@ -223,20 +235,3 @@ class Retry:
             for machine in machines.values():
                 with self._transport.connect(machine) as connection:
                     connection.ask({"ask": "stop", "job": name, "grace": None})
-
-
-def merge_checkpoints(folder: Path) -> Path | None:
-    """Return a folder with the files of all hosts' folders in `folder`, of each name the newest; None without files."""
-    merged = folder / ".all"
-    # Of an earlier retry.
-    shutil.rmtree(merged, ignore_errors=True)
-    # A dot marks folders that were not fetched completely.
-    hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
-    # Of links the transport has fetched only those that stay in the folder.
-    newest = newest_files(hosts)
-    for name, file in newest.items():
-        target = merged / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A hard link: checkpoints may be large, and both names are on one disk.
-        os.link(file, target, follow_symlinks=False)
-    return merged if newest else None

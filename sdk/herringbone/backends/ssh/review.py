@@ -6,6 +6,7 @@ from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runti
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.settings import refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
@@ -35,6 +36,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
         raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
     if in_containers:
         refuse(_NAME, old_tensorflow(plan))
+        refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]

@@ -162,7 +162,9 @@ class Submission:
                 if "lost" in answer:
                     busy[machine.name] = answer["lost"]
                 elif owner := answer.get("owner"):
-                    busy[machine.name] = f"runs {owner['job']} of {owner['client']}"
+                    busy[machine.name] = " ".join(
+                        filter(None, (f"runs {owner['job']} of {owner['client']}", answer.get("elsewhere")))
+                    )
                 else:
                     locked.add(machine.name)
             if all(machine.name in locked for machine in self._machines.values()):
@@ -210,7 +212,7 @@ class Submission:
         connections = [self._connection(host) for host in self._machines]
         say = Console(sys.stderr).say
         image = provide_image(self._plan, connections, self._find, gpus=self._have_gpus, say=say)
-        check_image(self._plan, image)
+        check_image(self._plan, image, "ssh")
         return image.id
 
     def _send(self, host: str, code: PackedCode, uploads: Mapping[str, Upload]) -> None:

@@ -19,5 +19,9 @@ class Transport(Protocol[Machine]):
     def send(self, machine: Machine, local: Path, remote: str) -> None:
         """Make the folder `remote` equal to the folder `local`, links followed; put a single file into `remote`."""
 
-    def fetch(self, machine: Machine, remote: str, local: Path) -> None:
-        """Make the folder `local` equal to the folder `remote`; links that lead out of it are left out."""
+    def fetch(self, machine: Machine, remote: str, local: Path, *, every_kind: bool = False) -> None:
+        """Make the folder `local` equal to the folder `remote`; links that lead out of it are left out.
+
+        With `every_kind` all links come as they are, and FIFOs and sockets too: for callers that open the files
+        through `safe_tree`, and report what they leave out.
+        """

@@ -50,6 +50,15 @@ def test_a_norm_over_all_gradients_is_refused_when_they_are_applied(ranks: Ranks
         assert works_again
 
 
+def test_ranks_with_other_batches_are_told_after_the_first_step(ranks: Ranks) -> None:
+    for eager, in_graph, same in ranks.run(
+        "pipeline_mistakes.other_batch_on_rank_1", 2, **ranks.model_parallel(partitions=2)
+    ):
+        for text in (eager, in_graph):
+            assert "ranks 0 and 1 of a pipeline were given other batches" in text
+        assert same == "nothing"
+
+
 def test_ranks_with_other_shapes_are_told(ranks: Ranks) -> None:
     messages = ranks.run("pipeline_mistakes.other_shapes_on_rank_1", 2, **ranks.model_parallel(partitions=2))
     assert any("the ranks run different steps" in text for text in messages)

@@ -172,6 +172,18 @@ def rank_1_fails() -> str:
     return error_of(step, np.zeros((4, 6), np.float32))
 
 
+def other_batch_on_rank_1() -> tuple[str, str, str]:
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+
+    def run(rank: int, call: Callable[[Callable[..., Any]], Any]) -> str:
+        return error_of(call(smp.step(lambda inputs: model(inputs))), np.full((4, 6), rank, np.float32))
+
+    eager = run(smp.rank(), lambda step: step)
+    in_graph = run(smp.rank(), lambda step: tf.function(lambda inputs: step(inputs).outputs))
+    return eager, in_graph, run(0, lambda step: step)
+
+
 def other_shapes_on_rank_1() -> str:
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])

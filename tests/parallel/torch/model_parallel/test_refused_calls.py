@@ -120,7 +120,6 @@ REFUSED: dict[str, tuple[Call, str]] = {
         "torch.fill writes into an argument",
     ),
     "batch_norm": (normalised, "batch_norm writes into an argument"),
-    "write-to-data": (lambda _, h: (h * 1).data.mul_(2), "mul_ on `.data` of a tensor of a distributed model"),
     "set-data": (set_data, "Tensor.data cannot be used on a tensor of a distributed model"),
     "storage": (lambda _, h: h.untyped_storage().nbytes(), MEMORY),
     "pickle": (lambda _, h: torch.save(h, io.BytesIO()), MEMORY),

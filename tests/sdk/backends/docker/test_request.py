@@ -240,7 +240,9 @@ class Images:
         tag = path.split("/")[-2].rpartition(":")[2]
         if tag not in self.labels:
             raise EngineRefusal(404, "no such image")
-        return {"Id": f"sha256:{tag}", "Config": {"Labels": self.labels[tag] or None}}
+        # An image that was built here and never pushed has none.
+        digests = {"RepoDigests": [f"mine@sha256:of-{tag}"]} if tag == "pulled" else {"RepoDigests": []}
+        return {"Id": f"sha256:{tag}", "Config": {"Labels": self.labels[tag] or None}, **digests}
 
 
 PYTORCH = {"dev.herringbone.contract": "1", "dev.herringbone.framework": "pytorch", "dev.herringbone.version": "2.13.0"}
@@ -253,6 +255,7 @@ def test_the_image_of_a_job():
     assert choose_image(engine, plan()) == Image("herringbone/pytorch:cpu", "sha256:cpu", is_ours=True)
     assert choose_image(engine, plan(type_="local_gpu")).name == "herringbone/pytorch:cuda"
     assert choose_image(Images(mine={}), plan(image_uri="mine:mine")).is_ours is False
+    assert choose_image(Images(pulled={}), plan(image_uri="mine:pulled")).digest == "mine@sha256:of-pulled"
 
 
 def test_a_missing_image_is_reported_with_the_command_that_builds_it():

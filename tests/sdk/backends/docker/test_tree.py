@@ -142,6 +142,30 @@ def test_the_files_that_are_copied_to_a_remote_engine(tmp_path, job):
     assert "opt" not in members
 
 
+def test_a_link_in_a_folder_of_checkpoints_reads_no_file_of_this_machine(tmp_path, job):
+    """`..` behind a channel's path sent any file, and a file with two names was lost."""
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "secret").write_text("of this machine")
+    kept = tmp_path / "kept"
+    (kept / "epochs").mkdir(parents=True)
+    (kept / "epochs" / "5.pt").write_text("five")
+    os.link(kept / "epochs" / "5.pt", kept / "last.pt")
+    (kept / "out").symlink_to("/opt/herringbone-data/training/../host/secret")
+    os.mkfifo(kept / "fifo")
+    options = {"checkpoint_s3_uri": "file://kept"}
+    job_plan = filled(tmp_path, job, {"training": TrainingInput("data", "ShardedByS3Key")}, count=2, **options)
+    pieces = []
+    write_tar(mounts_of(job_plan, job_plan.hosts[0], job), pieces.append, user=1, group=1)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
+        below = "opt/ml/checkpoints/"
+        members = {member.name.removeprefix(below): member for member in archive if member.name.startswith(below)}
+        assert {name: member.type for name, member in members.items() if name in ("out", "last.pt", "fifo")} == {
+            "out": tarfile.SYMTYPE,
+            "last.pt": tarfile.REGTYPE,
+        }
+    assert b"of this machine" not in b"".join(pieces)
+
+
 def test_the_folders_that_are_fetched_from_a_container(tmp_path, job):
     job_plan = plan(tmp_path, checkpoint_s3_uri="file://kept")
     assert {

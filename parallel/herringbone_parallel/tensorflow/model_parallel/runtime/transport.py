@@ -32,7 +32,8 @@ from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
 from herringbone_parallel.reduce.join.join import local_address
-from herringbone_parallel.reduce.join.listener import Acceptor, connect_authenticated, listen
+from herringbone_parallel.reduce.join.listener import Acceptor, listen
+from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.wire_values import whole
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
@@ -354,9 +355,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
             peer = addresses[rank]
             target = peer.local_path if peer.host == settings.host else (peer.address, peer.port)
             hello = {"meeting": nonce, "rank": settings.rank}
-            connections[rank], _ = connect_authenticated(
-                target, f"rank {rank} on {peer.host}", settings.token, hello, until
-            )
+            connections[rank], _ = connect_to(target, f"rank {rank} on {peer.host}", settings.token, hello, until)
         with changed:
             higher = set(range(settings.rank + 1, settings.size))
             changed.wait_for(lambda: higher <= set(accepted), until - time.monotonic())

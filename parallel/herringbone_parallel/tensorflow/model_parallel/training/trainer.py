@@ -18,10 +18,10 @@ from herringbone_parallel.core.pipeline.microbatch import most_microbatches
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.tensorflow.model_parallel import state
+from herringbone_parallel.tensorflow.model_parallel.batches import SameBatches
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
 from herringbone_parallel.tensorflow.model_parallel.step import Step
-from herringbone_parallel.tensorflow.model_parallel.training.batches import SameBatches
 from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_callbacks, refuse_compiled
 
 

@@ -33,6 +33,7 @@ _WITHOUT_VALUES = {
     *(getattr(_attribute, name).__get__ for name in ("grad", "nbytes", "retains_grad")),
     *(getattr(_attribute, name).__set__ for name in ("grad", "requires_grad")),
 }  # fmt: skip
+_GRADIENT = {_attribute.grad.__get__, _attribute.grad.__set__}
 PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
@@ -66,6 +67,11 @@ class ForeignParameter(nn.Parameter):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _GRADIENT and current() is not None:
+            raise ParallelError(
+                f"the gradient of parameter {getattr(args[0], _PATH_ATTRIBUTE)!r} inside a step, where other"
+                " microbatches add to it: read it after the step, and call zero_grad() before the step"
+            )
         if func in _WITHOUT_VALUES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)

@@ -12,6 +12,7 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 from herringbone_parallel.torch.model_parallel.runtime.tape import Tape
@@ -46,6 +47,7 @@ def retain(caller: Caller, tensor: PlacedTensor) -> None:
     Raises `ParallelError` for a value without a gradient, and under `zero_bubble`, whose backwards have two parts.
     """
     value = tensor.value
+    check_current(value)
     if value.flow is None:
         raise ParallelError("retain_grad() of a tensor that depends on no parameter that requires a gradient")
     if caller.tape.defers:

@@ -7,8 +7,48 @@ from typing import Any
 import torch
 from torch import nn
 
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.model_parallel.runtime import memory
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.tape import Entrance, Segment
+
+
+class Inputs:
+    """The arguments of one call on this rank.
+
+    inputs = Inputs(segment)
+    result = function(*replace_leaves(args, inputs.enter))
+    inputs.note_writes("block.relu")
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        # Each argument, the tensor in its place, and how often that was written into before the call.
+        self._entered: list[tuple[Any, torch.Tensor, int]] = []
+
+    def enter(self, leaf: Any) -> Any:
+        """Return what the call gets for an argument."""
+        real = enter(self._segment, leaf)
+        # An inference tensor counts no writes. A parameter would take the question for a call of every rank.
+        if isinstance(real, torch.Tensor) and not isinstance(real, nn.Parameter) and not real.is_inference():
+            self._entered.append((leaf, real, real._version))
+        return real
+
+    def note_writes(self, name: str) -> None:
+        """Note into which arguments the module `name` has written.
+
+        Raises `ParallelError` for a tensor of the script: the other ranks have a copy of their own.
+        """
+        for leaf, real, version in self._entered:
+            if real._version == version:
+                continue
+            if not isinstance(leaf, PlacedTensor):
+                raise ParallelError(
+                    f"module {name} writes into its argument of shape {list(real.shape)}, a tensor of the script, and"
+                    " the other ranks of the pipeline do not see the change: pass a clone() of it, or make it a buffer"
+                    " of the module"
+                )
+            memory.note_module_write(leaf.value, self._segment, name)
 
 
 def enter(segment: Segment, leaf: Any) -> Any:

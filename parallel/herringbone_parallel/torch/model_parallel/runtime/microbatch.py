@@ -27,8 +27,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.model_parallel.failures import note_module
+from herringbone_parallel.torch.model_parallel.runtime import memory
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
-from herringbone_parallel.torch.model_parallel.runtime.graph_inputs import enter
+from herringbone_parallel.torch.model_parallel.runtime.graph_inputs import Inputs
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
@@ -140,6 +141,7 @@ class Microbatch:
             if isinstance(leaf, torch.Tensor):
                 leaf = self.place_parameter(leaf)
                 if isinstance(leaf, PlacedTensor):
+                    memory.check_current(leaf.value)
                     values[leaf.value.serial] = leaf.value
             leaves.append(leaf)
             return leaf
@@ -161,8 +163,7 @@ class Microbatch:
         for value in values.values():
             self._move(value, home)
         # [3]
-        known = self._book.get(call)
-        serial = self._next_serial()
+        known, serial = self._book.get(call), self._next_serial()
         segment = self.tape.segment(home)
         run = Run([value.flow for value in values.values() if value.flow is not None], ())
         made: Sequence[torch.Tensor] = ()
@@ -170,9 +171,10 @@ class Microbatch:
             # A call that may use parameters or buffers. Their gradients and running statistics must add up in the order
             # of the microbatches, because floating-point sums depend on the order.
             ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
-            to_real = partial(enter, segment)
-            real = partial(function, *replace_leaves(args, to_real), **replace_leaves(kwargs, to_real))
+            inputs = Inputs(segment)
+            real = partial(function, *replace_leaves(args, inputs.enter), **replace_leaves(kwargs, inputs.enter))
             result = self._run_here(run, name, seed, ordered, real)
+            inputs.note_writes(name)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
             self._share_shapes(name, known, serial, shapes)
@@ -181,7 +183,7 @@ class Microbatch:
         if known is None:
             self._book.learn(call, shapes)
         # [4]
-        return self._wrap(segment, run, shapes, made)
+        return self._wrap(segment, run, shapes, made, leaves)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
@@ -196,6 +198,7 @@ class Microbatch:
             if not tensor.requires_grad:
                 raise ParallelError("backward() of a tensor that depends on no parameter that requires a gradient")
             if isinstance(tensor, PlacedTensor):
+                memory.check_current(tensor.value)
                 starts.append(StartGradient(tensor.value.anchor(), self._start_of(tensor.value, gradient)))
             else:
                 plain.append((tensor, _start_gradient(tensor, gradient) * self._scale))
@@ -208,6 +211,7 @@ class Microbatch:
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor:
         """Return the data, detached, on every rank of the pipeline."""
         value = tensor.value
+        memory.check_current(value)
         if value.owner == self._mailbox.rank:
             assert value.local is not None
             for peer in self._peers:
@@ -296,16 +300,20 @@ class Microbatch:
                 " operation inside a module of one partition."
             )
 
-    def _wrap(self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor]) -> Any:
+    def _wrap(
+        self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor], arguments: Sequence[Any]
+    ) -> Any:
         """Return the result with placed tensors in it; note the run on the tape if gradients flow through it."""
         # In the order of the leaves, as `made` is. On other ranks `made` is empty, and the tensors have no data.
         remaining = iter(made)
         outputs: list[Flow] = []
+        results: list[Value] = []
 
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, TensorSpec):
                 return leaf
             placed = self.place(segment.rank, leaf, next(remaining, None), segment)
+            results.append(placed.value)
             if placed.value.flow is not None:
                 outputs.append(placed.value.flow)
             return placed
@@ -314,6 +322,8 @@ class Microbatch:
         if outputs:
             run.outputs = outputs
             self.tape.add(segment, run)
+        if made:
+            memory.link(arguments, results)
         return result
 
     def _start_of(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:
@@ -360,6 +370,9 @@ def _describe(leaf: Any) -> Hashable:
         return leaf.value.spec
     if isinstance(leaf, torch.Tensor):
         return TensorSpec.of(leaf)
+    if isinstance(leaf, slice):
+        # Before Python 3.12 a slice has no hash.
+        return (slice, _describe(leaf.start), _describe(leaf.stop), _describe(leaf.step))
     try:
         hash(leaf)
     except TypeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -10,8 +11,9 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
-from herringbone_parallel.torch.model_parallel.runtime import gradients
+from herringbone_parallel.torch.model_parallel.runtime import gradients, memory
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.regions import LOST
 
 # These return plain Python values, so every rank needs the data itself.
 _NEEDS_DATA = {
@@ -47,14 +49,13 @@ _AUGMENTED = {
 
 # These update running statistics, if this argument is true, in a way that tensors do not count as a write.
 _UPDATING = {torch.nn.functional.batch_norm: "training", torch.nn.functional.instance_norm: "use_input_stats"}
-# An attribute of the placed tensors that `.data` returned.
-_DATA = "_smp_data"
 
 
 class Caller(gradients.Caller, Protocol):
     """The part of `Microbatch` that runs operations."""
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor: ...
+    def place_parameter(self, leaf: Any) -> Any: ...
 
 
 def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,10 +82,7 @@ def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         statistics = args[1] if len(args) > 1 else kwargs.get("running_mean")
         if statistics is not None:
             _refuse_write(name)
-    result = caller.call(f"torch.{name}", None, partial(reading, f"torch.{name}", func), args, kwargs, identity=func)
-    if func == _attribute.data.__get__:
-        result.__dict__[_DATA] = True
-    return result
+    return caller.call(f"torch.{name}", None, partial(reading, f"torch.{name}", func), args, kwargs, identity=func)
 
 
 def reading(name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -130,30 +128,66 @@ def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then has the new value."""
+    """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then has the new value.
+
+    Other names of the same memory, such as views of `x`, miss the write: the first use of one is refused (`memory`).
+    """
     target = args[0] if args else None
+    if isinstance(target, torch.nn.Parameter):
+        # A parameter of code that runs on every rank.
+        target = caller.place_parameter(target)
     if not isinstance(target, PlacedTensor):
         raise ParallelError(
             f"{name} would write a value of one rank into a tensor that every rank has its own copy of;"
             " use the operation that returns a new tensor"
         )
 
-    if _DATA in target.__dict__:
-        raise ParallelError(
-            f"{name} on `.data` of a tensor of a distributed model: other ranks do not see the change. Change the"
-            " tensor itself under torch.no_grad(), or make a new one"
-        )
+    old = target.value
+    memory.refuse_parameter(old, name)
+    source = args[2].value if name == "__setitem__" and isinstance(args[-1], PlacedTensor) else None
+    assigned_back = source is not None and memory.catch_up(old, args[1], source)
+    # Without gradients a write changes the data, and leaves the graph of the target as it is.
+    through = target.requires_grad and not torch.is_grad_enabled()
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         # A copy, because other ranks may hold the old data, and the tape knows the old value.
-        copy = first.clone()
-        func(copy, *rest, **named)
-        return copy
+        if not through:
+            copy = first.clone()
+            func(copy, *rest, **named)
+            return copy
+        with torch.no_grad():
+            copy = first.clone()
+            func(copy, *rest, **named)
+        return _NewData.apply(first, copy)  # type: ignore[no-any-return, no-untyped-call]
 
-    changed = caller.call(f"torch.{name}", None, on_copy, args, kwargs, identity=func)
+    with torch.enable_grad() if through else nullcontext():
+        changed = caller.call(f"torch.{name}", None, on_copy, (target, *args[1:]), kwargs, identity=func)
+    if (changed.shape, changed.dtype) != (target.shape, target.dtype):
+        raise ParallelError(
+            f"{name} changes the shape of a tensor of a distributed model from {list(target.shape)} to"
+            f" {list(changed.shape)}: give the result of the operation that returns a new tensor a name of its own"
+        )
+    memory.note_write(old, changed.value.serial, name)
+    if source is not None and assigned_back:
+        # In one process the view that was assigned back still shares the target's memory.
+        source.missed = LOST
     # The same Python object, because the user's other names for it must see the new value, too.
     target.value = changed.value
+    with torch._C.DisableTorchFunctionSubclass():
+        target.requires_grad_(changed.requires_grad)
     return target
+
+
+class _NewData(torch.autograd.Function):
+    """Return a tensor with the graph of `_first` and the data of `copy`."""
+
+    @staticmethod
+    def forward(_: Any, _first: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+        return copy.view_as(copy)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def _refuse_write(name: str) -> NoReturn:

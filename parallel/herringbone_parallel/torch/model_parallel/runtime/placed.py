@@ -13,6 +13,7 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.regions import Memory, Write
 from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Segment
 
@@ -31,9 +32,13 @@ class Value:
     made      on the owner, the same tensor with its autograd graph
     flow      the sum of its gradients; None when it needs none
     retained  whether the user reads its gradient; the same on every rank
+    memory    the values that share its memory on this rank, as far as this rank knows; None if there are none
+    missed    the write to one of them that would have changed this value in one process
     """
 
-    __slots__ = ("flow", "holders", "local", "made", "owner", "retained", "serial", "spec")
+    __slots__ = (
+        "__weakref__", "flow", "holders", "local", "made", "memory", "missed", "owner", "retained", "serial", "spec"
+    )  # fmt: skip
 
     def __init__(
         self, owner: int, serial: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
@@ -46,6 +51,8 @@ class Value:
         self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
         self.holders = {owner}
         self.retained = False
+        self.memory: Memory | None = None
+        self.missed: Write | None = None
         self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:

@@ -139,7 +139,12 @@ class Agent:
     def _acquire_lock(self, message: Message, _: bytes) -> Message:
         claim = {name: message[name] for name in ("job", "client")}
         owner = self._lock.acquire(claim, holder=self._identity)
-        return {} if owner is None else {"owner": {name: owner.get(name, "?") for name in ("job", "client")}}
+        if owner is None:
+            return {}
+        return {
+            "owner": {name: owner.get(name, "?") for name in ("job", "client")},
+            "elsewhere": self._lock.unseen(owner),
+        }
 
     def _release_lock(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         self._lock.release(self._identity)

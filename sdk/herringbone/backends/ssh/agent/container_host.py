@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.backend import DockerBackend
 from herringbone.backends.docker.gpus import find_gpus
@@ -76,7 +76,7 @@ class ContainerHost(DockerBackend):
             raise ImageError(f"the image {image_id} is gone from the machine's engine; run the job again")
         return image
 
-    def _secrets(self, plan: JobPlan) -> dict[str, object]:
+    def _secrets(self, plan: JobPlan) -> dict[str, Any]:
         return {"environment": plan.environment, "key": self._host_config.key}
 
     def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:

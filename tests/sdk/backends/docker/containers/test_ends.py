@@ -138,7 +138,7 @@ def test_a_killed_controller_is_noticed_and_its_containers_are_removed(submit, h
     for job in jobs:
         ready(job, 2)
         os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
-    assert "its controller died" in jobs[0].wait(timeout=10).failure.message
+    assert "the process that watched the job was killed" in jobs[0].wait(timeout=10).failure.message
     # Reading the first job removes its containers; the command, or the next job, removes the second one's.
     assert [name for name in of_home() if name.startswith(jobs[0].name)] == []
     assert main(["clean"]) == 0

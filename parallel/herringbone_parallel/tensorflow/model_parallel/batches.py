@@ -60,11 +60,16 @@ class SameBatches:
         if not self._due:
             return
         self._due = False
-        digests = _of_pipeline(digest(batch))
-        odd = next((index for index, other in enumerate(digests) if other != digests[0]), None)
-        if odd is not None:
-            ranks = state.get().pipeline
-            raise ParallelError(f"ranks {ranks[0]} and {ranks[odd]} of a pipeline were given other batches. {_ADVICE}")
+        check_same(batch)
+
+
+def check_same(batch: Any) -> None:
+    """Raise `ParallelError` on every rank of the pipeline if the ranks have called this with different batches."""
+    digests = _of_pipeline(digest(batch))
+    odd = next((index for index, other in enumerate(digests) if other != digests[0]), None)
+    if odd is not None:
+        ranks = state.get().pipeline
+        raise ParallelError(f"ranks {ranks[0]} and {ranks[odd]} of a pipeline were given other batches. {_ADVICE}")
 
 
 def digest(batch: Any) -> int:
@@ -74,12 +79,24 @@ def digest(batch: Any) -> int:
     """
     checksum = 0
     for leaf in leaves_of(batch):
-        values = np.asarray(leaf) if isinstance(leaf, tf.Tensor | np.ndarray) else np.asarray(repr(type(leaf)))
+        known = isinstance(leaf, tf.Tensor | np.ndarray | bytes)
+        values = np.asarray(leaf if known else repr(type(leaf)))
         sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED_VALUES)]
         # The bytes of an array of Python objects are addresses, which differ between processes.
         content = sample.tolist() if sample.dtype.hasobject else sample.tobytes()
         checksum = zlib.crc32(repr((values.shape, str(values.dtype), content)).encode(), checksum)
     return checksum
+
+
+def sample_of(tensors: Sequence[Any]) -> tf.Tensor:
+    """Return some values of each tensor as one string, for a batch inside a graph, where `digest` sees no values."""
+    samples = []
+    for tensor in tensors:
+        values = tf.reshape(tensor, [-1])
+        # The extent is unknown where the graph leaves the batch's size open.
+        values = values[:: max(1, (values.shape[0] or 0) // _SAMPLED_VALUES)][:_SAMPLED_VALUES]
+        samples.append(tf.io.serialize_tensor(values))
+    return tf.strings.join(samples)
 
 
 def _of_pipeline(value: Any) -> Sequence[Any]:

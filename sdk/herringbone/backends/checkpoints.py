@@ -1,0 +1,36 @@
+"""The checkpoints of a job of own hosts, from the user's folder or from the hosts' own ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from herringbone.controller.artifacts import HostFolder, pack
+from herringbone.jobs.console import Console
+from herringbone.jobs.description import checkpoint_folders, own_folder
+from herringbone.jobs.home import JobFolder
+from herringbone.jobs.index import JobRecord
+from herringbone_contract.errors import InputError
+from herringbone_contract.paths import INSIDE
+
+
+def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
+    """Return the folder of `checkpoint_s3_uri`, or a copy of what the hosts wrote: of several hosts, a folder of each.
+
+    Raises `InputError` without checkpoints on this machine; `OSError` for a full disk.
+    """
+    plan = record.plan_dict
+    shared = own_folder(plan, "checkpoint_s3_uri")
+    if shared is not None and shared.is_dir():
+        return shared
+    hosts = [HostFolder(host, folder.host(host), str(INSIDE.checkpoints)) for host in checkpoint_folders(plan, folder)]
+    written = [host for host in hosts if host.base.is_dir() and not host.is_empty]
+    if shared is not None or not written:
+        raise InputError(
+            f"job {record.name} is {record.status}, and its script has written no checkpoint into SM_CHECKPOINT_DIR "
+            "on this machine"
+        )
+    for host in written:
+        target = into / "checkpoints" / (host.host if len(hosts) > 1 else "")
+        pack([host], target, compress=False, say=Console(sys.stderr).say)
+    return into / "checkpoints"

@@ -1,0 +1,157 @@
+"""A job of own hosts under the key names of SageMaker's DescribeTrainingJob. Pure: a row and facts in, JSON values out.
+
+Members that SageMaker has no name for are below `Herringbone`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from herringbone.estimators.inputs import local_path
+from herringbone.jobs.home import JobFolder
+from herringbone.jobs.index import FAILED, JobRecord
+from herringbone_contract.constants import DEFAULT_BASE
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
+
+
+def describe_service_job(record: JobRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored answer of a service, which is complete, with the tags and with what only this machine knows."""
+    description: dict[str, Any] = json.loads(record.description or "{}")
+    code = {"Herringbone": {"Code": facts["Code"]}} if "Code" in facts else {}
+    return description | tags_of(record.plan_dict) | code
+
+
+def is_complete(record: JobRecord) -> bool:
+    """Report whether the row has a service's whole answer; other backends store only members without a column."""
+    return record.description is not None and "TrainingJobName" in json.loads(record.description)
+
+
+def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, Any], *, now: float) -> dict[str, Any]:
+    """Return the description; members that are not known, as in rows of other releases, are left out.
+
+    `folder` is the job's, `facts` are those of `facts.find_facts`, and `now` ends the time of a job that runs.
+    """
+    # Member by member, because `JobPlan` cannot read every plan of another release.
+    plan = record.plan_dict
+    options, hosts = plan.get("options", {}), plan.get("hosts", [])
+    failure = failure_of(record)
+    metrics = facts.get("FinalMetricDataList")
+    members = {
+        "TrainingJobName": record.name,
+        "TrainingJobStatus": record.status,
+        "SecondaryStatus": record.secondary_status,
+        "FailureReason": None if failure is None else failure.render(),
+        "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": address(record.model)},
+        "FinalMetricDataList": metrics or None,
+        "AlgorithmSpecification": _algorithm(plan, facts),
+        "HyperParameters": plan.get("hyperparameters", {}),
+        "Environment": options.get("environment", {}),
+        "InputDataConfig": [_channel(channel) for channel in plan.get("channels", [])],
+        "OutputDataConfig": _output(plan, folder),
+        "CheckpointConfig": _checkpoints(plan, folder),
+        "ResourceConfig": {"InstanceType": hosts[0].get("instance_type"), "InstanceCount": len(hosts)}
+        if hosts
+        else None,
+        "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
+        "CreationTime": _iso(record.created),
+        "TrainingStartTime": _iso(record.started),
+        "TrainingEndTime": _iso(record.ended),
+        "TrainingTimeInSeconds": None
+        if record.started is None or record.ended is None
+        else round((record.ended or now) - record.started),
+    }
+    description = {} if record.description is None else json.loads(record.description)
+    ours = {"JobFolder": str(folder.path)} | {
+        name: facts[name] for name in ("ImageId", "Code", "Versions") if facts.get(name)
+    }
+    known = {name: value for name, value in members.items() if value is not None}
+    return known | description | tags_of(plan) | {"Herringbone": ours}
+
+
+def checkpoint_folders(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Path]:
+    """Return the folder with the checkpoints of each host, by host; all have one with `checkpoint_s3_uri`.
+
+    >>> plan = {"hosts": [{"name": "algo-1"}], "options": {}}
+    >>> checkpoint_folders(plan, JobFolder(Path("/jobs/a")))
+    {'algo-1': PosixPath('/jobs/a/hosts/algo-1/ml/checkpoints')}
+
+    `plan` is the one of the job's row.
+    """
+    names = [host["name"] for host in plan.get("hosts", ())]
+    shared = own_folder(plan, "checkpoint_s3_uri")
+    if shared is not None:
+        return dict.fromkeys(names, shared)
+    return {name: folder.host(name) / "checkpoints" for name in names}
+
+
+def output_place(plan: Mapping[str, Any], folder: JobFolder) -> Path:
+    """Return the folder with the packed model and output of a job; `plan` is the one of its row."""
+    place = own_folder(plan, "output_path")
+    return folder.output if place is None else place / folder.path.name / "output"
+
+
+def own_folder(plan: Mapping[str, Any], option: str) -> Path | None:
+    """Return the folder that an option of the job names, None without the option."""
+    value = plan.get("options", {}).get(option)
+    return None if value is None else local_path(value, base=Path(plan.get("folder", "/")))
+
+
+def failure_of(record: JobRecord) -> Failure | None:
+    """Return the first failure of a job; None unless the job failed."""
+    return None if record.failure is None or record.status != FAILED else parse_failure(record.failure)
+
+
+def address(path: str | Path | None) -> str | None:
+    """Return a path of this machine as `file://`, and an address as it is.
+
+    >>> address("/jobs/a/output/model.tar.gz"), address("s3://mine/model.tar.gz")
+    ('file:///jobs/a/output/model.tar.gz', 's3://mine/model.tar.gz')
+    """
+    return None if path is None else str(path) if "://" in str(path) else f"file://{path}"
+
+
+def tags_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tags, which SageMaker lists in a request of its own, not in the description."""
+    tags = plan.get("options", {}).get("tags") or []
+    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
+
+
+def _algorithm(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    options = plan.get("options", {})
+    # `local_process` takes an image_uri and does not use it.
+    named = None if "image_uri" in plan.get("unused", ()) else plan.get("arguments", {}).get("image_uri")
+    members = {
+        "TrainingImage": facts.get("Image", named),
+        "TrainingInputMode": options.get("input_mode", "File"),
+        "MetricDefinitions": options.get("metric_definitions") or None,
+    }
+    return {name: value for name, value in members.items() if value is not None} or None
+
+
+def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
+    source = channel["input"]
+    data = {"S3DataType": "S3Prefix", "S3Uri": address(channel.get("path") or source["s3_data"])}
+    if "distribution" in source:
+        data["S3DataDistributionType"] = source["distribution"]
+    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": data}}
+
+
+def _output(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
+    # As on SageMaker, the results are in NAME/output below this folder.
+    uncompressed = plan.get("options", {}).get("disable_output_compression", False)
+    place = output_place(plan, folder).parent.parent
+    return {"S3OutputPath": address(place), "CompressionType": "NONE" if uncompressed else "GZIP"}
+
+
+def _checkpoints(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any] | None:
+    place = next(iter(checkpoint_folders(plan, folder).values()), None)
+    return None if place is None else {"S3Uri": address(place), "LocalPath": f"{DEFAULT_BASE}/checkpoints"}
+
+
+def _iso(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()

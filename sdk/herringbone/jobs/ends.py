@@ -1,0 +1,55 @@
+"""The first and the last line of a job that a caller waits for: its name, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from herringbone.jobs.index import COMPLETED, STOPPED
+
+if TYPE_CHECKING:
+    from herringbone.jobs.index import JobRecord
+
+
+def start_line(name: str, backend: str) -> str:
+    """Return the first line of a job.
+
+    >>> start_line("digits-1", "local_process")
+    'job digits-1: starting on local_process (follow it elsewhere: herringbone logs -f digits-1)'
+    """
+    return f"job {name}: starting on {backend} (follow it elsewhere: herringbone logs -f {name})"
+
+
+def end_line(record: JobRecord, *, seconds: float, model: str | None, checkpoints: str | None) -> str | None:
+    """Return the last line of a job that completed or was stopped; None for all others, whose failure is the last line.
+
+    `model` and `checkpoints` are addresses. Checkpoints are named for a stopped job: it can go on from them.
+    """
+    if record.status not in (COMPLETED, STOPPED):
+        return None
+    parts = [f"job {record.name}: {record.status} after {seconds:.1f} s"]
+    parts.append(f"model: {model}" if model is not None else "no model")
+    if record.status == STOPPED and checkpoints is not None:
+        parts.append(f"checkpoints: {checkpoints}")
+    return ", ".join(parts)
+
+
+def kept_checkpoints(record: JobRecord) -> str | None:
+    """Return where the checkpoints of a job are: `checkpoint_s3_uri`, or a folder of the job; None without any."""
+    from pathlib import Path
+
+    from herringbone.jobs.home import find_home
+    from herringbone_contract.paths import Paths
+
+    # Member by member, because a plan of another release cannot always be read as a whole.
+    plan = record.plan_dict
+    if uri := plan.get("options", {}).get("checkpoint_s3_uri"):
+        return str(uri)
+    folder = find_home().job(record.name)
+    for host in plan.get("hosts", ()):
+        kept = Path(Paths(folder.host(host["name"])).checkpoints)
+        # Containers may leave folders that only root can read.
+        with contextlib.suppress(OSError):
+            if any(kept.iterdir()):
+                return str(kept)
+    return None

@@ -1,0 +1,75 @@
+"""Facts about a job that `describe` shows and no other column of its row has: the image, the commit, the versions.
+
+column `facts`      what the client knows: the image that runs, the commit of the code
+output/versions.json    what the first host reports: its Python, Herringbone and framework
+the log             the last value of each metric
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.metrics import final_metrics, metrics_of
+from herringbone_contract.errors import HerringboneError
+from herringbone_contract.masking import printable
+from herringbone_contract.paths import INSIDE
+from herringbone_contract.safe_tree import read_file
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import Backend
+    from herringbone.jobs.home import JobFolder
+
+_VERSIONS_BYTES = 4096
+
+
+def add_facts(index: JobIndex, name: str, facts: Mapping[str, Any]) -> None:
+    """Add facts to a job's row; an index that cannot be written loses them, and the job goes on."""
+    if not facts:
+        return
+    with suppress(HerringboneError):
+        index.update(name, facts=json.dumps({**stored_facts(index.get(name)), **facts}))
+
+
+def stored_facts(record: JobRecord) -> dict[str, Any]:
+    """Return the facts of the row.
+
+    >>> stored_facts(JobRecord(name="a", backend="local", plan="{}", created=0.0, facts='{"Image": "mine:1"}'))
+    {'Image': 'mine:1'}
+    """
+    facts: dict[str, Any] = {} if record.facts is None else json.loads(record.facts)
+    return facts
+
+
+def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
+    """Return all facts about a job of own hosts. Those of a job that is over are stored, so they are found once."""
+    facts = stored_facts(record)
+    if "FinalMetricDataList" in facts:
+        return facts
+    if versions := versions_in(backend.home.job(record.name)):
+        facts["Versions"] = versions
+    with suppress(HerringboneError), closing(backend.logs(record.name)) as source:
+        facts["FinalMetricDataList"] = final_metrics(metrics_of(record, source))
+    if record.done:
+        add_facts(JobIndex(backend.home.index), record.name, facts)
+    return facts
+
+
+def versions_in(folder: JobFolder) -> dict[str, str]:
+    """Return what the first host of a job reports about its packages, as {"Python": "3.11.7"}; empty without it."""
+    hosts = folder.path / "hosts"
+    # The script can write there, too.
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        base: Path = next(iter(sorted(hosts.iterdir(), key=_number_of))) / "ml"
+        versions = json.loads(read_file(base, str(INSIDE.versions), limit=_VERSIONS_BYTES))
+        return {printable(str(name)): printable(str(version)) for name, version in versions.items()}
+    return {}
+
+
+def _number_of(host: Path) -> tuple[int, str]:
+    # algo-10 comes after algo-2.
+    return len(host.name), host.name
