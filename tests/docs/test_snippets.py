@@ -23,7 +23,8 @@ ORDER = sorted(BLOCKS, key=lambda page: (page == "docs/do/disk.md", page))
 PLAIN = """
 import os
 print("epoch=0 loss=0.5", flush=True)
-open(os.environ.get("SM_MODEL_DIR", ".") + "/model.pt", "w").close()
+for name in ("SM_MODEL_DIR", "SM_CHECKPOINT_DIR"):
+    open(os.environ[name] + "/model.pt", "w").close()
 """
 INVENTORY = "hosts: [gpu-1, gpu-2, gpu-3, gpu-4, gpu-5]\nshared: [/nfs]\n"
 # One rank runs these fragments, page by page, as a user's script would have them.

@@ -74,7 +74,7 @@ class Workspace:
             {"python": self._python, "console": self._console, "yaml": self._yaml}[snippet.language](snippet)
 
     def finish(self) -> list[Snippet]:
-        """Return the files of the page that nothing on the page uses; all others count as executed."""
+        """Plan the job files that the page does not run, and return the other files that nothing on the page uses."""
         grown = True
         waiting = {name: snippet for name, snippet in self.files.items() if self.status[snippet] == "written"}
         while grown:
@@ -85,6 +85,9 @@ class Workspace:
                     self._used += snippet.text
                     del waiting[name]
                     grown = True
+        for name in [name for name in waiting if name.endswith(".yaml")]:
+            self._main(["plan", name])
+            self.status[waiting.pop(name)] = "planned"
         return list(waiting.values())
 
     def _parse_marked(self, snippet: Snippet) -> None:
@@ -179,7 +182,7 @@ class Workspace:
         verb, *rest = [{"NAME": self._job, **NAMES}.get(word, word) for word in words]
         if verb not in SAFE_VERBS:
             return False
-        if verb in ("run", "plan"):
+        if verb in ("run", "plan") and not {"--like", "--resume"} & {*rest}:
             path = self.folder / rest[0]
             if not path.is_file() or not runs_here(path, rest):
                 return False
