@@ -81,7 +81,7 @@ def job_code(home: Home, plan: JobPlan) -> tuple[Path, str]:
 
 def free_folder(home: Home, job_name: str) -> Path:
     """Return a folder that does not exist, for checkpoints that a new job begins from."""
-    folder = home.path / "checkpoints" / home.job(job_name).path.name
+    folder = home.checkpoints / home.job(job_name).path.name
     number = 2
     while folder.exists():
         folder = folder.with_name(f"{job_name}-{number}")

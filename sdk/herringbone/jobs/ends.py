@@ -36,18 +36,13 @@ def end_line(record: JobRecord, *, seconds: float, model: str | None, checkpoint
 
 def kept_checkpoints(record: JobRecord) -> str | None:
     """Return where the checkpoints of a job are: `checkpoint_s3_uri`, or a folder of the job; None without any."""
-    from pathlib import Path
-
+    from herringbone.jobs.description import checkpoint_folders
     from herringbone.jobs.home import find_home
-    from herringbone_contract.paths import Paths
 
-    # Member by member, because a plan of another release cannot always be read as a whole.
     plan = record.plan_dict
     if uri := plan.get("options", {}).get("checkpoint_s3_uri"):
         return str(uri)
-    folder = find_home().job(record.name)
-    for host in plan.get("hosts", ()):
-        kept = Path(Paths(folder.host(host["name"])).checkpoints)
+    for kept in checkpoint_folders(plan, find_home().job(record.name)).values():
         # Containers may leave folders that only root can read.
         with contextlib.suppress(OSError):
             if any(kept.iterdir()):

@@ -75,6 +75,11 @@ class Home:
         return self.path / "index.sqlite"
 
     @property
+    def checkpoints(self) -> Path:
+        """The folders that resumed jobs have as `checkpoint_s3_uri`: copies of an earlier job's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
     def cache(self) -> Path:
         return self.path / "cache"
 

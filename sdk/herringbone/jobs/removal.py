@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_named
+from herringbone.jobs.description import own_folder
 from herringbone.jobs.disk import remove, size_of
 from herringbone.jobs.facts import add_facts, find_facts
 from herringbone.jobs.home import Home, find_home
@@ -95,7 +96,8 @@ def remove_job(
         JobIndex(home.index).get(name)
     model = _model_to_keep(record, folder) if keep_model and record is not None else None
     size = size_of(folder) if model is None else sum(map(size_of, _besides(model, folder)))
-    removal = Removal(name=name, size=size, model=model)
+    copied = None if record is None else _copied_checkpoints(record, home)
+    removal = Removal(name=name, size=size + (0 if copied is None else size_of(copied)), model=model)
     if dry_run:
         return removal
     elsewhere = "" if record is None else (backend or backend_named(record.backend)).forget(record)
@@ -112,6 +114,8 @@ def remove_job(
         raise InputError(f"job {name} cannot be removed: {_shown(error, folder)}; nothing was changed") from error
     try:
         remove(hidden)
+        if copied is not None:
+            remove(copied)
     except OSError as error:
         return Removal(name=name, model=model, elsewhere=elsewhere, error=_not_removed(error, hidden))
     return Removal(name=name, size=removal.size, model=model, elsewhere=elsewhere)
@@ -194,6 +198,15 @@ def _model_to_keep(record: JobRecord, folder: Path) -> str | None:
                 f"pack it first (`herringbone repack {record.name}`), or remove the job without keeping its model"
             )
     return None
+
+
+def _copied_checkpoints(record: JobRecord, home: Home) -> Path | None:
+    """Return the folder that `resume` made for a job, unless another job names it, too; None without one."""
+    folder = own_folder(record.plan_dict, "checkpoint_s3_uri")
+    if folder is None or folder.parent != home.checkpoints:
+        return None
+    others = (other for other in JobIndex(home.index).all() if other.name != record.name)
+    return None if any(own_folder(other.plan_dict, "checkpoint_s3_uri") == folder for other in others) else folder
 
 
 def _has_no_model(base: Path) -> bool:

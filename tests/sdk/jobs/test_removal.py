@@ -39,7 +39,10 @@ def make_job(home):
                 (model.parent / "output.tar.gz").write_bytes(b"1")
         if row:
             columns = {"model": str(model) if status == COMPLETED else None, **columns}
-            plan = json.dumps({"hosts": [{"name": "algo-1"}]})
+            options = (
+                {"checkpoint_s3_uri": str(checkpoints)} if (checkpoints := columns.pop("checkpoints", None)) else {}
+            )
+            plan = json.dumps({"hosts": [{"name": "algo-1"}], "options": options})
             done = {"ended": ended} if status != IN_PROGRESS else {}
             record = JobRecord(
                 name=name, backend="local_process", plan=plan, status=status, created=1.0, **done, **columns
@@ -184,6 +187,19 @@ def test_models_in_folders_of_the_user_always_stay(make_job, home, tmp_path):
     assert remove_jobs(["gone"])[0].error == ""
     assert names(home) == entries(home) == ["kept"]
     assert os.listdir(tmp_path / "mine") == ["model.tar.gz"]
+
+
+def test_the_copied_checkpoints_of_a_resumed_job_go_with_the_last_job_that_names_them(make_job, home, tmp_path):
+    copied, mine = home.checkpoints / "first", tmp_path / "mine"
+    for folder in (copied, mine):
+        folder.mkdir(parents=True)
+        (folder / "last.pt").write_bytes(os.urandom(BIG))
+    for name, checkpoints in (("second", copied), ("third", copied), ("own", mine)):
+        make_job(name, folder=False, checkpoints=checkpoints)
+    assert [removal.size for removal in remove_jobs(["second", "own"])] == [0, 0]
+    assert copied.exists()
+    assert remove_jobs(["third"])[0].size > BIG
+    assert (copied.exists(), mine.exists()) == (False, True)
 
 
 def test_a_model_that_is_not_packed_is_not_lost(make_job, home):
