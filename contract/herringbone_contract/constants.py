@@ -155,7 +155,8 @@ REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 # In front of the text of a line that the next line of the same rank replaces: the state of a progress bar that is not
 # over. A rank's other lines never begin with a carriage return.
 LIVE_MARK = b"\r"
-_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)"
+# Python refuses to read a number of thousands of digits.
+_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d{1,9}))?\] (.*)"
 
 
 def live_path(log: str) -> str:

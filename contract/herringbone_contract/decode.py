@@ -58,6 +58,7 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
         field_path = f"{path}.{key}"
         if nested is not None and key in nested:
             values[key] = nested[key](value, field_path)
+            _check_text(values[key], field_path)
             continue
         try:
             values[key] = msgspec.convert(value, types[key])
@@ -66,6 +67,18 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
             # `from None`: msgspec's own sentence says less than ours.
             raise DistributionError(_wrong_value(key, value, field_path, types[key])) from None
     return target(**values)
+
+
+def _check_text(value: object, path: str) -> None:
+    """Raise `DistributionError` for half of a character in a text, or in a list of texts, which no file can hold."""
+    for text in value if isinstance(value, tuple) else (value,):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise DistributionError(
+                    f"{path}: has half of a character (a lone surrogate). Got {show(text)}."
+                ) from None
 
 
 def mapping(raw: object, path: str) -> Mapping[str, Any]:

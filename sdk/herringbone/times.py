@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPAN = re.compile(r"(?=.)(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 _UNITS = (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1))
 
 
-def parse_span(text: str) -> float | None:
-    """Return a span such as 90s, 10m, 2h or 30d in seconds; None for any other text.
+def parse_span(text: str) -> int | None:
+    """Return a span such as 90s, 10m, 1h30m or 30d in seconds; None for any other text.
 
-    >>> parse_span("10m"), parse_span("soon")
-    (600.0, None)
+    >>> parse_span("10m"), parse_span("1h30m"), parse_span("soon")
+    (600, 5400, None)
     """
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    return None if match is None else float(match[1]) * _SECONDS[match[2]]
+    if (match := _SPAN.fullmatch(text)) is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:

@@ -17,7 +17,6 @@ from herringbone.backends.sagemaker.account import parse_s3_uri
 from herringbone.backends.sagemaker.description import failure_of
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import parse_sacct, parse_squeue
-from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import parse_inventory, split_type
 from herringbone.cli import partition
 from herringbone.cli.request import JobFlags, parse_script_arguments, read_request
@@ -29,6 +28,7 @@ from herringbone.estimators.names import check_job_name
 from herringbone.estimators.options import parse_options, size_in_bytes
 from herringbone.images.build import split_name
 from herringbone.jobs.logs import parse_line
+from herringbone.times import parse_span
 from herringbone_contract import mllog, partition_file, reduce_servers
 from herringbone_contract.constants import split_line
 from herringbone_contract.distribution import parse
@@ -264,7 +264,7 @@ def _inputs(raw: Any) -> None:
 def _plain_texts(text: str) -> None:
     """Give one text to all small decoders, each of which may refuse it."""
     small: list[Callable[[str], object]] = [
-        is_rail, reduce_servers.decode, parse_age, parse_s3_uri, split_type, split_name, check_job_name, _name_of,
+        is_rail, reduce_servers.decode, parse_span, parse_s3_uri, split_type, split_name, check_job_name, _name_of,
         lambda size: size_in_bytes("shm_size", size), lambda address: parse_address(address, heartbeat=5.0),
         parse_summary, failure_of, lambda line: split_line(line.encode("utf-8", "surrogatepass")),
     ]  # fmt: skip

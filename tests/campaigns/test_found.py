@@ -16,6 +16,11 @@ for _ in range(2000):
 LONG = "9" * 5000
 FOUND = {
     "distribution": [
+        # Two halves became another character on their way to the hosts.
+        {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "a\ud800\udcff"}}},
+        {"mpi": {"enabled": True}, "instance_groups": ["a", "\ud800\udcff"]},
+        {"mpi": {"enabled": True, "custom_mpi_options": "-x A=\ud800\udcff"}},
+        {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partition_file": "\ud800\udcff"}}}},
         {"mpi": {"enabled": "\ud800"}},
         {"mpi": {"enabled": DEEP_VALUE}},
         {"mp\ud800i": {}},
@@ -24,6 +29,8 @@ FOUND = {
         {"mpi": {"enabled": True, '{"a":' * 3000: 1}},
     ],
     "options": [
+        {"git_config": {"repo": "https://ex[mple.com/a.git"}},
+        {"git_config": {"repo": "https://[1:2/a.git", "token": "a"}},
         {"metric_definitions": "\ud800"},
         {"tags": DEEP_VALUE},
         {"shm_size": f"{LONG}g"},
@@ -62,7 +69,12 @@ FOUND = {
         f":::MLLOG {DEEP}",
         ':::MLLOG {"key": "a", "event_type": "x", "time_ms": 1, "value": 1' + "0" * 400 + "}",
     ],
-    "log lines": [b"cut", b"", b"2026-99-99T11:44:37.123456Z [algo-1:0] x"],
+    "log lines": [
+        f"2026-11-21T11:44:37.123456Z [algo-1:{LONG}] x".encode(),
+        b"cut",
+        b"",
+        b"2026-99-99T11:44:37.123456Z [algo-1:0] x",
+    ],
     "docker settings": [
         DEEP,
         *(

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from herringbone import ArchiveError, InputError, TrainingJob, attach
+from herringbone import ArchiveError, InputError, JobNotFoundError, TrainingJob, attach
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
 from herringbone.cli.__main__ import main
@@ -90,6 +90,25 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     assert main(["download", "digits-1", "again"]) == 2
     assert "again already exists and is not overwritten" in capsys.readouterr().err
     assert "hunter2" not in err + json.dumps(job.describe()) + str(job.plan)
+
+
+def test_other_parts_are_downloaded_and_the_row_is_removed(backend, boto, s3, tmp_path):
+    make_role(boto)
+    options = {"output_path": "s3://mine/out", "checkpoint_s3_uri": "s3://mine/kept"}
+    pytorch = estimator(type("", (), {"boto": boto}), **options)
+    job = TrainingJob.submit(pytorch.plan("data", "digits-1"), backend).wait()
+    assert job.output_data == "s3://mine/out/digits-1/output/output.tar.gz"
+    with pytest.raises(InputError, match=r"output\.tar\.gz: there is no object"):
+        job.download("output", tmp_path / "output")
+    s3.put_object(Bucket="mine", Key="out/digits-1/output/output.tar.gz", Body=packed(plot=b"p"))
+    s3.put_object(Bucket="mine", Key="kept/last.pt", Body=b"step 3")
+    assert (job.download("output", tmp_path / "output") / "plot").read_bytes() == b"p"
+    assert (job.download("checkpoints", tmp_path / "checkpoints") / "last.pt").read_bytes() == b"step 3"
+    removal = job.remove()
+    assert removal.elsewhere.startswith("SageMaker keeps its training jobs")
+    with pytest.raises(JobNotFoundError):
+        job.remove()
+    assert attach("digits-1", boto).status == "Completed"
 
 
 def fetch(boto, address, into):

@@ -10,13 +10,11 @@ import pytest
 
 from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses
 from herringbone.backends.ssh.clean import clean as clean_machines
-from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
 from herringbone.cli.hosts import cleaned_table
 from herringbone.jobs.disk import size_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
-from herringbone_contract.errors import OptionError
 
 from .conftest import expect
 from .test_jobs import WAIT
@@ -110,11 +108,7 @@ def test_sizes_are_those_on_the_disk_and_links_are_not_followed(tmp_path):
     assert size_of(tmp_path / "folder") < 1 << 16
 
 
-def test_ages_and_the_table():
-    assert [parse_age(text) for text in ("0m", "2h", "30d")] == [0.0, 7200.0, 30 * DAY]
-    for text in ("30", "d", "-1d", "1w"):
-        with pytest.raises(OptionError, match="--older-than"):
-            parse_age(text)
+def test_the_table():
     from herringbone.backends.ssh.clean import CleanupReport
 
     reports = [

@@ -22,7 +22,9 @@ OVERRIDE = "HERRINGBONE_MPIRUN"
 # With its clean-up MPICH kills the other ranks within the same millisecond and may itself blame one of them. Without
 # it MPICH kills nobody when a rank dies, so the rank that ends first is the cause.
 _MPICH_OPTIONS = ("-bind-to", "none", "-disable-auto-cleanup")
-_VERSION = re.compile(r"\(Open ?(?:MPI|RTE)\) (\d+)\.(\d+)|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE)
+_VERSION = re.compile(
+    r"\(Open ?(?:MPI|RTE)\) (\d{1,9})\.(\d{1,9})|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE
+)
 
 
 class Implementation(Enum):

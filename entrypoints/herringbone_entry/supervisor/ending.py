@@ -80,6 +80,6 @@ def load_modules() -> None:
     import traceback
 
     from herringbone_contract import failure_text
-    from herringbone_entry.supervisor import failure
+    from herringbone_entry.supervisor import failure, memory
 
-    _ = linecache, traceback, failure_text, failure
+    _ = linecache, traceback, failure_text, failure, memory

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,13 @@ from herringbone_contract.failure import Failure, Frame, summary
 from herringbone_contract.paths import Paths
 
 _LOG_TAIL_LINES = 20
+# A file that did not fit has filled its disk but for a few blocks.
+_FULL_DISK_BYTES = 8 << 20
+_FULL_DISK_REMEDY = (
+    "remove files there, or run the job with more room: HERRINGBONE_HOME, output_path, checkpoint_s3_uri"
+)
 # faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
-_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)'
+_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<function>.+)'
 _CRASHED_THREAD = "Current thread 0x"
 _CRASH = "Fatal Python error: "
 _CRASH_SIGNALS = {
@@ -105,6 +110,32 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
     paths = [(frame, os.path.realpath(frame.file)) for frame in frames]
     users = [frame._replace(file=path.removeprefix(code)) for frame, path in paths if path.startswith(code)]
     return tuple(reversed(users or frames))
+
+
+def free_bytes(paths: Paths) -> dict[str, int]:
+    """Return the free bytes of the folders that a script writes to; folders of one disk count once."""
+    free: dict[int, tuple[str, int]] = {}
+    for folder in (paths.checkpoints, paths.model, paths.output_data):
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(folder)
+            free.setdefault(Path(folder).stat().st_dev, (str(folder), disk.f_bavail * disk.f_frsize))
+    return dict(free.values())
+
+
+def with_full_disk(failure: Failure, free: Mapping[str, int]) -> Failure:
+    """Return the failure with the full disks in its message; `free` are the free bytes by folder. Pure.
+
+    >>> failure = Failure(exception="RuntimeError", message="[enforce fail at inline_container.cc:671]")
+    >>> with_full_disk(failure, {"/opt/ml/checkpoints": 0}).message.partition("; remove")[0]
+    '[enforce fail at inline_container.cc:671] (the disk of /opt/ml/checkpoints is full: 0 MB are free'
+    """
+    full = [
+        f"{folder} is full: {size / 1e6:.0f} MB are free" for folder, size in free.items() if size < _FULL_DISK_BYTES
+    ]
+    if not full:
+        return failure
+    reason = f"the disk of {', and that of '.join(full)}; {_FULL_DISK_REMEDY}"
+    return failure._replace(message=f"{failure.message} ({reason})" if failure.message else reason)
 
 
 def write(paths: Paths, failure: Failure) -> None:

@@ -1,4 +1,4 @@
-"""The kernel's account of a process that it killed for want of memory. Only a failed job imports this module."""
+"""The kernel's account of a process that it killed for want of memory. It is loaded with all that a failure needs."""
 
 from __future__ import annotations
 

@@ -201,7 +201,6 @@ class RankGroup:
     def _failure(self, rank: RankProcess) -> str:
         """Return the failure of a rank as JSON; learn its exit code from its log if nothing else tells it."""
         from herringbone_entry.supervisor import failure
-        from herringbone_entry.supervisor.full_disk import free_bytes, with_full_disk
 
         if rank.code is None:
             rank.code = failure.crash_code(rank.tail.text())
@@ -214,7 +213,7 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        return self._with_memory(rank, with_full_disk(record, free_bytes(host.paths))).to_json()
+        return self._with_memory(rank, failure.with_full_disk(record, failure.free_bytes(host.paths))).to_json()
 
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
         """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""

@@ -47,6 +47,20 @@ class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8
         return [CompletionItem(word) for word in STATUSES if word.lower().startswith(incomplete.lower())]
 
 
+class Age(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """The type of an option that is an age; the command gets seconds."""
+
+    name = "age"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from herringbone.times import parse_span
+
+        seconds = value if isinstance(value, int) else parse_span(value)
+        if seconds is None:
+            raise click.BadParameter(f"{value!r} is no age; write 30d, 12h, 90m or 0m", ctx, param)
+        return seconds
+
+
 def status_option(command: Decorated) -> Decorated:
     """Add `--status`, which may be given several times; the command gets the words as `status`."""
     text = "only jobs of this status, as failed or stopped; may be given several times"

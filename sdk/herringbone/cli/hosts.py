@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herringbone.cli.commands import json_option
+from herringbone.cli.common import Age
 from herringbone.cli.tables import aligned, show_table
 
 if TYPE_CHECKING:
@@ -107,10 +108,12 @@ def jobs(inventory: Path, as_json: bool) -> int:
 
 @command.command(short_help="remove stale files of jobs from the machines' work folders, and show the freed space")
 @_inventory
-@click.option("--older-than", default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE")
+@click.option(
+    "--older-than", type=Age(), default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE"
+)
 @click.option("--dry-run", is_flag=True, help="show the result, and remove nothing")
 @json_option("one JSON value")
-def clean(inventory: Path, older_than: str, dry_run: bool, as_json: bool) -> int:
+def clean(inventory: Path, older_than: int, dry_run: bool, as_json: bool) -> int:
     """Remove stale files of jobs from the machines' work folders, and show the freed space.
 
     These are jobs that are over, fetched or not, and the code, data and environments that no other job uses. Nothing
@@ -122,9 +125,8 @@ def clean(inventory: Path, older_than: str, dry_run: bool, as_json: bool) -> int
     from herringbone.backends.ssh.inventory import read_inventory
     from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
-    older = cleaning.parse_age(older_than)
     machines = read_inventory(inventory).machines
-    cleaned = cleaning.clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=dry_run)
+    cleaned = cleaning.clean(machines, OpenSSHTransport(control=control_folder()), older=older_than, dry=dry_run)
     print(json.dumps(msgspec.to_builtins(cleaned)) if as_json else "\n".join(cleaned_table(cleaned, dry=dry_run)))
     return int(any(machine.trouble or any(item.trouble for item in machine.stale_files) for machine in cleaned))
 

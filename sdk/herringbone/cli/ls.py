@@ -15,11 +15,11 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.common import status_option
 from herringbone.cli.tables import show_table
 from herringbone.jobs.console import Console
+from herringbone.jobs.disk import size_of
 from herringbone.jobs.events import why_ended
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
-from herringbone.jobs.usage import folder_bytes
 from herringbone.sizes import shown_bytes
 from herringbone.times import shown_ago, shown_span
 
@@ -53,7 +53,7 @@ def command(number: int | None, everything: bool, status: Sequence[str], size: b
         number = _SHOWN_ON_TERMINALS
     shown = records[:number]
     home = find_home()
-    sizes = {record.name: folder_bytes(home.job(record.name).path) for record in shown} if size else {}
+    sizes = {record.name: size_of(home.job(record.name).path) for record in shown} if size else {}
     if as_json:
         print(json.dumps([_summary(record, sizes) for record in shown]))
     elif on_terminal:

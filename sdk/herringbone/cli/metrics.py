@@ -104,4 +104,6 @@ def _to_json(run: Run) -> dict[str, object]:
 
 
 def _value_to_json(value: Value) -> dict[str, object]:
-    return {"Value": value.value, "Number": value.number, "Timestamp": value.time.isoformat()}
+    from herringbone.jobs.metrics import json_number
+
+    return {"Value": json_number(value.value), "Number": value.number, "Timestamp": value.time.isoformat()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.common import JOB_FAILED, OK, USAGE
+from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age
 from herringbone.cli.names import JobName
 from herringbone.cli.tables import aligned
 from herringbone.sizes import shown_bytes
@@ -41,7 +41,7 @@ class _Removable(JobName):
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_Removable())
 @click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
-@click.option("--older-than", metavar="AGE", help="all jobs that ended that long ago, as 30d, 12h or 0m")
+@click.option("--older-than", type=Age(), metavar="AGE", help="all jobs that ended that long ago, as 30d, 12h or 0m")
 @click.option(
     "--status", "statuses", multiple=True, metavar="STATUS", help="all jobs that are Completed, Failed, Stopped"
 )
@@ -53,7 +53,7 @@ def command(
     names: tuple[str, ...],
     *,
     last: bool,
-    older_than: str | None,
+    older_than: int | None,
     statuses: tuple[str, ...],
     keep_model: bool,
     dry_run: bool,
@@ -106,11 +106,10 @@ def _note(removal: Removal) -> str:
     return printable("; ".join(filter(None, (removal.model and f"keeps {removal.model}", removal.elsewhere))))
 
 
-def _choose(older_than: str | None, statuses: Sequence[str]) -> tuple[str, ...]:
-    from herringbone.backends.ssh.clean import parse_age
+def _choose(older_than: int | None, statuses: Sequence[str]) -> tuple[str, ...]:
     from herringbone.jobs.removal import select_jobs
 
-    return tuple(select_jobs(older_than=0.0 if older_than is None else parse_age(older_than), statuses=statuses))
+    return tuple(select_jobs(older_than=older_than or 0, statuses=statuses))
 
 
 def _confirm(count: int) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +16,46 @@ _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJ
 Commit = dict[str, Any]
 
 
-@contextmanager
-def commit_of(source: SourceCode | None) -> Iterator[Callable[[], Commit]]:
-    """Start git, and yield the function that waits for its answer.
+class CommitQuery:
+    """Git at work on the question which commit a job's code is; it starts at once.
 
-    >>> with commit_of(plan.source) as commit: backend.submit(plan); commit()        # doctest: +SKIP
+    >>> query = CommitQuery(plan.source); backend.submit(plan); query.answer()       # doctest: +SKIP
     {'Commit': '5f70bf18...', 'Dirty': False}
 
     The answer is empty for code outside of a repository, and where git has none. Untracked files count as changes.
+    Exactly one of `answer` and `cancel` must be called.
     """
-    if source is not None and source.revision is not None:
-        repository, _, commit = source.revision.rpartition("@")
-        yield lambda: {"Repository": repository, "Commit": commit, "Dirty": False}
-        return
-    git = _start(source)
-    if git is None:
-        yield dict
-        return
-    # Leaving the block closes the pipe.
-    with git:
+
+    def __init__(self, source: SourceCode | None) -> None:
+        self._known: Commit = {}
+        self._git: subprocess.Popen[str] | None = None
+        if source is not None and source.revision is not None:
+            repository, _, commit = source.revision.rpartition("@")
+            self._known = {"Repository": repository, "Commit": commit, "Dirty": False}
+        else:
+            self._git = _start(source)
+
+    @property
+    def is_pointless(self) -> bool:
+        """True if the answer is known to be empty."""
+        return self._git is None and not self._known
+
+    def answer(self) -> Commit:
+        """Wait for git, which has some seconds."""
+        if self._git is None:
+            return self._known
         try:
-            yield lambda: _answer(git)
-        finally:
-            git.kill()
+            text = self._git.communicate(timeout=_PATIENCE_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            self.cancel()
+            return {}
+        return parse_status(text) if self._git.returncode == 0 else {}
+
+    def cancel(self) -> None:
+        """End git, whose answer nobody needs."""
+        if self._git is not None:
+            self._git.kill()
+            self._git.communicate()
 
 
 def parse_status(text: str) -> Commit:
@@ -90,11 +105,3 @@ def _start(source: SourceCode | None) -> subprocess.Popen[str] | None:
         )
     except OSError:
         return None
-
-
-def _answer(git: subprocess.Popen[str]) -> Commit:
-    try:
-        text = git.communicate(timeout=_PATIENCE_SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        return {}
-    return parse_status(text) if git.returncode == 0 else {}

@@ -58,7 +58,10 @@ class GitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 def check_git_config(config: GitConfig) -> None:
     """Raise `OptionError` for values that git would misread, or that would show a secret to other processes. Pure."""
-    address = urlsplit(config.repo)
+    try:
+        address = urlsplit(config.repo)
+    except ValueError as error:
+        raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository: {error}") from None
     if config.repo.startswith("-") or "::" in config.repo:
         raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository")
     if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):

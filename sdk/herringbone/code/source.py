@@ -66,7 +66,8 @@ def find_source(
     Relative paths count from `base`. This function reads no file: `herringbone.code.files.check_source` does. Raises
     `UnsupportedError` for an address that is neither `file://` nor `s3://`.
     """
-    extra = tuple(str(_path_on_this_machine("dependencies", path, base)) for path in dependencies)
+    # `or ()`: Python 3.10 makes another empty tuple here, which msgspec would not take for the default.
+    extra = tuple(str(_path_on_this_machine("dependencies", path, base)) for path in dependencies) or ()
     if source_dir is None:
         script = _path_on_this_machine("entry_point", entry_point, base)
         return SourceCode(entry_point=script.name, folder=str(script.parent), dependencies=extra, secrets=secrets)

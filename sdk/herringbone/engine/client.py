@@ -193,7 +193,7 @@ class Engine:
             # The last colon ends the host, because an IPv6 address in brackets has colons of its own. Without any
             # colon, rpartition leaves the host's name in `port`.
             host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
-            if host and not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            if host and not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 1 << 16):
                 raise EngineError(f"the container engine at {self.address}: {port!r} is no port; write tcp://HOST:PORT")
             name, number = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
             connection = socket.create_connection((name, number), timeout=_CONNECT_SECONDS)

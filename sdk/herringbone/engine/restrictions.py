@@ -19,5 +19,5 @@ def restrictions(user: str) -> dict[str, Any]:
     work. Ranks of one user may still read each other's memory, as MPI and NCCL do: that takes no capability.
     """
     uid = user.partition(":")[0]
-    is_root = not uid.isdecimal() or int(uid) == 0
+    is_root = not uid.isdecimal() or not uid.strip("0")
     return {"SecurityOpt": ["no-new-privileges"], "CapDrop": list(_DROPPED_OF_ROOT) if is_root else ["ALL"]}

@@ -21,7 +21,7 @@ from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.strategy_names import named_strategy
-from herringbone.estimators.texts import check_name, check_texts
+from herringbone.estimators.texts import check_name, check_texts, path_text
 from herringbone.jobs.checkpoints import copy_checkpoints, job_code, resumed
 from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from herringbone.jobs.job import TrainingJob
 
 
-_MAX_NAME_CHARS = 255
-
-
 class Estimator:
     """Train with a script, or with an image that has its own program, on any hosts.
 
@@ -58,6 +55,15 @@ class Estimator:
     `options` are SageMaker's flat keyword arguments. `help(Estimator)` lists them, and editors complete them and show
     the text of each (`herringbone.estimators.options_dict`). The constructor uses no network and reads no file, except
     modelparallel `parameters` given as a path. Raises `OptionError`, `DistributionError` or `HyperparameterError`.
+
+    Args:
+        entry_point: The script to run: a path inside `source_dir`, or a path of its own without `source_dir`.
+        image_uri: The image of the job's containers.
+        source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
+        instance_type: The type of the hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*.
+        instance_count: The number of hosts.
+        hyperparameters: Settings of the script, which reads each as `--name value`.
+        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
     """
 
     __signature__ = ExplicitSignature()
@@ -75,9 +81,9 @@ class Estimator:
         distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
-        self.entry_point = _text("entry_point", entry_point)
-        self.source_dir = _text("source_dir", source_dir)
-        self.image_uri = _text("image_uri", image_uri)
+        self.entry_point = path_text("entry_point", entry_point)
+        self.source_dir = path_text("source_dir", source_dir)
+        self.image_uri = path_text("image_uri", image_uri)
         if self.image_uri is not None:
             check_name("image_uri", self.image_uri)
         self.instance_type = instance_type
@@ -373,19 +379,6 @@ class Estimator:
 
     def _backend(self) -> Backend:
         return backend_for(*(group.instance_type for group in self._groups))
-
-
-def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-        raise OptionError(f"{name}: expected a path or name, got {value!r}")
-    text = os.fspath(value)
-    check_texts(name, text)
-    # No file system has longer names, and asking for one raises an OSError.
-    if any(len(part) > _MAX_NAME_CHARS for part in text.split("/")):
-        raise OptionError(f"{name}: {text[:80]!r}... has a name of more than {_MAX_NAME_CHARS} characters; shorten it")
-    return text
 
 
 def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

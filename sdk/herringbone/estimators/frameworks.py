@@ -51,6 +51,15 @@ class PyTorch(_ScriptFirst):
     ... # doctest: +SKIP
 
     See `Estimator`. `framework_version` and `py_version` select an image where the backend runs images.
+
+    Args:
+        entry_point: The script to run: a path inside `source_dir`, or a path of its own without `source_dir`.
+        framework_version: The framework's version in the image.
+        py_version: Accepted because AWS's SDK has it: each image has one version of Python.
+        source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
+        hyperparameters: Settings of the script, which reads each as `--name value`.
+        image_uri: The image of the job's containers.
+        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
     """
 
     _framework: ClassVar[Framework | None] = "pytorch"
@@ -63,6 +72,15 @@ class MXNet(_ScriptFirst):
     ...       distribution={"parameter_server": {"enabled": True}}).fit()              # doctest: +SKIP
 
     See `Estimator`, and docs/do/mxnet.md for the environment of a script.
+
+    Args:
+        entry_point: The script to run: a path inside `source_dir`, or a path of its own without `source_dir`.
+        framework_version: The framework's version in the image.
+        py_version: Accepted because AWS's SDK has it: each image has one version of Python.
+        source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
+        hyperparameters: Settings of the script, which reads each as `--name value`.
+        image_uri: The image of the job's containers.
+        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
     """
 
     _framework: ClassVar[Framework | None] = "mxnet"
@@ -80,6 +98,13 @@ class TensorFlow(Estimator):
 
     `model_dir` becomes a hyperparameter of that name; False leaves it out. The default is the folder that is packed
     under `mpi`, and otherwise a folder that all hosts share. See `Estimator`.
+
+    Args:
+        py_version: Accepted because AWS's SDK has it: each image has one version of Python.
+        framework_version: The framework's version in the image.
+        model_dir: The script's hyperparameter `model_dir`: a path or an address. False leaves the hyperparameter out.
+        image_uri: The image of the job's containers.
+        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
     """
 
     _framework: ClassVar[Framework | None] = "tensorflow"

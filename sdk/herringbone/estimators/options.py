@@ -16,6 +16,7 @@ from herringbone.code.git import GitConfig, check_git_config
 from herringbone.estimators.option_errors import explain, unknown_option
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone.estimators.texts import check_texts
+from herringbone.times import parse_span
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_contract.errors import OptionError, UnsupportedError
 
@@ -183,7 +184,6 @@ _LEGAL: dict[str, tuple[str, ...]] = {
 }
 # Times in seconds, which may be written as text with units.
 TIMES = ("max_run", "max_wait", "keep_alive_period_in_seconds")
-_TIME = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -268,11 +268,10 @@ def seconds(option: str, text: str) -> int:
     >>> seconds("max_run", "1h30m"), seconds("max_run", "2d")
     (5400, 172800)
     """
-    match = _TIME.fullmatch(text)
-    if match is None or not text:
+    span = parse_span(text)
+    if span is None:
         raise OptionError(f"{option}: {text!r} is no time; give seconds as a number, or text with units: '1h30m', '2d'")
-    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    return span
 
 
 def size_in_bytes(option: str, size: int | str) -> int:

@@ -28,7 +28,7 @@ class ScriptArguments(TypedDict, total=False):
     entry_point: str | os.PathLike[str] | None
     """The script to run: a path inside `source_dir`, or a path of its own without `source_dir`."""
     source_dir: str | os.PathLike[str] | None
-    """The folder of the code, or a tar.gz of it. A requirements.txt in it is installed before the script starts."""
+    """The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start."""
     hyperparameters: Mapping[str, Any] | None
     """Settings of the script, which reads each as `--name value`."""
 
@@ -62,7 +62,7 @@ class HostArguments(TypedDict, total=False):
     """The hosts"""
 
     instance_type: str | None
-    """The backend and its hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*."""
+    """The type of the hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*."""
     instance_count: int | None
     """The number of hosts. Unit: hosts."""
 

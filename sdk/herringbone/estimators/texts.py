@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -9,6 +10,7 @@ from herringbone_contract.errors import OptionError, UsageError
 
 # Control characters end lines of requests and scripts, or reach a terminal; a half of a surrogate pair is no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_MAX_NAME_CHARS = 255
 
 
 def check_texts(where: str, value: object, *, error: type[UsageError] = OptionError, secret: bool = False) -> None:
@@ -37,6 +39,20 @@ def check_name(where: str, value: str) -> str:
     if value.startswith("-") or " " in value:
         raise OptionError(f"{where}: {value!r} begins with a hyphen or has a blank; write a name without them")
     return value
+
+
+def path_text(name: str, value: str | os.PathLike[str] | None) -> str | None:
+    """Return a path or a name as text, None for None. Raises `OptionError` for any other value."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise OptionError(f"{name}: expected a path or name, got {value!r}")
+    text = os.fspath(value)
+    check_texts(name, text)
+    # No file system has longer names, and asking for one raises an OSError.
+    if any(len(part) > _MAX_NAME_CHARS for part in text.split("/")):
+        raise OptionError(f"{name}: {text[:80]!r}... has a name of more than {_MAX_NAME_CHARS} characters; shorten it")
+    return text
 
 
 def _check(where: str, value: object, *, error: type[UsageError], secret: bool) -> None:

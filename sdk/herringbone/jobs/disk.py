@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,15 +14,24 @@ _MOST_TRIES = 1_000
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes on the disk that a file or a folder takes; the targets of links are not counted."""
-    blocks = 0
-    # Half of a sum is better than none: the size is for a message only.
-    with suppress(OSError):
+    """Return the bytes on the disk that a file or a folder takes; 0 without either.
+
+    The targets of links do not count, and a file with several names counts once. Neither do files that vanish or cannot
+    be read meanwhile: a job may still write, and containers may leave folders of another user.
+    """
+    blocks, seen = 0, set[tuple[int, int]]()
+    # Half of a sum is better than none: the size is for a message only. A script can nest folders without limit.
+    with suppress(OSError, RecursionError):
+        # Blocks and not the length: a file with holes takes less space than its length.
         blocks = path.lstat().st_blocks
-        with safe_tree.folder(path.parent, path.name) as descriptor:
-            for entry in safe_tree.walk(descriptor):
-                # Blocks and not the length: a file with holes takes less space than its length.
-                blocks += entry.state.st_blocks
+        # Relative to open folders, so that a script cannot lead this elsewhere by a link.
+        for _, folders, files, descriptor in os.fwalk(path, follow_symlinks=False):
+            for name in (*folders, *files):
+                with suppress(OSError):
+                    state = os.lstat(name, dir_fd=descriptor)
+                    if state.st_nlink == 1 or (state.st_dev, state.st_ino) not in seen:
+                        blocks += state.st_blocks
+                        seen.add((state.st_dev, state.st_ino))
     return blocks * _BLOCK_BYTES
 
 

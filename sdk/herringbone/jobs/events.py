@@ -55,11 +55,7 @@ def why_stopped(record: JobRecord) -> str | None:
     """Return why a job stopped before its end; None when it did not."""
     if record.status != STOPPED:
         return None
-    why = f"job {record.name} stopped before its end: {_WHY_STOPPED.get(record.secondary_status, 'it was asked to')}"
-    # A service packs the model itself.
-    if record.model is not None or record.started is None or record.backend == "sagemaker":
-        return why
-    return f"{why}; its model was not packed, and `herringbone repack {record.name}` packs what there is"
+    return f"job {record.name} stopped before its end: {_WHY_STOPPED.get(record.secondary_status, 'it was asked to')}"
 
 
 def why_ended(record: JobRecord, failure: str | None) -> str:

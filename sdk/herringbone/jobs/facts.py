@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.logs import FileLogs
 from herringbone.jobs.metrics import final_metrics, metrics_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
@@ -41,8 +42,11 @@ def stored_facts(record: JobRecord) -> dict[str, Any]:
     >>> stored_facts(JobRecord(name="a", backend="local", plan="{}", created=0.0, facts='{"Image": "mine:1"}'))
     {'Image': 'mine:1'}
     """
-    facts: dict[str, Any] = {} if record.facts is None else json.loads(record.facts)
-    return facts
+    # A damaged row is described without them.
+    with suppress(ValueError, RecursionError):
+        if isinstance(facts := json.loads(record.facts or "{}"), dict):
+            return facts
+    return {}
 
 
 def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
@@ -53,7 +57,9 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
     with suppress(HerringboneError), closing(backend.logs(record.name)) as source:
-        facts["FinalMetricDataList"] = final_metrics(metrics_of(record, source))
+        # The log of a job that runs on other machines would have to travel first.
+        if record.done or isinstance(source, FileLogs):
+            facts["FinalMetricDataList"] = final_metrics(metrics_of(record, source))
     if record.done:
         add_facts(JobIndex(backend.home.index), record.name, facts)
     return facts

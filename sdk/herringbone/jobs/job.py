@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
@@ -28,6 +29,7 @@ from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.code.commit import CommitQuery
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
@@ -60,14 +62,17 @@ class TrainingJob:
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
         # Imported here, as below: `import herringbone` needs none of it.
-        from herringbone.code.commit import commit_of
-        from herringbone.jobs.facts import add_facts
+        from herringbone.code.commit import CommitQuery
 
-        with commit_of(plan.source) as commit:
+        query = CommitQuery(plan.source)
+        try:
             backend.submit(plan)
-            # The job runs already; git had the time of the submission.
-            if code := commit():
-                add_facts(JobIndex(backend.home.index), plan.job_name, {"Code": code})
+        except BaseException:
+            query.cancel()
+            raise
+        if not query.is_pointless:
+            # In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
+            Thread(target=_note_commit, args=(query, backend, plan.job_name)).start()
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -379,3 +384,10 @@ def attach(training_job_name: str, sagemaker_session: object = None) -> Training
 
 def _utc(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def _note_commit(query: CommitQuery, backend: Backend, name: str) -> None:
+    from herringbone.jobs.facts import add_facts
+
+    if code := query.answer():
+        add_facts(JobIndex(backend.home.index), name, {"Code": code})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -165,9 +166,18 @@ class Run:
 def final_metrics(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
     """Return the last value of each metric as `FinalMetricDataList` of DescribeTrainingJob."""
     return [
-        {"MetricName": name, "Value": summary.last.value, "Timestamp": summary.last.time.isoformat()}
+        {"MetricName": name, "Value": json_number(summary.last.value), "Timestamp": summary.last.time.isoformat()}
         for name, summary in summarize(metrics).items()
     ]
+
+
+def json_number(value: float) -> float | str:
+    """Return a number as JSON can hold it: as a word when it is not finite.
+
+    >>> json_number(0.5), json_number(float("nan"))
+    (0.5, 'nan')
+    """
+    return value if math.isfinite(value) else str(value)
 
 
 def one_run(run: Run) -> list[tuple[str, ...]]:

@@ -59,5 +59,5 @@ def _version(package: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, int]:
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return (0, 0) if numbers is None else (int(numbers[1]), int(numbers[2]))

@@ -76,5 +76,5 @@ def _uses_library(plan: JobPlan) -> bool:
 
 def _release(version: str) -> tuple[int, int]:
     """Return the first two numbers of a version; a version without two, such as "2", counts as new enough."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return _LIBRARY_NEEDS if numbers is None else (int(numbers[1]), int(numbers[2]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,24 @@ def test_a_failure_is_recorded_when_the_package_is_gone(make_job, tmp_path: Path
     for ended in job.run().values():
         assert ended.failure is not None, ended.lines
         assert (ended.failure.rank, ended.failure.exception, ended.failure.message) == (0, "ValueError", "too late")
+
+
+def test_all_modules_for_a_failure_are_loaded_after_the_start() -> None:
+    """The list for the start has each module that the supervisor imports late, to describe a failure."""
+    rooms = Path(str(herringbone_entry.__file__)).parent / "supervisor"
+    texts = [(rooms / name).read_text() for name in ("ending.py", "rank_group.py")]
+    imported = {
+        f"{node.module}.{alias.name}" if node.module.endswith(("supervisor", "contract")) else node.module
+        for text in texts
+        for function in ast.walk(ast.parse(text))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }
+    program = (
+        "import sys; from herringbone_entry.supervisor.ending import load_modules; load_modules(); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert imported - set(loaded) == set()
+    assert "herringbone_entry.supervisor.memory" in imported

@@ -161,7 +161,12 @@ def test_the_shell_completes_verbs_flags_and_jobs(herringbone, jobs, monkeypatch
     assert [line.partition(",")[2] for line in herringbone()[1].split()] == completions
 
 
-def test_help_loads_no_verb_and_no_library_for_tables():
-    code = "import sys; from herringbone.cli.__main__ import main; main(['--help']); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+def test_help_loads_no_verb_and_a_pipe_no_library_for_tables(jobs):
+    code = (
+        "import sys; from herringbone.cli.__main__ import main; main(['--help']); print(*sys.modules);"
+        "main(['ls']); print('rich' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown[-1] == "False"
+    (loaded,) = [line.split() for line in shown if line.startswith("sys ")]
     assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.run"} & set(loaded)

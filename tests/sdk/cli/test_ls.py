@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import time
 
@@ -10,8 +11,9 @@ import pytest
 
 from herringbone.cli.__main__ import main
 from herringbone.cli.tables import shortened, show_table
+from herringbone.jobs.disk import size_of
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.usage import folder_bytes
+from herringbone.sizes import shown_bytes
 from herringbone_contract.failure import Failure
 
 PLAN = json.dumps({"hosts": [], "channels": [], "hyperparameters": {}})
@@ -166,21 +168,26 @@ def test_the_size_of_the_folders(ls, four, home, on_terminal):
     folder = home.job("slow").path / "hosts" / "ml"
     folder.mkdir(parents=True)
     (folder / "model").write_bytes(b"x" * 1500)
+    size = size_of(home.job("slow").path)
+    assert size >= 1500
     sizes = {job["TrainingJobName"]: job["SizeInBytes"] for job in json.loads(ls("--size", "--json")[1])}
-    assert sizes == {"halted": 0, "slow": 1500, "broken": 0, "train-2026-11-22-12-29-26-475": 0}
-    assert ls("--size")[1].splitlines()[2].split()[-1] == "1500"
-    assert "  1.5 KB   max_run was over" in plain(on_terminal("ls", "--size", columns=120)[1][3])
+    assert sizes == {"halted": 0, "slow": size, "broken": 0, "train-2026-11-22-12-29-26-475": 0}
+    assert ls("--size")[1].splitlines()[2].split()[-1] == str(size)
+    line = plain(on_terminal("ls", "--size", columns=120)[1][3]).rstrip()
+    assert f"  {shown_bytes(size)}  " in line
+    assert line.endswith("  max_run was over")
 
 
 def test_a_file_with_two_names_counts_once_and_links_are_not_followed(tmp_path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "model").write_bytes(b"x" * 1000)
+    (tmp_path / "a" / "model").write_bytes(os.urandom(100_000))
+    once = size_of(tmp_path)
+    assert 100_000 <= once < 120_000
     (tmp_path / "same").hardlink_to(tmp_path / "a" / "model")
-    (tmp_path / "other").write_bytes(b"x" * 10)
-    link = tmp_path / "link"
-    link.symlink_to("/usr")
-    assert folder_bytes(tmp_path) == 1010 + link.lstat().st_size
-    assert folder_bytes(tmp_path / "gone") == 0
+    (tmp_path / "link").symlink_to("/usr")
+    assert size_of(tmp_path) - once < 10_000
+    assert size_of(tmp_path / "a" / "model") >= 100_000
+    assert size_of(tmp_path / "gone") == 0
 
 
 def test_a_name_loses_its_middle():

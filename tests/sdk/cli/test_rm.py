@@ -78,7 +78,7 @@ def test_chosen_jobs_need_a_yes(herringbone, jobs, monkeypatch):
     [
         ([], "Missing argument 'NAME'"),
         (["digits-1", "--older-than", "1d"], "Names and filters exclude each other"),
-        (["--older-than", "soon"], "expected a number followed by m, h or d"),
+        (["--older-than", "soon"], "is no age; write 30d, 12h, 90m or 0m"),
         (["--status", "InProgress"], "others run, and are not removed"),
         (["nosuch"], "no job 'nosuch'"),
         (["../jobs"], "it would lead to another folder"),

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from herringbone.code.commit import commit_of, parse_status
+from herringbone.code.commit import CommitQuery, parse_status
 from herringbone.code.source import SourceCode
 
 
@@ -29,8 +29,7 @@ def git(tmp_path, monkeypatch):
 
 
 def answer(source):
-    with commit_of(source) as commit:
-        return commit()
+    return CommitQuery(source).answer()
 
 
 def test_the_commit_and_whether_files_differ(git, tmp_path):
@@ -46,6 +45,7 @@ def test_the_commit_and_whether_files_differ(git, tmp_path):
     assert answer(script) == clean
     (tmp_path / "src/train.py").write_text("2")
     assert answer(script) == {**clean, "Dirty": True}
+    CommitQuery(script).cancel()
 
 
 def test_code_without_a_commit(tmp_path, monkeypatch):
@@ -56,6 +56,8 @@ def test_code_without_a_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert answer(source) == {}
     assert parse_status("# branch.oid (initial)\n") == {}
+    assert CommitQuery(source).is_pointless
+    CommitQuery(source).cancel()
 
 
 def test_code_from_git_config_names_its_repository():

@@ -153,7 +153,8 @@ class Submissions:
 
     name = "local_process"
 
-    def __init__(self):
+    def __init__(self, home=None):
+        self.home = home
         self.plans = []
 
     def review(self, plan):
@@ -177,8 +178,9 @@ START = "job a: starting on local_process (follow it elsewhere: herringbone logs
         ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
     ],
 )
-def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys):
-    backend = Submissions()
+def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, home):
+    home.make()
+    backend = Submissions(home)
 
     class Submitted(Estimator):
         def _backend(self):

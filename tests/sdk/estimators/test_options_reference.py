@@ -5,7 +5,6 @@ import types
 import typing
 
 import msgspec
-import mypy.api
 import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
@@ -77,6 +76,14 @@ def test_every_argument_has_one_row_with_a_sentence():
     )
 
 
+@pytest.mark.parametrize(("estimator", "_options"), ESTIMATORS)
+def test_the_docstring_documents_the_constructors_own_arguments(estimator, _options):
+    """Editors take the text of these from here, and the text of all others from options_dict.py."""
+    own = [name for name in inspect.signature(estimator.__init__).parameters if name not in ("self", "options")]
+    text = inspect.getdoc(estimator).partition("Args:\n")[2]
+    assert text.splitlines() == [f"    {name}: {ROWS[name].doc}" for name in own]
+
+
 def test_the_types_are_those_that_the_options_take():
     """Users may write more than the converted type holds, such as a list for a tuple or a text for a time."""
     wider = {"max_run", "max_wait", "keep_alive_period_in_seconds"}
@@ -124,7 +131,8 @@ def test_type_checkers_refuse_wrong_names_and_types(tmp_path):
         "MXNet('train.py', instance_cuont=3)\n"
         "TensorFlow(entry_point='train.py', volume_size='30')\n"
     )
+    api = pytest.importorskip("mypy.api")
     # With the repository's settings, and so from the cache that `scripts/check` fills.
-    output, _, code = mypy.api.run([str(script)])
+    output, _, code = api.run([str(script)])
     lines = [line.partition("submit.py:")[2].partition(":")[0] for line in output.splitlines() if "error:" in line]
     assert (lines, code) == (["4", "5", "6"], 1), output

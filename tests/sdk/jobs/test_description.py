@@ -133,6 +133,11 @@ def test_a_file_of_versions_that_the_script_has_changed(job, home, content):
     assert versions_in(home.job("a")) == {}
 
 
+@pytest.mark.parametrize("facts", [None, "", "[]", "{", "[" * 10_000])
+def test_damaged_facts_are_none(facts):
+    assert stored_facts(record(facts=facts)) == {}
+
+
 def test_an_index_that_cannot_be_written_loses_facts_only(home):
     home.make()
     JobIndex(home.index).add(record())

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 import tarfile
 
@@ -125,6 +126,8 @@ if sys.argv[1:] == ["--save", "yes"]:
 def test_each_part_of_a_jobs_results(script, home, tmp_path, capsys):
     """With the real supervisor: two jobs, and all that their rows, folders and descriptions say."""
     script(RESULTS)
+    for words in (["init"], ["add", "train.py"], ["-c", "user.name=me", "-c", "user.email=me", "commit", "-m", "x"]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
     metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
     kept = f"file://{tmp_path}/kept"
     estimator = Estimator(
@@ -147,6 +150,7 @@ def test_each_part_of_a_jobs_results(script, home, tmp_path, capsys):
     versions = members["Herringbone"]["Versions"]
     assert versions["Python"] == ".".join(map(str, sys.version_info[:3]))
     assert "herringbone" in versions
+    assert (len(members["Herringbone"]["Code"]["Commit"]), members["Herringbone"]["Code"]["Dirty"]) == (40, False)
     # A job without a model, whose checkpoints are in a folder of the user's.
     unsaved = Estimator("train.py", instance_type="local_process", checkpoint_s3_uri=kept).fit(job_name="b", logs=False)
     assert (unsaved.status, unsaved.model_data) == ("Completed", None)

@@ -115,6 +115,24 @@ def test_an_interrupted_removal_is_finished_by_the_next(make_job, home, monkeypa
     assert names(home) == entries(home) == ["a"]
 
 
+def test_files_of_another_user_are_named_and_tried_again(make_job, home, monkeypatch):
+    make_job("a")
+
+    def refuse(path):
+        raise PermissionError(1, "Operation not permitted", "hosts/algo-1/ml/model/w")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("herringbone.jobs.removal.remove", refuse)
+        (removal,) = remove_jobs(["a"])
+        assert removal.size == 0
+        assert "hosts/algo-1/ml/model/w: Operation not permitted; the rest is in" in removal.error
+        assert "need that user, or `sudo rm -r`" in removal.error
+        assert [bool(again.error) for again in remove_jobs([])] == [True]
+    assert names(home) == []
+    assert [(again.name, again.error) for again in remove_jobs([])] == [("a", "")]
+    assert entries(home) == []
+
+
 def test_a_removal_that_is_killed_with_the_index_locked_changes_nothing(make_job, home):
     make_job("a")
     with pytest.raises(KeyboardInterrupt), JobIndex(home.index).holding("a", remove=True):

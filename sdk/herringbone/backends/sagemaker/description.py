@@ -16,7 +16,7 @@ from herringbone_contract.failure_text import parse_summary
 from herringbone_contract.masking import is_mask, masked_hyperparameters
 
 # SageMaker writes "AlgorithmError: <text of /opt/ml/output/failure>, exit code: 1"; other kinds have no exit code.
-_REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d+))?", re.DOTALL)
+_REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d{1,9}))?", re.DOTALL)
 _CONTAINER_FAILED = "AlgorithmError"
 
 

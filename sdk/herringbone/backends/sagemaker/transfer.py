@@ -34,9 +34,8 @@ _READ_BYTES = 1 << 20
 _ARCHIVE_SUFFIX = ".tar.gz"
 # The ETag is the object's MD5 only where the object was sent in one request and KMS did not encrypt it.
 _MD5_ETAG = re.compile(r'"([0-9a-f]{32})"')
-_BAR_CHARS = 30
-# A terminal may redraw its bar often, but a file that collects the output should stay short.
-_BAR_SECONDS, _LINE_SECONDS = 0.1, 30.0
+# A file that collects the output should stay short.
+_LINE_SECONDS = 30.0
 
 
 class Progress:
@@ -45,7 +44,7 @@ class Progress:
     >>> progress = Progress()                                        # doctest: +SKIP
     >>> with progress.uploading("code", 30_000_000) as count:        # doctest: +SKIP
     ...     count(8_000_000)
-    uploading code [########                      ] 8.0 MB of 30.0 MB
+    uploading code ━━━━━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 8.0/30.0 MB 0:00:04
 
     `clock` returns seconds. Several threads may call `count`, with a negative number for bytes that are sent again.
     """
@@ -70,44 +69,40 @@ class Progress:
     @contextmanager
     def _transferring(self, verb: str, subject: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
         stream = self._stream or sys.stderr
-        on_terminal = stream.isatty()
-        interval = _BAR_SECONDS if on_terminal else _LINE_SECONDS
+        if stream.isatty():
+            with _bar(stream, f"{verb} {subject}", num_bytes) as count:
+                yield count
+            return
         # Guards the two counters and the output: boto3 calls `count` from its transfer threads.
         lock = threading.Lock()
         transferred, reported_at = 0, self._clock()
-        if not on_terminal:
-            self.say(f"{verb} {shown_bytes(num_bytes)} of {subject}")
+        self.say(f"{verb} {shown_bytes(num_bytes)} of {subject}")
 
-        def count(more_bytes: int) -> None:
+        def count_on_pipe(more_bytes: int) -> None:
             nonlocal transferred, reported_at
             with lock:
                 transferred += more_bytes
                 now = self._clock()
-                if now - reported_at < interval:
-                    return
-                reported_at = now
-                if on_terminal:
-                    _draw_bar(stream, f"{verb} {subject}", transferred, num_bytes)
-                else:
+                if now - reported_at >= _LINE_SECONDS:
+                    reported_at = now
                     self.say(f"{verb} {subject}: {shown_bytes(transferred)} of {shown_bytes(num_bytes)}")
 
-        try:
-            if on_terminal:
-                _draw_bar(stream, f"{verb} {subject}", 0, num_bytes)
-            yield count
-            if on_terminal:
-                _draw_bar(stream, f"{verb} {subject}", transferred, num_bytes)
-        finally:
-            if on_terminal:
-                stream.write("\n")
-                stream.flush()
+        yield count_on_pipe
 
 
-def _draw_bar(stream: TextIO, label: str, transferred: int, num_bytes: int) -> None:
-    share = min(1.0, transferred / num_bytes) if num_bytes else 1.0
-    bar = "#" * int(share * _BAR_CHARS)
-    stream.write(f"\r\x1b[K{label} [{bar:<{_BAR_CHARS}}] {shown_bytes(transferred)} of {shown_bytes(num_bytes)}")
-    stream.flush()
+@contextmanager
+def _bar(stream: TextIO, label: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Draw a bar on a terminal while the body runs; yields a function that counts bytes, for any thread."""
+    # Imported here: only a terminal draws bars.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    # Without markup: a path may have brackets.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(file=stream), redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task(label, total=num_bytes)
+        yield lambda more_bytes: bar.advance(task, more_bytes)
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):

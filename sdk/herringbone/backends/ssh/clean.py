@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import platform
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,12 +12,11 @@ import msgspec
 from herringbone.backends.ssh.agent.cleanup import StaleFiles
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.transport import Transport
-from herringbone_contract.errors import HostError, OptionError
+from herringbone_contract.errors import HostError
 
 # Removing a million files takes a while.
 _CLEAN_SECONDS = 3600.0
 _THREADS = 32
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class CleanupReport(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -51,17 +49,3 @@ def clean(
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(ask, machines))
-
-
-def parse_age(text: str) -> float:
-    """Return an age in seconds.
-
-    >>> parse_age("30d"), parse_age("90m")
-    (2592000.0, 5400.0)
-
-    Raises `OptionError`.
-    """
-    match = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
-    if match is None:
-        raise OptionError(f"--older-than {text!r}: expected a number followed by m, h or d, for example 30d")
-    return int(match[1]) * _UNITS[match[2]]

@@ -1,4 +1,4 @@
-"""The script of docs/do/resume.md, resumed, prints the losses of an uninterrupted run; tests/docs runs all pages."""
+"""README and pages are short where readers look first, and the resumed script of docs/do/resume.md loses nothing."""
 
 from __future__ import annotations
 
@@ -52,3 +52,14 @@ def test_a_resumed_script_prints_the_losses_of_an_uninterrupted_one(
     in_this_process(tmp_path, monkeypatch, "src/plain.py", epochs=2)
     assert resumed == capsys.readouterr().out
     assert [epoch for epoch, _ in LOSS.findall(resumed)] == ["0", "1"]
+
+
+def test_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_no_cell_of_a_table_has_more_than_60_words():
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "start").glob("*.md"), *(ROOT / "docs" / "do").glob("*.md")]
+    rows = [(page, row) for page in pages for row in page.read_text(encoding="utf-8").splitlines() if row[:1] == "|"]
+    cells = [(page, cell) for page, row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [(page.name, cell[:60]) for page, cell in cells if len(cell.split()) > 60] == []
