@@ -23,7 +23,7 @@ ORDER = sorted(BLOCKS, key=lambda page: (page == "docs/do/disk.md", page))
 PLAIN = """
 import os
 print("epoch=0 loss=0.5", flush=True)
-for name in ("SM_MODEL_DIR", "SM_CHECKPOINT_DIR"):
+for name in ("SM_MODEL_DIR", "SM_CHECKPOINT_DIR", "SM_OUTPUT_DATA_DIR"):
     open(os.environ[name] + "/model.pt", "w").close()
 """
 INVENTORY = "hosts: [gpu-1, gpu-2, gpu-3, gpu-4, gpu-5]\nshared: [/nfs]\n"

@@ -188,7 +188,7 @@ class Workspace:
                 return False
             self._used += path.read_text(encoding="utf-8") + path.stem
         if verb == "download":
-            shutil.rmtree(self.folder / (rest[1] if len(rest) > 1 else f"{rest[0]}-model"), ignore_errors=True)
+            shutil.rmtree(self.folder / (rest[-1] if len(rest) > 1 else f"{rest[0]}-model"), ignore_errors=True)
         if verb == "rm" and "--dry-run" not in rest:
             rest.append("--yes")
         self._main([verb, *rest])
