@@ -7,20 +7,8 @@ import sys
 import click
 import pytest
 
-from herringbone.cli.__main__ import _VERBS, GROUP, main
+from herringbone.cli.__main__ import _VERBS, GROUP
 from herringbone.jobs.index import JobIndex, JobRecord
-
-
-@pytest.fixture
-def herringbone(capsys):
-    """Runs a command; returns its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -5,21 +5,8 @@ import os
 
 import pytest
 
-from herringbone.cli.__main__ import main
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.processes import identity
-
-
-@pytest.fixture
-def herringbone(capsys):
-    """Runs a command; returns its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

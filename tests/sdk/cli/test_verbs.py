@@ -13,19 +13,6 @@ from herringbone_contract.errors import OptionError
 from herringbone_contract.hyperparameters import decode_values, encode_values
 from herringbone_entry.ranks.environment import arguments
 
-
-@pytest.fixture
-def herringbone(capsys):
-    """Runs a command; returns its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
 START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
 JOB_FILE = """
 framework: pytorch
