@@ -187,11 +187,12 @@ def find_ssh() -> Ssh | None:
 
 
 def find_pages() -> str | None:
-    """Return the folder with the pages of this release: of the installation, or of the checkout that runs."""
+    """Return the folder with the pages of this release: of the checkout that runs, or of the installation."""
+    # An editable install has a copy too, which is as old as the install.
+    folders = [Path(__file__).resolve().parents[3] / "docs"]
     installed = importlib.metadata.files("herringbone") or ()
     names = (file for file in installed if file.as_posix().endswith("share/doc/herringbone/index.md"))
-    folders = [Path(str(file.locate())).resolve().parent for file in names]
-    folders.append(Path(__file__).resolve().parents[3] / "docs")
+    folders += [Path(str(file.locate())).resolve().parent for file in names]
     return next((str(folder) for folder in folders if (folder / "index.md").is_file()), None)
 
 
