@@ -110,6 +110,8 @@ class Job:
             self._context.report({"kind": "stop"})
         # From now on signals arrive as calls in the loop, and `Stopped` is raised no more.
         self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._reap})
+        # `_prepare` has started children, and no signal tells of one that has ended already.
+        self._reap()
         self._watch_lifeline()
         # Everything from here on happens in callbacks of this call.
         code = self._loop.run()

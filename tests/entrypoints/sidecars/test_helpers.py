@@ -157,6 +157,21 @@ def test_a_server_that_does_not_serve_is_named(make_job, mood: str, code: int, t
         assert "ImportError: no numpy here" in ended["algo-1"].failure_text
 
 
+SLOW_SUPERVISOR = """
+import time
+from herringbone_entry.event_loop import Loop
+watch_signals = Loop.signals
+Loop.signals = lambda *arguments: (time.sleep(1), watch_signals(*arguments))
+"""
+
+
+def test_a_server_that_ends_before_the_supervisor_watches_its_children_is_named(make_job, tmp_path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_SUPERVISOR)
+    job = helped(make_job, "time.sleep(60)")
+    ended = job.run(STAND_IN="brief", PYTHONPATH=os.pathsep.join([str(tmp_path), str(STAND_IN)]))
+    assert [result.code for result in ended.values()] == [1, 1]
+
+
 def test_a_server_that_ignores_sigterm_is_killed(make_job) -> None:
     job = helped(make_job, "")
     ended = job.run(timeout=10.0, STAND_IN="stubborn")
