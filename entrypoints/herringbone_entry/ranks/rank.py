@@ -76,10 +76,10 @@ def main() -> None:
         if code:
             report.leave(code, error)
     except KeyboardInterrupt as error:
-        _show(error, message["code"])
+        _show(error)
         report.leave(128 + signal.SIGINT, error)
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
-        _show(error, message["code"])
+        _show(error)
         report.leave(1, error)
     report.done()
 
@@ -300,11 +300,8 @@ def _code_of(error: SystemExit) -> int:
     return 1
 
 
-def _show(error: BaseException, code: str) -> None:
-    """Print the traceback as Python would have, without this file's frames, and with the user's own names of files.
-
-    Files of the job's copy of the code are named relative to it, as they are named relative to `source_dir`.
-    """
+def _show(error: BaseException) -> None:
+    """Print the traceback as Python would have, without this file's frames."""
     error.__traceback__ = _without_ours(error.__traceback__)
     _cut_library(error)
     # The script, or a library that it imports, may have replaced it: torch.distributed puts the rank before each line.
@@ -312,7 +309,10 @@ def _show(error: BaseException, code: str) -> None:
 
 
 def _excepthook(code: str) -> Callable[..., None]:
-    """Return Python's excepthook, apart from the names of files in the folder `code`, which are relative."""
+    """Return Python's excepthook, with the user's own names of files.
+
+    Files of the job's copy of the code, `code`, are named relative to it, as they are named relative to `source_dir`.
+    """
 
     def hook(*error: Any) -> None:
         # Python itself formats it: the script may have a module `traceback` of its own.

@@ -45,8 +45,8 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
         return _missing_file(match["path"], plan)
     if match := _NO_DISTRIBUTION.search(failure.message):
         return (
-            f"correct {match['requirement']} in requirements.txt (`pip index versions NAME` lists the versions), or name the "
-            "index that has it in PIP_INDEX_URL"
+            f"correct {match['requirement']} in requirements.txt (`pip index versions NAME` lists the versions), "
+            "or name the index that has it in PIP_INDEX_URL"
         )
     if not failure.exception and not failure.message:
         return _SIGNALS.get(failure.exit_code, "")
