@@ -65,7 +65,8 @@ def test_unknown_key(raw, start, rest):
         ),
         (
             {"mpi": {"enabled": "true"}},
-            "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 'true' (str). Write True without quotes.",
+            "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 'true' (str)."
+            " Write True without quotes.",
         ),
         ({"mpi": {"enabled": 1}}, "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 1 (int)."),
         (
