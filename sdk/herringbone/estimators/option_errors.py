@@ -55,17 +55,23 @@ def explain(
         return python_words(str(error))
     path = path.replace("[...]", _wrong_key(problem, values[name]), 1)
     value = "" if name in _SECRET else f" (given: {shown(values[name])})"
-    remedy = _remedy(problem, values[name], whole=path == name)
-    return f"{path}: {_problem(problem, (legal or {}).get(name, ()))}{value}{remedy}"
+    keys = (legal or {}).get(name, ())
+    remedy = _remedy(problem, values[name], keys, whole=path == name)
+    return f"{path}: {_problem(problem, keys)}{value}{remedy}"
 
 
-def _remedy(problem: str, value: object, *, whole: bool) -> str:
-    """Return how to write a value of the wrong type; `whole` is False for a value inside of the option's."""
+def _remedy(problem: str, value: object, keys: Sequence[str], *, whole: bool) -> str:
+    """Return how to write a value of the wrong type; `whole` is False for a value inside of the option's.
+
+    `keys` are those of a dict that the option takes.
+    """
     if (match := _WRONG_TYPE.fullmatch(problem)) is None:
         return ""
     wanted = match[1].split(" | ")
     if not whole:
         return "; write it in quotes" if wanted == ["str"] and match[2] in ("int", "float", "bool") else ""
+    if wanted[0] == "array" and "object" not in wanted and isinstance(value, Mapping) and keys:
+        return f"; write [{{{', '.join(f'{key!r}: ...' for key in keys)}}}]"
     if "array" in wanted:
         return f"; write [{shown(value)}]" if isinstance(value, str) else ""
     if isinstance(value, str) and value.lower() in ("true", "false") and "bool" in wanted:

@@ -89,7 +89,7 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ({"environment": {1: "1"}}, "environment: a key is wrong: expected str, got int"),
         ({"environment": ["A"]}, "environment: expected dict, got list"),
         ({"dependencies": "lib"}, "dependencies: expected list, got str (given: 'lib'); write ['lib']"),
-        ({"metric_definitions": {"loss": "x"}}, "metric_definitions: expected list, got dict"),
+        ({"metric_definitions": {"loss": "x"}}, "(given: {'loss': 'x'}); write [{'Name': ..., 'Regex': ...}]"),
         (
             {"metric_definitions": [{"name": "a"}]},
             "metric_definitions[0]: no such key 'name', did you mean 'Name'?; the keys are Name, Regex",
