@@ -18,10 +18,11 @@ _HOST_FOLDER = r"(?:/opt/ml|/hosts/[^/]+/ml)"
 _CHANNEL = re.compile(_HOST_FOLDER + r"/input/data/(?P<channel>[^/]+)(?:/(?P<file>.*))?$")
 _CODE = re.compile(_HOST_FOLDER + r"/code/(?P<file>.+)$")
 # Exit codes of processes that a signal ended without a Python exception: 128 and the signal's number.
+_LESS_MEMORY = "Use a smaller batch, or fewer ranks or data loader workers on the host"
 _CRASH = "compiled code crashed, not Python: update or replace the library that the last frame calls"
 _SIGNALS = {
     128 + signal.SIGKILL: "not sent by Herringbone: a person or a program sent it, or the kernel did, out of memory "
-    "(`sudo dmesg | grep -i oom`). Then use a smaller batch, or fewer ranks or data loader workers on the host",
+    f"(`sudo dmesg | grep -i oom`). {_LESS_MEMORY}",
     128 + signal.SIGSEGV: _CRASH,
     128 + signal.SIGBUS: f"{_CRASH}, or free room in /dev/shm",
     128 + signal.SIGILL: "a library was compiled for another processor: install a build for this one",
@@ -41,6 +42,8 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     """
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)
+    if failure.exception == "MemoryError":
+        return f"the host has no memory left for the script. {_LESS_MEMORY}"
     if failure.exception == "FileNotFoundError" and (match := _MISSING.search(failure.message)):
         return _missing_file(match["path"], plan)
     if match := _NO_DISTRIBUTION.search(failure.message):

@@ -43,6 +43,7 @@ def missing(path):
             "channel 'training' is /home/me/data, which has no b/x.txt",
         ),
         (Failure(exit_code=137), PLAN, "or the kernel did, out of memory (`sudo dmesg | grep -i oom`)"),
+        (Failure(exception="MemoryError"), PLAN, "the host has no memory left for the script. Use a smaller batch"),
         (Failure(exit_code=139), PLAN, "compiled code crashed, not Python: update or replace the library"),
         (
             Failure(exception="LaunchError", message="pip cannot install: No matching distribution found for tim==9"),
