@@ -38,6 +38,10 @@ _KNOWN_SENTENCES = {
 }
 
 
+# The longest text that a message repeats as a number.
+_MAX_QUOTED_CHARS = 18
+
+
 def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Reader] | None = None) -> Target:
     """Return `raw` as a `target`; `nested` reads the fields that are dictionaries themselves.
 
@@ -134,7 +138,23 @@ def _wrong_value(key: str, value: object, path: str, expected: Any) -> str:
     if key == "ddp_port":
         return f"{path}: Invalid port number {value}. It must be an integer from 0 to 65535. Got {show(value)}."
     sentence = _KNOWN_SENTENCES.get(key) or f"{key} must be {_describe(expected)}."
-    return f"{path}: {sentence} Got {show(value)}."
+    return f"{path}: {sentence} Got {show(value)}.{_without_quotes(value, expected)}"
+
+
+def _without_quotes(value: object, expected: Any) -> str:
+    """Return how to write a text that the same value without quotes would satisfy, "" for any other value."""
+    words = {"true": True, "false": False}
+    if not isinstance(value, str) or len(value) > _MAX_QUOTED_CHARS:
+        return ""
+    number = int(value) if value.isdecimal() and value.isascii() else None
+    plain = words.get(value.lower(), number)
+    if plain is None:
+        return ""
+    try:
+        msgspec.convert(plain, expected)
+    except msgspec.ValidationError:
+        return ""
+    return f" Write {plain} without quotes."
 
 
 def _describe(expected: Any) -> str:

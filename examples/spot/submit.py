@@ -67,6 +67,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         uninterrupted = train(arguments, Path(folder) / "uninterrupted")
         stopped = train(arguments, Path(folder) / "spot", stop=True)
+        if not any(line.text.startswith("saved_at=") for line in stopped.logs(rank=0)):
+            parser.error(f"--steps {arguments.steps}: the job was over before the stop; give it more steps")
         resumed = train(arguments, Path(folder) / "spot")
     saved_at, resumed_at = number(stopped, "saved_at"), number(resumed, "resumed_at")
     expected, actual = weights(uninterrupted), weights(resumed)

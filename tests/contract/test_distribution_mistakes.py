@@ -65,7 +65,8 @@ def test_unknown_key(raw, start, rest):
         ),
         (
             {"mpi": {"enabled": "true"}},
-            "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 'true' (str).",
+            "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 'true' (str)."
+            " Write True without quotes.",
         ),
         ({"mpi": {"enabled": 1}}, "distribution.mpi.enabled: enabled must be a value in: [True, False]. Got 1 (int)."),
         (
@@ -99,7 +100,11 @@ def test_wrong_type(raw, expected):
     ("key", "value", "expected"),
     [
         ("partitions", True, "The number of partitions must be a positive integer. Got True (bool)."),
-        ("partitions", "2", "The number of partitions must be a positive integer. Got '2' (str)."),
+        (
+            "partitions",
+            "2",
+            "The number of partitions must be a positive integer. Got '2' (str). Write 2 without quotes.",
+        ),
         ("partitions", 2.0, "The number of partitions must be a positive integer. Got 2.0 (float)."),
         ("partitions", None, "The number of partitions must be a positive integer. Got None (NoneType)."),
         ("microbatches", 0, "The number of microbatches must be a positive integer. Got 0 (int)."),
@@ -117,7 +122,7 @@ def test_wrong_type(raw, expected):
             "placement_strategy must be a value in: ['DPT', 'DTP', 'PDT', 'PTD', 'TDP', 'TPD', 'cluster', 'spread']."
             " Got 'PPT' (str).",
         ),
-        ("ddp", "true", "ddp must be a value in: [True, False]. Got 'true' (str)."),
+        ("ddp", "true", "ddp must be a value in: [True, False]. Got 'true' (str). Write True without quotes."),
         ("auto_partition", 0, "auto_partition must be a value in: [True, False]. Got 0 (int)."),
         ("default_partition", -1, "default_partition must be an integer of at least 0. Got -1 (int)."),
         ("memory_weight", 1.5, "memory_weight must be between 0.0 and 1.0! Got 1.5 (float)."),

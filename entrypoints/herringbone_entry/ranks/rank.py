@@ -21,6 +21,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -60,6 +61,7 @@ def main() -> None:
     os.chdir(message["code"])
     guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))
     report = Report(wire, message["code"])
+    sys.excepthook = _excepthook(message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
     _line_buffer()
@@ -74,10 +76,10 @@ def main() -> None:
         if code:
             report.leave(code, error)
     except KeyboardInterrupt as error:
-        _show(error, message["code"])
+        _show(error)
         report.leave(128 + signal.SIGINT, error)
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
-        _show(error, message["code"])
+        _show(error)
         report.leave(1, error)
     report.done()
 
@@ -298,24 +300,44 @@ def _code_of(error: SystemExit) -> int:
     return 1
 
 
-def _show(error: BaseException, code: str) -> None:
-    """Print the traceback as Python would have, without this file's frames, and with the user's own names of files.
-
-    Files of the job's copy of the code are named relative to it, as they are named relative to `source_dir`.
-    """
+def _show(error: BaseException) -> None:
+    """Print the traceback as Python would have, without this file's frames."""
     error.__traceback__ = _without_ours(error.__traceback__)
-    if sys.excepthook is not sys.__excepthook__:
-        # The script has replaced it.
-        sys.excepthook(type(error), error, error.__traceback__)
+    _cut_library(error)
+    # The script, or a library that it imports, may have replaced it: torch.distributed puts the rank before each line.
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _excepthook(code: str) -> Callable[..., None]:
+    """Return Python's excepthook, with the user's own names of files.
+
+    Files of the job's copy of the code, `code`, are named relative to it, as they are named relative to `source_dir`.
+    """
+
+    def hook(*error: Any) -> None:
+        # Python itself formats it: the script may have a module `traceback` of its own.
+        stream, sys.stderr = sys.stderr, io.StringIO()
+        try:
+            sys.__excepthook__(*error)
+        finally:
+            text, sys.stderr = sys.stderr.getvalue(), stream
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.write(text.replace(f'  File "{code}/', '  File "'))
+
+    return hook
+
+
+def _cut_library(error: BaseException) -> None:
+    """End the traceback of an error that our library raises on purpose at the line that called the library."""
+    if type(error).__module__ != "herringbone_contract.errors":
         return
-    # Python itself formats it: the script may have a module `traceback` of its own.
-    stream, sys.stderr = sys.stderr, io.StringIO()
-    try:
-        sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        text, sys.stderr = sys.stderr.getvalue(), stream
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        stream.write(text.replace(f'  File "{code}/', '  File "'))
+    last, trace = None, error.__traceback__
+    while trace is not None:
+        if "/herringbone_parallel/" not in trace.tb_frame.f_code.co_filename:
+            last = trace
+        trace = trace.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from herringbone.code.ignore import IgnoreRules
+from herringbone.code.near import alternatives
 from herringbone.code.secret_files import looks_secret
 from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import SourceCode
@@ -89,14 +90,14 @@ def check_source(source: SourceCode, *, exclude: Path) -> None:
         return
     for path in map(Path, source.dependencies):
         if not path.exists():
-            raise InputError(f"dependencies: {path}: no such file or folder")
+            raise InputError(f"dependencies: {path}: no such file or folder{alternatives(path)}")
     if source.archive is not None:
         _check_archive(Path(source.archive), source.entry_point)
         return
     assert source.folder is not None
     folder = Path(source.folder)
     if source.whole_folder and not folder.is_dir():
-        raise InputError(f"source_dir: {folder}: no such folder")
+        raise InputError(f"source_dir: {folder}: no such folder{alternatives(folder)}")
     script = folder / source.entry_point
     if not script.is_file():
         if script.is_dir():
@@ -110,7 +111,7 @@ def check_source(source: SourceCode, *, exclude: Path) -> None:
         hint = ""
         if not source.whole_folder and ":" in source.entry_point:
             hint = "; to name an image, write image_uri=..."
-        raise InputError(f"entry_point: {script}: no such file{inside}{hint}")
+        raise InputError(f"entry_point: {script}: no such file{inside}{hint or alternatives(script)}")
     if not os.access(script, os.R_OK):
         raise InputError(f"entry_point: {script}: no permission to read it")
     code_files(source, exclude=exclude)

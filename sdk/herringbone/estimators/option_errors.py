@@ -55,7 +55,29 @@ def explain(
         return python_words(str(error))
     path = path.replace("[...]", _wrong_key(problem, values[name]), 1)
     value = "" if name in _SECRET else f" (given: {shown(values[name])})"
-    return f"{path}: {_problem(problem, (legal or {}).get(name, ()))}{value}"
+    keys = (legal or {}).get(name, ())
+    remedy = _remedy(problem, values[name], keys, whole=path == name)
+    return f"{path}: {_problem(problem, keys)}{value}{remedy}"
+
+
+def _remedy(problem: str, value: object, keys: Sequence[str], *, whole: bool) -> str:
+    """Return how to write a value of the wrong type; `whole` is False for a value inside of the option's.
+
+    `keys` are those of a dict that the option takes.
+    """
+    if (match := _WRONG_TYPE.fullmatch(problem)) is None:
+        return ""
+    wanted = match[1].split(" | ")
+    if not whole:
+        return "; write it in quotes" if wanted == ["str"] and match[2] in ("int", "float", "bool") else ""
+    if wanted[0] == "array" and "object" not in wanted and isinstance(value, Mapping) and keys:
+        return f"; write [{{{', '.join(f'{key!r}: ...' for key in keys)}}}]"
+    if "array" in wanted:
+        return f"; write [{shown(value)}]" if isinstance(value, str) else ""
+    if isinstance(value, str) and value.lower() in ("true", "false") and "bool" in wanted:
+        return f"; write {value.capitalize()} without quotes"
+    number = isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", value)
+    return f"; write {value} without quotes" if number and {"int", "float"} & set(wanted) else ""
 
 
 def _problem(problem: str, legal: Sequence[str]) -> str:
@@ -98,7 +120,10 @@ def unknown_option(name: str, known: Sequence[str], renamed: Mapping[str, str]) 
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"{name}: no such option; did you mean {nearest[0]}?"
-    return f"{name}: no such option; options are: {', '.join(sorted(known))}"
+    return (
+        f"{name}: no such option; an argument of the script is given as hyperparameters={{{name!r}: ...}}; "
+        f"options are: {', '.join(sorted(known))}"
+    )
 
 
 def shown_name(name: str) -> str:

@@ -176,7 +176,7 @@ class JobIndex:
         rows = self._select("WHERE name = ?", name)
         if rows:
             return rows[0]
-        near = difflib.get_close_matches(name[:100], [record.name for record in self.all()], n=3)
+        near = _near(name[:100], [record.name for record in self.all()])
         hint = f"did you mean {' or '.join(near)}?" if near else "`herringbone ls` shows the jobs"
         raise JobNotFoundError(f"no job {name!r} in {self._path.parent}; {hint}")
 
@@ -267,6 +267,14 @@ def _records(
 
 def _columns(database: sqlite3.Connection) -> set[str]:
     return {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three names like `name`, or that begin like it: made names end with the time, typed ones seldom."""
+    if near := difflib.get_close_matches(name, names, n=3):
+        return near
+    heads = difflib.get_close_matches(name, {other[: len(name)] for other in names}, n=1)
+    return [other for other in names if heads and other.startswith(heads[0])][:3]
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:

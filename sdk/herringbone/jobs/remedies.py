@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,22 @@ from herringbone_contract.failure import Failure
 
 # An exception's quoted file: the words of OSError, which shows paths as Python writes texts.
 _MISSING = re.compile(r"No such file or directory: '(?P<path>[^']+)'")
+_NO_DISTRIBUTION = re.compile(r"No matching distribution found for (?P<requirement>\S+)")
 _UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (?P<arguments>.+)")
 # The folders of a job's host, in a container or in the folder of a job on this machine.
 _HOST_FOLDER = r"(?:/opt/ml|/hosts/[^/]+/ml)"
 _CHANNEL = re.compile(_HOST_FOLDER + r"/input/data/(?P<channel>[^/]+)(?:/(?P<file>.*))?$")
 _CODE = re.compile(_HOST_FOLDER + r"/code/(?P<file>.+)$")
+# Exit codes of processes that a signal ended without a Python exception: 128 and the signal's number.
+_LESS_MEMORY = "Use a smaller batch, or fewer ranks or data loader workers on the host"
+_CRASH = "compiled code crashed, not Python: update or replace the library that the last frame calls"
+_SIGNALS = {
+    128 + signal.SIGKILL: "not sent by Herringbone: a person or a program sent it, or the kernel did, out of memory "
+    f"(`sudo dmesg | grep -i oom`). {_LESS_MEMORY}",
+    128 + signal.SIGSEGV: _CRASH,
+    128 + signal.SIGBUS: f"{_CRASH}, or free room in /dev/shm",
+    128 + signal.SIGILL: "a library was compiled for another processor: install a build for this one",
+}
 # Arguments that Herringbone adds to the user's hyperparameters, and the reason.
 _ADDED = {
     "--mp_parameters": "distribution's modelparallel adds it, as on SageMaker",
@@ -30,8 +42,17 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     """
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)
+    if failure.exception == "MemoryError":
+        return f"the host has no memory left for the script. {_LESS_MEMORY}"
     if failure.exception == "FileNotFoundError" and (match := _MISSING.search(failure.message)):
         return _missing_file(match["path"], plan)
+    if match := _NO_DISTRIBUTION.search(failure.message):
+        return (
+            f"correct {match['requirement']} in requirements.txt (`pip index versions NAME` lists the versions), "
+            "or name the index that has it in PIP_INDEX_URL"
+        )
+    if not failure.exception and not failure.message:
+        return _SIGNALS.get(failure.exit_code, "")
     if failure.exception == "SystemExit":
         for line in reversed(failure.log_tail):
             if match := _UNRECOGNIZED.search(line):

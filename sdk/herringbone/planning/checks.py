@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from herringbone.code.files import check_source
+from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
@@ -151,7 +152,9 @@ def _check_channel(backend: str, channel: Channel) -> None:
             "copy the data here and give its path"
         )
     if not os.path.exists(channel.path):  # noqa: PTH110 - a str is what the plan carries
-        raise InputError(f"channel {channel.name!r}: {channel.path}: no such file or folder")
+        raise InputError(
+            f"channel {channel.name!r}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}"
+        )
     if not os.access(channel.path, os.R_OK):
         raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
 

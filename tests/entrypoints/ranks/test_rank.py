@@ -71,6 +71,23 @@ def test_the_users_own_excepthook_is_called(make_job) -> None:
     assert ended.code == 1
 
 
+def test_an_error_that_the_library_raises_on_purpose_ends_at_the_users_line(make_job) -> None:
+    """torch.distributed wraps the hook that it finds, as this script does."""
+    job = make_job()
+    job.write(
+        """
+        import sys
+        from herringbone_parallel.core.pipeline.microbatch import microbatch_size
+        found = sys.excepthook
+        sys.excepthook = lambda *error: (print("[rank0]:", file=sys.stderr), found(*error))
+        microbatch_size(33, 5, what="argument 'x'", axis=0)
+        """
+    )
+    lines = [line.removeprefix("[algo-1:0] ") for line in job.run()["algo-1"].lines]
+    assert lines[:3] == ["[rank0]:", "Traceback (most recent call last):", '  File "train.py", line 6, in <module>']
+    assert lines[4].startswith("herringbone_contract.errors.ParallelError: 5 microbatches do not divide a batch of 33")
+
+
 @pytest.mark.parametrize("name", ["signal", "socket", "json", "types", "code", "attach", "traceback"])
 def test_a_module_of_the_users_does_not_hide_pythons_from_the_wrapper(make_job, name: str) -> None:
     # `python -m` puts the working folder first: the wrapper once imported the user's own signal.py.

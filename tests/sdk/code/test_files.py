@@ -90,6 +90,13 @@ def test_a_file_in_place_of_a_folder_is_refused(write):
         ("cert.pem", "-----BEGIN CERTIFICATE-----\n" + KEY),
         ("notes.txt", KEY),
         ("store.p12", ""),
+        ("credentials.json", "{}"),
+        ("kaggle.json", "{}"),
+        ("secrets.py", ""),
+        ("conf/Secrets.toml", ""),
+        ("client_secret_12.json", ""),
+        (".pypirc", ""),
+        ("account.json", '{"type": "service_account", "private_key": "' + KEY + '"}'),
     ],
 )
 def test_a_secret_travels_only_when_include_secrets_names_it(write, name, text):
@@ -106,9 +113,13 @@ def test_a_secret_travels_only_when_include_secrets_names_it(write, name, text):
 def test_a_file_that_only_resembles_a_secret_travels(write):
     folder = write({
         "src/.env.example": "TOKEN=", "src/cert.pem": "-----BEGIN CERTIFICATE-----\n", "src/id_rsa.pub": "ssh-rsa A",
-        "src/keys.py": f"KEY = '''{KEY}'''", "src/credentials": "",
+        "src/keys.py": f"KEY = '''{KEY}'''", "src/credentials": "", "src/a.json": '{"private_key": ""}',
+        "src/secret_santa.py": "", "src/credentials.example.json": "",
     })  # fmt: skip
-    assert names(folder) == [".env.example", "cert.pem", "credentials", "id_rsa.pub", "keys.py", "train.py"]
+    assert names(folder) == [
+        ".env.example", "a.json", "cert.pem", "credentials", "credentials.example.json", "id_rsa.pub", "keys.py",
+        "secret_santa.py", "train.py",
+    ]  # fmt: skip
 
 
 def test_include_secrets_takes_names_as_they_are_in_the_code(write):

@@ -49,6 +49,9 @@ def test_an_unknown_name_is_answered_with_similar_names(index):
     index.add(record("digits-1"))
     with pytest.raises(JobNotFoundError, match=r"no job 'digit-1' in .*; did you mean digits-1\?"):
         index.get("digit-1")
+    index.add(record("train-2026-11-22-12-29-26-475"))
+    with pytest.raises(JobNotFoundError, match="did you mean train-2026-11-22-12-29-26-475"):
+        index.get("trian")
     with pytest.raises(JobNotFoundError, match="`herringbone ls` shows the jobs"):
         index.get("zzzzz")
 

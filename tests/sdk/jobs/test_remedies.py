@@ -42,6 +42,14 @@ def missing(path):
             PLAN,
             "channel 'training' is /home/me/data, which has no b/x.txt",
         ),
+        (Failure(exit_code=137), PLAN, "or the kernel did, out of memory (`sudo dmesg | grep -i oom`)"),
+        (Failure(exception="MemoryError"), PLAN, "the host has no memory left for the script. Use a smaller batch"),
+        (Failure(exit_code=139), PLAN, "compiled code crashed, not Python: update or replace the library"),
+        (
+            Failure(exception="LaunchError", message="pip cannot install: No matching distribution found for tim==9"),
+            PLAN,
+            "correct tim==9 in requirements.txt (`pip index versions NAME` lists the versions)",
+        ),
         (missing("/opt/ml/input/data/far/x"), PLAN, "channel 'far' is s3://bucket/far, which has no x"),
         (missing("/opt/ml/input/data/test/x"), PLAN, "the job has no channel 'test'; its channels: training, far"),
         (missing("/opt/ml/input/data/test"), ALONE, "the job has no channel 'test'; its channels: none"),
@@ -73,7 +81,8 @@ def test_common_failures_say_what_to_do(failure, plan, text):
         missing("/home/me/x"),
         Failure(exception="FileNotFoundError", message="x not found."),
         Failure(exception="SystemExit", message="2", log_tail=("error: the following arguments are required: --lr",)),
-        Failure(exit_code=137),
+        Failure(exit_code=137, message="out of memory: the group of this job may have 1.0 GB"),
+        Failure(exit_code=3),
     ],
 )
 def test_other_failures_say_nothing(failure):

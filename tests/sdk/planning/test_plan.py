@@ -358,6 +358,14 @@ def test_missing_files_are_named(folder):
         reviewed(folder)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_syntax_error_is_found_before_the_start(folder):
+    (folder / "src/train.py").write_text("x = 'a\\d'\ndef f(:\n")
+    message = r"entry_point: .*/src/train.py, line 2: SyntaxError: .*: def f\(:"
+    with pytest.raises(InputError, match=message):
+        reviewed(folder)
+
+
 def test_two_channels_of_one_name(folder):
     with pytest.raises(InputError, match="channel 'model': given in inputs and by model_uri"):
         reviewed(folder, inputs={"model": "data"}, model_uri="data")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
+from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
-from herringbone_contract.errors import UnsupportedError
+from herringbone_contract.errors import InputError, UnsupportedError
 
 _NAME = "local_process"
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
@@ -33,8 +36,26 @@ def review(
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_files(_NAME, plan)
+    _check_syntax(plan.source)
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")
     return tuple(sorted(unused))
+
+
+def _check_syntax(source: SourceCode) -> None:
+    """Refuse a script with a syntax error: this Python will run it. Other backends run a Python that may know more."""
+    if source.folder is None or not source.entry_point.endswith(".py"):
+        return
+    script = Path(source.folder, source.entry_point)
+    with warnings.catch_warnings():
+        # The rank compiles the script once more, and shows them in the log.
+        warnings.simplefilter("ignore")
+        try:
+            compile(script.read_bytes(), source.entry_point, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            line = f": {error.text.strip()}" if error.text else ""
+            raise InputError(f"entry_point: {script}, line {error.lineno}: SyntaxError: {error.msg}{line}") from None
+        except (ValueError, MemoryError, RecursionError):
+            return  # what the compiler cannot judge fails in the rank, with a traceback

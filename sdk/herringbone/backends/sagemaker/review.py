@@ -9,6 +9,7 @@ from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
+from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
@@ -148,7 +149,9 @@ def _check_channel(channel: Channel) -> None:
                 f"channel {channel.name!r}: {training_input.s3_data} is neither a local path nor an s3:// address"
             )
     elif not Path(channel.path).exists():
-        raise InputError(f"channel {channel.name!r}: {channel.path}: no such file or folder")
+        raise InputError(
+            f"channel {channel.name!r}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}"
+        )
     elif training_input.s3_data_type != "S3Prefix" and not Path(channel.path).is_file():
         raise InputError(
             f"channel {channel.name!r}: {channel.path} is a folder, and a {training_input.s3_data_type} is one file"
