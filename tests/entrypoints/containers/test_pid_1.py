@@ -110,7 +110,9 @@ def test_p27_a_full_disk_ends_in_failure(make_job) -> None:
     (job.base() / "model").mkdir()
     ended = job.run(tmpfs={"/opt/ml/model": "size=10m"})["algo-1"]
     assert (ended.code, ended.success) == (1, False)
-    assert ended.failure.message.startswith("[Errno 28] No space left on device (the disk of /opt/ml/model is full: 0 MB")
+    assert ended.failure.message.startswith(
+        "[Errno 28] No space left on device (the disk of /opt/ml/model is full: 0 MB"
+    )
 
 
 def test_p27_a_disk_too_full_for_the_failure_file_is_still_a_failure(make_job) -> None:
