@@ -22,11 +22,8 @@ from herringbone.estimators.options import Options, changed_options, parse_optio
 from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts, path_text
-from herringbone.jobs.checkpoints import copy_checkpoints, job_code, resumed
 from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
-from herringbone.notebook import html_table
-from herringbone.planning import again
 from herringbone.planning.checks import disk_warnings
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
@@ -120,6 +117,9 @@ class Estimator:
         """Show the estimator in a notebook."""
         job = self.latest_training_job
         rows = [(name, str(value)) for name, value in self._shown().items()]
+        # Imported here, as below: only notebooks need it.
+        from herringbone.notebook import html_table
+
         return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
 
     def _shown(self) -> dict[str, Any]:
@@ -253,6 +253,8 @@ class Estimator:
             for note in plan.notes:
                 stderr.say(f"job {plan.job_name}: {note}")
             if self._copied_checkpoints:
+                from herringbone.jobs.checkpoints import copy_checkpoints
+
                 copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
                 # Another `fit` goes on in the same folder.
                 self._copied_checkpoints = {}
@@ -285,7 +287,9 @@ class Estimator:
 
         Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
         """
+        from herringbone.jobs.checkpoints import job_code, resumed
         from herringbone.jobs.job import TrainingJob
+        from herringbone.planning import again
 
         job = TrainingJob.attach(training_job_name)
         plan = job.plan

@@ -18,7 +18,6 @@ from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
 from herringbone.estimators.option_errors import explain
 from herringbone.estimators.options import InstanceGroup, Options
-from herringbone.notebook import html_table
 from herringbone.planning.secrets import check_arguments, masked_options, masked_request
 from herringbone.planning.shown import plan_rows, rows_text
 from herringbone_contract import reduce_servers
@@ -162,6 +161,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
+        # Imported here: only notebooks need it.
+        from herringbone.notebook import html_table
+
         return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
 
 
