@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from herringbone.backends.registry import backend_for
-from herringbone.code.files import measure_code
 from herringbone.code.git import Checkout, check_inside, fetch_code
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
@@ -22,9 +21,7 @@ from herringbone.estimators.options import Options, changed_options, parse_optio
 from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts, path_text
-from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
-from herringbone.planning.checks import disk_warnings
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -117,7 +114,6 @@ class Estimator:
         """Show the estimator in a notebook."""
         job = self.latest_training_job
         rows = [(name, str(value)) for name, value in self._shown().items()]
-        # Imported here, as below: only notebooks need it.
         from herringbone.notebook import html_table
 
         return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
@@ -200,6 +196,11 @@ class Estimator:
             backend=backend.name,
             folder=str(folder),
         )
+        # Imported here, as below: who only makes an estimator needs none of it.
+        from herringbone.code.files import measure_code
+        from herringbone.jobs.home import find_home
+        from herringbone.planning.checks import disk_warnings
+
         # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
         return msgspec.structs.replace(
             plan,
@@ -288,6 +289,7 @@ class Estimator:
         Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
         """
         from herringbone.jobs.checkpoints import job_code, resumed
+        from herringbone.jobs.home import find_home
         from herringbone.jobs.job import TrainingJob
         from herringbone.planning import again
 
