@@ -1,4 +1,4 @@
-"""Fixtures for the tests of all folders: a container engine, and an image that runs jobs."""
+"""Fixtures for the tests of all folders: a container engine, an image that runs jobs, and the command line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from herringbone.cli.__main__ import main
 from herringbone.engine.client import Engine
 from herringbone.engine.locate import find_engine
 from herringbone_contract.errors import HerringboneError
@@ -122,3 +123,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if _skipped[mark] and session.config.getoption(option):
             print(f"\n{len(_skipped[mark])} tests of mark `{mark}` were skipped, and {option} was given")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def herringbone(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command; returns its exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
