@@ -8,6 +8,8 @@ from typing import NamedTuple
 from herringbone_contract.failure import Failure
 
 _SIGKILL_CODE = 137
+# By these signals an mpirun ends the ranks that remain when one has died.
+_LAUNCHERS_SIGNALS = (_SIGKILL_CODE, 143)
 
 
 class Evidence(NamedTuple):
@@ -45,8 +47,15 @@ def first_cause(evidence: Sequence[Evidence], *, launcher_code: int, may_be_ours
     if first.code is None:
         # When a host goes down, mpirun kills the other hosts' ranks, and their ends may be seen before the host's.
         first = next((sign for sign in evidence if sign.lost_host), first)
+    if first.code is None and first.seen in _LAUNCHERS_SIGNALS:
+        # MPICH kills the others at once, and their ends may arrive first. Any other signal was the rank's own.
+        first = next((sign for sign in evidence if _died_by_itself(sign)), first)
     code = first.code
     if code is None:
         guess = _SIGKILL_CODE if may_be_ours and not first.reaped else launcher_code
         code = first.seen or guess or 1
     return first.failure._replace(exit_code=code)
+
+
+def _died_by_itself(sign: Evidence) -> bool:
+    return sign.code is None and sign.seen is not None and sign.seen not in _LAUNCHERS_SIGNALS

@@ -57,6 +57,19 @@ def test_a_rank_that_somebody_s_sigterm_ended_is_not_reported_as_killed(across, 
     assert bench.verdict == (reported, rank)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_segmentation_fault_explains_the_ranks_that_mpirun_killed(first) -> None:
+    # MPICH kills the other ranks within the millisecond, and the end of a killed rank may arrive first.
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+    seen = {0: 137, 1: 139}
+    for rank in (first, 1 - first):
+        bench.ended(rank, None, seen=seen[rank])
+    bench.mpirun_ended(137)
+    bench.advance(SETTLE_SECONDS)
+    assert bench.verdict == (139, 1)
+
+
 def test_the_system_shows_how_a_process_ends_until_its_parent_has_asked() -> None:
     for command, code in (("kill -TERM $$", 143), ("exit 7", 7), ("exit 0", None)):
         shell = subprocess.Popen(["sh", "-c", command])

@@ -70,9 +70,10 @@ def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, 
     job = make_job(hosts=2, over=over, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
     job.write(SCRIPT, **MPI)
     if kind == "mpich" and how in ("sigkill", "segfault"):
-        # MPICH kills the others within the millisecond and may itself name the wrong one: either rank may be the cause.
+        # MPICH kills the others within the millisecond and collects them itself, perhaps before our supervisors look.
+        # Then nobody knows which rank was first, and the SIGKILL of the other one may be what is left to see.
         for result in job.run().values():
-            assert result.code == CODES[how]
+            assert result.code in (CODES[how], CODES["sigkill"])
             assert result.failure is not None
             assert (result.failure.host, result.failure.rank) in (("algo-1", 0), ("algo-2", 1))
         return
