@@ -19,7 +19,6 @@ LAUNCHERS = pytest.mark.parametrize("launcher", [TORCH, MPI], ids=["torch", "mpi
 def test_p3_p4_two_hosts_say_hello_and_leave(make_job, launcher) -> None:
     job = make_job(hosts=2)
     job.write("import os, time; print('hello from', os.environ['SM_CURRENT_HOST'], time.time())", **launcher)
-    began = time.time()
     ended = job.run()
     over = time.time()
     for rank, host in enumerate(job.hosts):
@@ -27,8 +26,8 @@ def test_p3_p4_two_hosts_say_hello_and_leave(make_job, launcher) -> None:
         assert ended[host].success
         (line,) = ended[host].rank_lines
         assert line.startswith(f"[{host}:{rank}] hello from {host} ")
-        assert over - float(line.split()[-1]) < 2.0
-    assert over - began < 5.0
+        # A busy engine takes up to 3 s to report an end. A host that missed the other's goodbye would wait for 5 s.
+        assert over - float(line.split()[-1]) < 4.5
 
 
 @LAUNCHERS
