@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from herringbone.jobs.logs import LogLine
     from herringbone.jobs.polling import Pace
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.format import Event
 
 
 class LogSource(Protocol):
@@ -30,6 +31,16 @@ class LogSource(Protocol):
 
         A service may deliver the last lines late; this waits for them.
         """
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+class EventSource(Protocol):
+    """The events of one job; each read continues where the last one ended."""
+
+    def read(self) -> list[Event]:
+        """Return the events that arrived since the last call, by time; [] when there are none yet."""
 
     def close(self) -> None:
         """Close files and connections."""
@@ -77,6 +88,9 @@ class Backend(Protocol):
 
     def logs(self, name: str) -> LogSource:
         """Return the job's log from its first line."""
+
+    def events(self, name: str) -> EventSource:
+        """Return the job's events from its first one."""
 
     def stop(self, name: str, grace: float | None = None) -> None:
         """Ask the job to stop and return; the job is killed after `grace` seconds.

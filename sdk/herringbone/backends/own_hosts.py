@@ -15,7 +15,7 @@ from herringbone.jobs.logs import FileLogs
 from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.backends.base import EventSource, LogSource
     from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
@@ -52,6 +52,14 @@ class OwnHostsBackend(ABC):
     def logs(self, name: str) -> LogSource:
         hosts = self._index.get(name).plan_dict.get("hosts", ())
         return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
+
+    def events(self, name: str) -> EventSource:
+        # Imported here: a job that is only submitted has no reader of events.
+        from herringbone.events.source import FileEvents
+
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
+        folder = self._home.job(name)
+        return FileEvents([folder.job_events, *(folder.events(host["name"]) for host in hosts)])
 
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
         return None

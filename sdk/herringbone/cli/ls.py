@@ -16,10 +16,10 @@ from herringbone.cli.common import status_option
 from herringbone.cli.tables import show_table
 from herringbone.jobs.console import Console
 from herringbone.jobs.disk import size_of
-from herringbone.jobs.events import why_ended
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
+from herringbone.jobs.state_lines import why_ended
 from herringbone.sizes import shown_bytes
 from herringbone.times import shown_ago, shown_span
 

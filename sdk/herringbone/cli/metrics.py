@@ -15,8 +15,8 @@ from herringbone.cli.tables import aligned
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
+    from herringbone.events.metrics import Run, Value
     from herringbone.jobs.logs import Metric
-    from herringbone.jobs.metrics import Run, Value
 
 
 @click.command()
@@ -38,8 +38,8 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
     side, below the hyperparameters in which they differ. Behind each value are its number among the values of its rank,
     and the seconds since the start of the job.
     """
+    from herringbone.events.metrics import Run, csv_lines, summarize
     from herringbone.jobs.job import attach
-    from herringbone.jobs.metrics import Run, csv_lines, summarize
 
     if last:
         names += (JobName().convert("-", None, None),)
@@ -77,7 +77,7 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
 
 def tables(runs: Sequence[Run], best: Any = None) -> list[str]:
     """Return the lines that show one job, or several side by side. Pure."""
-    from herringbone.jobs.metrics import comparison, one_run
+    from herringbone.events.metrics import comparison, one_run
 
     if len(runs) == 1 and best is None:
         return aligned(one_run(runs[0]))
@@ -104,6 +104,6 @@ def _to_json(run: Run) -> dict[str, object]:
 
 
 def _value_to_json(value: Value) -> dict[str, object]:
-    from herringbone.jobs.metrics import json_number
+    from herringbone.events.metrics import json_number
 
     return {"Value": json_number(value.value), "Number": value.number, "Timestamp": value.time.isoformat()}

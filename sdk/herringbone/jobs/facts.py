@@ -13,9 +13,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.events.metrics import final_metrics, metrics_of
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.logs import FileLogs
-from herringbone.jobs.metrics import final_metrics, metrics_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE

@@ -30,6 +30,15 @@ class JobFolder:
     def log(self, host: str) -> Path:
         return self.logs / f"{_part(host)}.log"
 
+    def events(self, host: str) -> Path:
+        """The events of one host; see `herringbone_contract.events.format`."""
+        return self.logs / f"{_part(host)}.events"
+
+    @property
+    def job_events(self) -> Path:
+        """The events about the whole job."""
+        return self.logs / "job.events"
+
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"

@@ -18,21 +18,24 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
-from herringbone.jobs.ends import end_line, kept_checkpoints
-from herringbone.jobs.events import StateEvents, why_stopped
+from herringbone.jobs.follow import Follower, raise_failure
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
-from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
+from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import InputError, JobFailedError, OptionError
+from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, LogSource
+    from herringbone.backends.base import Backend
     from herringbone.code.commit import CommitQuery
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.format import Event
+
+# Time between two looks at a running job's events, which arrive once a second.
+_EVENT_SECONDS = 0.5
 
 
 class TrainingJob:
@@ -195,10 +198,27 @@ class TrainingJob:
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        from herringbone.jobs.metrics import metrics_of
+        from herringbone.events.metrics import metrics_of
 
         with closing(self._backend.logs(self.name)) as source:
             return metrics_of(self._record(), source)
+
+    def events(self, *, follow: bool = False) -> Iterator[Event]:
+        """Yield the job's events so far, by time; with `follow`, wait for more until the job is over.
+
+        >>> [event["kind"] for event in job.events()]                # doctest: +SKIP
+        ['state', 'sample', 'metrics', 'state']
+
+        Their kinds and members are those of `herringbone_contract.events.format`.
+        """
+        with closing(self._backend.events(self.name)) as source:
+            while True:
+                # Asked before the read: what a job wrote before its end is read after it.
+                over = not follow or self._record().done
+                yield from source.read()
+                if over:
+                    return
+                time.sleep(_EVENT_SECONDS)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -206,7 +226,7 @@ class TrainingJob:
         Raises `TimeoutError` after `timeout` seconds; the job continues.
         """
         with closing(self._backend.logs(self.name)) as source:
-            self._wait(source, Console() if logs else None, timeout)
+            Follower(self.name, self._backend, Console() if logs else None).wait(source, timeout)
         return self
 
     def download(self, part: Part, into: str | os.PathLike[str]) -> Path:
@@ -290,85 +310,11 @@ class TrainingJob:
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
         check_choice(on_interrupt)
-        # Ctrl-C may arrive while the log is opened, so `source` may still be None below.
-        source = None
-        try:
-            source = self._backend.logs(self.name)
-            self._wait(source, console)
-        except KeyboardInterrupt:
-            # The interrupt itself still reaches the caller, whatever happens to the job.
-            self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
-            self._say_end(console)
-            raise
-        finally:
-            if source is not None:
-                source.close()
-        record = self._record()
-        stderr = Console(sys.stderr)
-        if console is not None and (bill := self.bill):
-            stderr.say(bill)
-        self.raise_failure(log_shown=console is not None)
-        if console is not None and (why := why_stopped(record)):
-            stderr.say(why)
-        self._say_end(console)
-
-    def _say_end(self, console: Console | None) -> None:
-        """Write the last line of a job that is over: how it ended, and where its results are."""
-        if console is None or not (record := self._record()).done:
-            return
-        end = record.ended or time.time()
-        seconds = 0.0 if record.started is None else end - record.started
-        line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
-        if line is not None:
-            console.say(line)
+        Follower(self.name, self._backend, console).follow(on_interrupt)
 
     def raise_failure(self, *, log_shown: bool = False) -> None:
         """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
-        from herringbone.jobs.remedies import remedy
-
-        record = self._record()
-        if (failure := failure_of(record)) is not None:
-            raise JobFailedError(self.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)
-
-    def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
-        stderr = Console(sys.stderr)
-        if console is not None:
-            console.settle()
-        if not stops(choice, self.name):
-            stderr.say(ways_back(self.name))
-            return
-        try:
-            stderr.say(f"stopping job {self.name}; Ctrl-C again kills it")
-            self.stop()
-            self._wait(source or self._backend.logs(self.name), console)
-        # The user pressed Ctrl-C again during the grace.
-        except KeyboardInterrupt:
-            self._backend.kill(self.name)
-            record = self._record()
-            if not record.done:
-                stderr.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
-            elif why := why_stopped(record):
-                stderr.say(why)
-
-    def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
-        if console is None:
-            # Without a console the log is not read at all: parsing a million lines costs seconds.
-            for _ in self._watch().batches(None, timeout):
-                pass
-            return
-        events = StateEvents()
-        stderr = Console(sys.stderr)
-
-        def say(line: str) -> None:
-            console.settle()
-            stderr.say(line)
-
-        def look(record: JobRecord) -> None:
-            for line in events.of(record, now=time.monotonic()):
-                say(line)
-
-        for lines in Watch(self._backend, self.name, say=say, look=look).batches(source, timeout):
-            console.show(lines)
+        raise_failure(self._record(), log_shown=log_shown)
 
     def _watch(self) -> Watch:
         return Watch(self._backend, self.name, say=Console(sys.stderr).say)

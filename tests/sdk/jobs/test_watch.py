@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.polling import Pace, Pauses
+from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError
 

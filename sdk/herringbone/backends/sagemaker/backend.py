@@ -19,7 +19,7 @@ from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.backends.base import EventSource, LogSource
     from herringbone.jobs.download import Part
     from herringbone.jobs.index import JobRecord
     from herringbone.planning.plan import JobPlan
@@ -115,6 +115,9 @@ class SageMakerBackend:
 
     def logs(self, name: str) -> LogSource:
         return self._submitted.logs(name)
+
+    def events(self, name: str) -> EventSource:
+        return self._submitted.events(name)
 
     def stop(self, name: str, grace: float | None = None) -> None:
         self._submitted.stop(name, grace)

@@ -32,7 +32,7 @@ from herringbone_contract.errors import (
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.backends.base import EventSource, LogSource
     from herringbone.jobs.download import Part
 
 
@@ -120,6 +120,12 @@ class SubmittedJobs:
             return FileLogs(())
         hosts = record.plan_dict["hosts"]
         return CloudWatchLogs(self._session(record), name, num_hosts=len(hosts), pace=self._pace)
+
+    def events(self, name: str) -> EventSource:
+        # Imported here: a job that is only submitted has no reader of events.
+        from herringbone.events.source import LogEvents
+
+        return LogEvents(self.logs(name))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:

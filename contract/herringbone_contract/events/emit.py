@@ -1,0 +1,70 @@
+"""Send events from a rank, or from any process that a rank started, to the supervisor of its host.
+
+The supervisor's observer reads a FIFO whose path is in `HERRINGBONE_EVENTS`. A write of at most PIPE_BUF bytes is
+atomic, so processes do not mix their lines, and none of them waits: what finds no room is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+VARIABLE = "HERRINGBONE_EVENTS"
+RANK_VARIABLE = "RANK"
+# POSIX's PIPE_BUF on Linux: a longer write could be mixed with another process's.
+MAX_LINE_BYTES = 4096
+
+_fifo: int | None = None
+_pid = 0
+
+
+def emit(kind: str, **members: Any) -> None:
+    """Send one event; outside a job, or when the supervisor does not keep up, it is dropped.
+
+    >>> emit("progress", done=10, total=100, unit="step", eta=None)
+
+    Never raises: a training must not fail for what somebody wants to look at.
+    """
+    fifo = _open()
+    if fifo is None:
+        return
+    # Imported here: most ranks send nothing, and all of them load this module.
+    import json
+
+    rank = os.environ.get(RANK_VARIABLE, "")
+    event = {"kind": kind, "t": time.time(), "rank": int(rank) if rank.isdigit() else None, **members}
+    try:
+        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(line) <= MAX_LINE_BYTES:
+            os.write(fifo, line)
+    except (OSError, TypeError, ValueError, RecursionError):
+        return
+
+
+def metric(name: str, value: float, step: int | None = None, *, source: str = "script") -> None:
+    """Send one value of a metric.
+
+    >>> metric("loss", 0.5, step=10)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return
+    # JSON has no numbers that are not finite; readers turn the text back.
+    emit("metric", name=str(name), value=number if number - number == 0 else str(number), step=step, source=source)
+
+
+def _open() -> int | None:
+    """Return the descriptor of the FIFO; a forked child opens its own."""
+    global _fifo, _pid
+    if _pid == os.getpid():
+        return _fifo
+    _pid = os.getpid()
+    path = os.environ.get(VARIABLE)
+    try:
+        # Without O_NONBLOCK the open would wait for a reader, and a write for room.
+        _fifo = None if path is None else os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        _fifo = None
+    return _fifo

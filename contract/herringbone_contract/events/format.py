@@ -1,0 +1,141 @@
+"""Events: facts about a running job that programs read, where the log is what people read. Pure.
+
+    rank, observer -> supervisor       [algo-1] \\x1e{"kind": "sample", "t": 1764000000.5, ...}     a line of its output
+    controller     -> logs/algo-1.events      {"kind": "sample", "t": 1764000000.5, "host": "algo-1", ...}
+
+An event is one JSON object on one line of at most MAX_EVENT_BYTES. `t` is its time in seconds since 1970. `host` is
+there unless the event is about the whole job; `rank` is there if it is about one rank. Readers ignore kinds and members
+that they do not know. The kinds:
+
+    kind        members besides t, host, rank
+    state       state, why                         the job's secondary status, as in the index
+    metrics     name, source, since, step, by, values     see `batches`
+    progress    done, total, unit, eta             eta: seconds until the end; total and eta may be None
+    steps       count, since, seconds              step times of a rank: `seconds` of each step; `count` steps in all
+    sample      cpu, memory, ...                   resources of a host, see SAMPLE below
+    checkpoint  path, bytes
+    restart     attempt, why
+    straggler   seconds, median, steps             a rank whose steps take longer than the others'
+    hang        since, why                         nothing has moved for `hang_timeout` seconds
+    stacks      id, ranks                          `ranks` maps a rank to its threads, innermost frame first
+    answer      id, text, error                    the answer to a request of a client
+    timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
+    bill        text
+
+SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a
+second; `gpus` is a list of {index, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to
+{cpu, memory, state}. `seconds` is the time that the sample covers; figures are means over it.
+
+Source for the mark: RFC 7464, JSON Text Sequences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+# Marks a line of a supervisor's output as an event: the record separator of RFC 7464.
+EVENT_MARK = b"\x1e"
+MAX_EVENT_BYTES = 64 * 1024
+MAX_NAME_CHARS = 256
+# Values of one `metrics` event.
+MAX_BATCH = 1000
+
+Event = dict[str, Any]
+
+# The sources of metrics.
+LOG, MLLOG, SCRIPT, HUGGING_FACE, TENSORBOARD = "log", "mllog", "script", "huggingface", "tensorboard"
+MODEL_PARALLEL, DATA_PARALLEL, KERAS, LIGHTNING = "smp", "smddp", "keras", "lightning"
+
+
+class Point(NamedTuple):
+    """One value of a metric. `step` is None where the source does not count steps."""
+
+    time: float
+    name: str
+    value: float
+    step: int | None = None
+    rank: int | None = None
+    source: str = SCRIPT
+
+
+def batches(points: Iterable[Point]) -> Iterator[Event]:
+    """Join values of the same metric and rank that follow each other into `metrics` events.
+
+    >>> [event] = batches([Point(1.0, "loss", 0.5, 10), Point(2.0, "loss", 0.25, 20)])
+    >>> event["values"], event["step"], event["by"], event["since"], event["t"]
+    ([0.5, 0.25], 10, 10, 1.0, 2.0)
+
+    `step` is the first value's step, and each later one has `by` more; without steps both are None. The times of the
+    values are evenly spaced from `since` to `t`, so callers pass points of about a second.
+    """
+    open_batches: dict[tuple[str, int | None, str], Event] = {}
+    for point in points:
+        key = (point.name, point.rank, point.source)
+        batch = open_batches.get(key)
+        if batch is not None and not _continues(batch, point):
+            yield open_batches.pop(key)
+            batch = None
+        if batch is None:
+            open_batches[key] = {
+                "kind": "metrics",
+                "t": point.time,
+                "rank": point.rank,
+                "name": point.name[:MAX_NAME_CHARS],
+                "source": point.source,
+                "since": point.time,
+                "step": point.step,
+                "by": None,
+                "values": [_number(point.value)],
+            }
+            continue
+        if batch["by"] is None and point.step is not None:
+            batch["by"] = point.step - batch["step"]
+        batch["t"] = point.time
+        batch["values"].append(_number(point.value))
+    yield from open_batches.values()
+
+
+def _continues(batch: Event, point: Point) -> bool:
+    values = batch["values"]
+    if len(values) >= MAX_BATCH or point.time < batch["t"] or (point.step is None) != (batch["step"] is None):
+        return False
+    return batch["by"] is None or point.step == batch["step"] + batch["by"] * len(values)
+
+
+def _number(value: float) -> float | str:
+    # JSON has no numbers that are not finite.
+    return value if math.isfinite(value) else str(value)
+
+
+def encode(event: Event) -> bytes:
+    """Return an event as one line, without the mark and with the newline.
+
+    >>> encode({"kind": "bill", "t": 1.0, "text": "$2"})
+    b'{"kind":"bill","t":1.0,"text":"$2"}\\n'
+
+    Raises `ValueError` for one that is longer than MAX_EVENT_BYTES, or has numbers that are not finite.
+    """
+    line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    if len(line) > MAX_EVENT_BYTES:
+        raise ValueError(
+            f"an event of kind {event.get('kind')!r} has {len(line)} bytes; the limit is {MAX_EVENT_BYTES}"
+        )
+    return line
+
+
+def parse(line: bytes) -> Event | None:
+    """Return the event of a line without its mark; None for a line that is no event."""
+    if len(line) > MAX_EVENT_BYTES:
+        return None
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return None
+    time = event.get("t")
+    is_time = isinstance(time, (int, float)) and not isinstance(time, bool) and math.isfinite(time)
+    return event if is_time else None

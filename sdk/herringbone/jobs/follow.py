@@ -1,0 +1,110 @@
+"""Follow a job as `fit` and `run` do: show its states, its log and its end, and handle Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from herringbone.jobs.console import Console
+from herringbone.jobs.description import address, failure_of
+from herringbone.jobs.ends import end_line, kept_checkpoints
+from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
+from herringbone.jobs.state_lines import StateEvents, why_stopped
+from herringbone.jobs.watch import Watch
+from herringbone_contract.errors import JobFailedError
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.index import JobRecord
+
+
+class Follower:
+    """Shows one job until its end: `Follower(name, backend, Console()).follow(None)`.
+
+    Without a console the log is not read at all: parsing a million lines costs seconds.
+    """
+
+    def __init__(self, name: str, backend: Backend, console: Console | None) -> None:
+        self._name, self._backend, self._console = name, backend, console
+        self._stderr = Console(sys.stderr)
+
+    def follow(self, on_interrupt: OnInterrupt | None) -> None:
+        """See `TrainingJob.follow`."""
+        # Ctrl-C may arrive while the log is opened, so `source` may still be None below.
+        source = None
+        try:
+            source = self._backend.logs(self._name)
+            self.wait(source)
+        except KeyboardInterrupt:
+            # The interrupt itself still reaches the caller, whatever happens to the job.
+            self._interrupted(source, on_interrupt or self._backend.on_interrupt)
+            self._say_end()
+            raise
+        finally:
+            if source is not None:
+                source.close()
+        record = self._backend.describe(self._name)
+        if self._console is not None and (bill := self._backend.bill(self._name)):
+            self._stderr.say(bill)
+        raise_failure(record, log_shown=self._console is not None)
+        if self._console is not None and (why := why_stopped(record)):
+            self._stderr.say(why)
+        self._say_end()
+
+    def wait(self, source: LogSource, timeout: float | None = None) -> None:
+        """Wait until the job is over, and show its states and its log meanwhile."""
+        console = self._console
+        if console is None:
+            for _ in Watch(self._backend, self._name, say=self._stderr.say).batches(None, timeout):
+                pass
+            return
+        events = StateEvents()
+
+        def say(line: str) -> None:
+            console.settle()
+            self._stderr.say(line)
+
+        def look(record: JobRecord) -> None:
+            for line in events.of(record, now=time.monotonic()):
+                say(line)
+
+        for lines in Watch(self._backend, self._name, say=say, look=look).batches(source, timeout):
+            console.show(lines)
+
+    def _say_end(self) -> None:
+        """Write the last line of a job that is over: how it ended, and where its results are."""
+        if self._console is None or not (record := self._backend.describe(self._name)).done:
+            return
+        end = record.ended or time.time()
+        seconds = 0.0 if record.started is None else end - record.started
+        line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
+        if line is not None:
+            self._console.say(line)
+
+    def _interrupted(self, source: LogSource | None, choice: OnInterrupt) -> None:
+        if self._console is not None:
+            self._console.settle()
+        if not stops(choice, self._name):
+            self._stderr.say(ways_back(self._name))
+            return
+        try:
+            self._stderr.say(f"stopping job {self._name}; Ctrl-C again kills it")
+            self._backend.stop(self._name)
+            self.wait(source or self._backend.logs(self._name))
+        # The user pressed Ctrl-C again during the grace.
+        except KeyboardInterrupt:
+            self._backend.kill(self._name)
+            record = self._backend.describe(self._name)
+            if not record.done:
+                self._stderr.say(f"job {self._name} is {record.status}: the service ends it when its grace is over")
+            elif why := why_stopped(record):
+                self._stderr.say(why)
+
+
+def raise_failure(record: JobRecord, *, log_shown: bool = False) -> None:
+    """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
+    from herringbone.jobs.remedies import remedy
+
+    if (failure := failure_of(record)) is not None:
+        raise JobFailedError(record.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)
