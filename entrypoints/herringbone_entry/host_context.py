@@ -21,6 +21,8 @@ class HostContext:
         self.host, self.loop, self.output, self.report = host, loop, output, report
         # The text in front of each line that is not a rank's.
         self.prefix = line_prefix(host.name)
+        # Called with the whole lines of the observer's events, each one a JSON object, before they are printed.
+        self.listeners: list[Callable[[bytes], None]] = []
 
     def log(self, text: str) -> None:
         """Print lines of the supervisor's own."""

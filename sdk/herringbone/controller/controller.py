@@ -285,5 +285,6 @@ def load_modules() -> None:
     import shutil
 
     from herringbone.controller import completion, requests
+    from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, requests
+    _ = filecmp, shutil, completion, requests, events_format
