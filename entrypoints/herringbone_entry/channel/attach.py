@@ -28,8 +28,8 @@ REPORT = "HERRINGBONE_REPORT_FD"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
 
-# The signal that announces an order to a rank: SIGRTMIN + 5, which no library of the field uses. A plain number, because
-# systems without real-time signals (macOS) lack the name.
+# The signal that announces an order to a rank: SIGRTMIN + 5, which no library of the field uses. A plain number,
+# because systems without real-time signals (macOS) lack the name.
 ORDER_SIGNAL = 39
 
 # mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and

@@ -42,7 +42,9 @@ class RankOrder:
         try:
             self._write()
         except FileExistsError:
-            return self._on_answer({"error": "the rank has not taken an earlier order yet; its main thread is in a library"})
+            return self._on_answer(
+                {"error": "the rank has not taken an earlier order yet; its main thread is in a library"}
+            )
         except OSError as error:
             return self._on_answer({"error": f"the order cannot be written: {error}"})
         if not self._wake():
