@@ -9,7 +9,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from herringbone.access.host import LOOPBACK
 from herringbone_contract.errors import HerringboneError, RequestError
@@ -40,7 +40,7 @@ class Tunnel:
     def __exit__(self, *_: object) -> None:
         self._listener.close()
 
-    def serve(self, say: Callable[[str], None]) -> None:
+    def serve(self, say: Callable[[str], None]) -> NoReturn:
         """Relay connections until `KeyboardInterrupt`; `say` gets what went wrong with one."""
         while True:
             client, _ = self._listener.accept()
