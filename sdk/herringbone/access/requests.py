@@ -98,8 +98,8 @@ def ask(
 def no_answer(name: str, hosts: Sequence[str], timeout: float) -> str:
     """Return the message for hosts that have not answered.
 
-    >>> no_answer("digits-1", ["algo-1"], 20.0).partition(": ")[0]
-    'job digits-1: no answer from algo-1 within 20 s'
+    >>> no_answer("digits-1", ["algo-1"], 20.0).partition(" s: ")[0]
+    'job digits-1: no answer from algo-1 within 20'
     """
     return (
         f"job {name}: no answer from {', '.join(hosts)} within {timeout:g} s: the host may be busy or stopped, or its "
