@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from herringbone_contract.events.format import EVENT_MARK, encode
 from herringbone_entry import processes
@@ -25,6 +25,7 @@ _START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_ent
 # After the end of its orders the observer gets this long for its last flush.
 END_SECONDS = 0.3
 _MAX_STARTS = 2
+_LOOK_SECONDS = 5.0
 _OUTPUT_SECONDS_ELSEWHERE, _SAMPLE_SECONDS_ELSEWHERE = 10.0, 60.0
 
 
@@ -44,26 +45,39 @@ class _EventLines(LineStream):
 class ObserverSidecar:
     """Runs the observer next to the ranks; a second time if it dies, and no third.
 
-    Descriptors in `inherit`, such as that of the FIFO, keep their number in the observer.
+    `pids` returns the pids of the ranks, by rank. Descriptors in `inherit`, such as that of the FIFO, keep their number
+    in the observer.
     """
 
-    def __init__(self, context: HostContext, settings: Settings, inherit: Sequence[int] = ()) -> None:
-        self._context, self._settings, self._inherit = context, settings, inherit
+    def __init__(
+        self,
+        context: HostContext,
+        settings: Settings,
+        pids: Callable[[], Mapping[int, int]],
+        inherit: Sequence[int] = (),
+    ) -> None:
+        self._context, self._settings, self._pids, self._inherit = context, settings, pids, inherit
         self._starts = 0
         self._pid: int | None = None
         self._orders: int | None = None
         self._pipes: list[Pipe] = []
         self._start()
+        context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
 
     @property
     def runs(self) -> bool:
         """True if its process has not been reaped yet."""
         return self._pid is not None
 
-    def ranks_changed(self, ranks: Mapping[int, int]) -> None:
-        """Send the pids of the ranks."""
-        self._settings = self._settings._replace(ranks=ranks)
-        self._send(json.dumps({"ranks": dict(ranks)}).encode() + b"\n")
+    def _look_at_ranks(self) -> None:
+        """Send the pids of the ranks if they have changed: mpirun may start some of them late."""
+        if self._orders is None:
+            return
+        ranks = self._pids()
+        if ranks != self._settings.ranks:
+            self._settings = self._settings._replace(ranks=ranks)
+            self._send(json.dumps({"ranks": ranks}).encode() + b"\n")
+        self._context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
 
     def end(self) -> None:
         """Have it flush and end; kill it if it takes longer than END_SECONDS. A second call is void."""
@@ -95,7 +109,7 @@ class ObserverSidecar:
             self._context.log(f"{text}, and the observer starts again")
             self._start()
         else:
-            self._context.log(f"{text} without samples and metrics of its scripts")
+            self._context.log(f"{text} without samples and metrics of its script")
 
     def _start(self) -> None:
         self._starts += 1
@@ -133,9 +147,9 @@ class ObserverSidecar:
 
 
 def start_observer(
-    context: HostContext, environment: Mapping[str, str], fifo: int | None, ranks: Mapping[int, int]
+    context: HostContext, environment: Mapping[str, str], fifo: int | None, pids: Callable[[], Mapping[int, int]]
 ) -> ObserverSidecar:
-    """Start the observer of a host; `environment` has the contract's variables of its ranks, `ranks` their pids."""
+    """Start the observer of a host; `environment` are the variables of its ranks, `pids` returns their pids."""
     host = context.host
     # Controllers of ours take events out of the log. Elsewhere, on SageMaker say, each is a line of a log that costs.
     has_controller = host.lifeline is not None
@@ -143,14 +157,14 @@ def start_observer(
         host=host.name,
         supervisor=os.getpid(),
         events=fifo,
-        ranks=ranks,
+        ranks=pids(),
         num_cpus=int(environment["SM_NUM_CPUS"]),
         checkpoints=str(host.checkpoints),
         output_data=str(host.paths.output_data),
         output_interval=1.0 if has_controller else _OUTPUT_SECONDS_ELSEWHERE,
         sample_interval=1.0 if has_controller else _SAMPLE_SECONDS_ELSEWHERE,
     )
-    return ObserverSidecar(context, settings, [] if fifo is None else [fifo])
+    return ObserverSidecar(context, settings, pids, [] if fifo is None else [fifo])
 
 
 def flush_fifo(context: HostContext, descriptor: int) -> None:

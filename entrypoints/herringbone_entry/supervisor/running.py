@@ -250,7 +250,9 @@ class RunningSupervisor:
         try:
             from herringbone_entry.sidecars.observer import start_observer
 
-            self._observer = start_observer(self._context, self._prepared.environment, self._fifo, self._ranks.pids)
+            self._observer = start_observer(
+                self._context, self._prepared.environment, self._fifo, lambda: self._ranks.pids
+            )
         except Exception as error:  # noqa: BLE001 - the package may be gone, and no job fails for those who look at it
             self._context.log(f"this host has no observer, and the job continues: {type(error).__name__}: {error}")
 
