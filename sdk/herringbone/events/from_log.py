@@ -146,6 +146,7 @@ def find_metrics(lines: Iterable[LogLine], finder: Finder) -> list[Metric]:
 def metric_events(metrics: Iterable[Metric]) -> Iterator[Event]:
     """Yield the `metrics` events of values in their order.
 
+    >>> from datetime import datetime, timezone
     >>> at = datetime.fromtimestamp(1.0, timezone.utc)
     >>> values = [Metric("a", value, at, "algo-1", 0) for value in (1.0, 2.0)]
     >>> [event["values"] for event in metric_events(values)]
