@@ -28,6 +28,7 @@ def lines() -> list[str]:
         sent(batch),
         sent({"kind": "progress", "t": 3.0, "done": 20, "total": 40, "unit": "step", "eta": 9.0}),
         f"[algo-1] {MARK}" + "{damaged",
+        sent({"kind": "bill", "t": 3.0, "text": "$1000", "host": "algo-7"}),
         f"[algo-1:0] {MLLOG}",
         # A rank, or another image, may print such a byte as well: that is no event.
         f"[algo-1:0] {MARK}mine",

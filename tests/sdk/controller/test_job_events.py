@@ -11,7 +11,7 @@ from herringbone import Estimator, TrainingJob
 from herringbone.events import from_log
 from herringbone.events.from_log import Finder
 from herringbone.events.job_events import JobEvents
-from herringbone.events.source import EventFile
+from herringbone.events.source import decode_lines
 
 MLLOG = ':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "accuracy", "value": 0.5}'
 # The definition matches at each attempt; the pattern of another one backtracks for years on one line.
@@ -124,7 +124,7 @@ def test_a_state_is_written_once_whoever_wrote_it(tmp_path, content: bytes) -> N
         JobEvents(path).state("Training", "why\nmore")
     assert path.read_bytes().count(b"Training") == 1
     JobEvents(path).state("Failed", "why\nmore")
-    assert [(event["state"], event["why"]) for event in EventFile(path).read()][-1] == ("Failed", "why")
+    assert [(event["state"], event["why"]) for event in decode_lines(path.read_bytes())][-1] == ("Failed", "why")
 
 
 def test_events_that_cannot_be_written_are_lost(tmp_path) -> None:
