@@ -163,6 +163,15 @@ def make_sources(settings: Settings) -> list[Source]:
     sources: list[Source] = []
     if settings.events is not None:
         sources.append(Fifo(settings.events))
+    if settings.status_listener is not None and settings.status_token is not None:
+        from herringbone_entry.observer.hugging_face import HuggingFace
+
+        sources.append(HuggingFace(settings.status_listener, settings.status_token))
+    folders = [folder for folder in (settings.tensorboard, settings.output_data) if folder]
+    if folders:
+        from herringbone_entry.observer.tensorboard import TensorBoard
+
+        sources.append(TensorBoard(folders, since=settings.started))
     return sources
 
 
