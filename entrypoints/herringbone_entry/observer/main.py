@@ -20,8 +20,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from herringbone_contract.events.format import Event, Point, batches, encode
+from herringbone_entry.observer.checkpoints import Checkpoints
+from herringbone_entry.observer.fifo import Fifo
+from herringbone_entry.observer.gpus import GpuReader
+from herringbone_entry.observer.hugging_face import HuggingFace
+from herringbone_entry.observer.sampler import Sampler
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.observer.source import Source
+from herringbone_entry.observer.tensorboard import TensorBoard
+from herringbone_entry.observer.usage import HostUsage
 
 _READ_BYTES = 65_536
 # A supervisor whose own output is blocked does not read: further events are dropped, and counted.
@@ -157,21 +164,19 @@ class Observer:
 
 
 def make_sources(settings: Settings) -> list[Source]:
-    """Return the sources of a host; each import is that of one source, so that a broken one costs that one alone."""
-    from herringbone_entry.observer.fifo import Fifo
-
+    """Return the sources of a host."""
     sources: list[Source] = []
     if settings.events is not None:
         sources.append(Fifo(settings.events))
     if settings.status_listener is not None and settings.status_token is not None:
-        from herringbone_entry.observer.hugging_face import HuggingFace
-
         sources.append(HuggingFace(settings.status_listener, settings.status_token))
     folders = [folder for folder in (settings.tensorboard, settings.output_data) if folder]
-    if folders:
-        from herringbone_entry.observer.tensorboard import TensorBoard
-
-        sources.append(TensorBoard(folders, since=settings.started))
+    sources.append(TensorBoard(folders, since=settings.started))
+    if sys.platform == "linux":
+        # Other systems have no /proc.
+        gpus = GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        sources.append(Sampler(HostUsage(settings.supervisor), settings.ranks, gpus, least=settings.sample_interval))
+    sources.append(Checkpoints(settings.checkpoints))
     return sources
 
 

@@ -265,16 +265,22 @@ class RunningSupervisor:
         # The job may have ended meanwhile.
         if self._finish_order is not None:
             return
-        from herringbone_entry.sidecars.observer import start_observer
+        try:
+            from herringbone_entry.sidecars.observer import start_observer
 
-        self._observer = start_observer(
-            self._context,
-            self._prepared.environment,
-            self._ranks.pids,
-            fifo=self._fifo,
-            status=self._status,
-            started=started,
-        )
+            self._observer = start_observer(
+                self._context,
+                self._prepared.environment,
+                self._ranks.pids,
+                fifo=self._fifo,
+                status=self._status,
+                started=started,
+            )
+        except Exception as error:  # noqa: BLE001 - the package may be gone, and no job fails for those who look at it
+            self._context.log(f"this host has no observer, and the job continues: {type(error).__name__}: {error}")
+            if self._status is not None:
+                # Nobody will answer posts that wait.
+                self._status.stop_listening()
 
     def _spawn(self, order: Spawn) -> None:
         if self._mpirun is not None:
@@ -362,7 +368,8 @@ class RunningSupervisor:
             self._mpirun.close()
         if self._fifo is not None and select.select([self._fifo], [], [], 0)[0]:
             # A job of under a second has no observer, and ranks may have sent more since it ended.
-            from herringbone_entry.sidecars.observer import flush_fifo
+            with contextlib.suppress(Exception):
+                from herringbone_entry.sidecars.observer import flush_fifo
 
-            flush_fifo(self._context, self._fifo)
+                flush_fifo(self._context, self._fifo)
         self._ending.begin(self._finish_order)

@@ -20,6 +20,9 @@ from herringbone_entry.observer.status_server import MAX_BODY_BYTES, MAX_CONNECT
 from herringbone_entry.ranks.environment import status_environment
 
 
+TOKEN_PATH = "/proc/7/fd/9"  # noqa: S105 - a path
+
+
 def body(percent=None, eta=None, **metrics) -> bytes:
     listed = [{"name": name, "value": str(value)} for name, value in metrics.items()]
     status = {"progressPercentage": percent, "estimatedRemainingSeconds": eta, "metrics": listed}
@@ -86,7 +89,7 @@ def post(endpoint: StatusListener, content: bytes, token: str | None = None) -> 
         f"http://127.0.0.1:{endpoint.port}/", content, {"Authorization": f"Bearer {token}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310 - a constant scheme
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -96,8 +99,8 @@ def test_only_posts_with_the_token_count(endpoint: StatusListener) -> None:
     source = HuggingFace(endpoint.descriptor, endpoint.token)
     # Peers that send nothing hold no more than their own connections, however many they are.
     silent = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(2 * MAX_CONNECTIONS)]
-    assert post(endpoint, body(1), token="guessed") == 401
-    assert post(endpoint, body(2), token="") == 401
+    assert post(endpoint, body(1), "guessed") == 401
+    assert post(endpoint, body(2), "") == 401
     assert post(endpoint, b"x" * (MAX_BODY_BYTES + 1)) == 413
     assert post(endpoint, body(50)) == 200
     # The path can be read more than once.
@@ -132,14 +135,14 @@ def test_a_post_before_the_observer_starts_waits(endpoint: StatusListener) -> No
     ],
 )
 def test_posts_do_not_go_through_the_users_proxy(inherited, exceptions) -> None:
-    variables = status_environment(inherited, port=4000, token_path="/proc/7/fd/9")
+    variables = status_environment(inherited, port=4000, token_path=TOKEN_PATH)
     assert variables.pop("no_proxy", None) == exceptions
     assert variables == {
         "KUBEFLOW_TRAINER_SERVER_URL": "http://127.0.0.1:4000/",
-        "KUBEFLOW_TRAINER_SERVER_TOKEN": "/proc/7/fd/9",
+        "KUBEFLOW_TRAINER_SERVER_TOKEN": TOKEN_PATH,
     }
 
 
 def test_an_address_of_the_user_is_left_alone() -> None:
     inherited = {"KUBEFLOW_TRAINER_SERVER_URL": "https://cluster", "http_proxy": "http://proxy"}
-    assert status_environment(inherited, port=4000, token_path="/proc/7/fd/9") == {}
+    assert status_environment(inherited, port=4000, token_path=TOKEN_PATH) == {}

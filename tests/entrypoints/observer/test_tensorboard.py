@@ -93,8 +93,8 @@ def test_files_are_read_as_they_grow_and_named_by_folder(tmp_path: Path) -> None
     assert source.poll(TORCH_TIME) == [point("loss", 0.5, 10), point("lr", 0.25, 10)]
     with file.open("ab") as more:
         more.write(TORCH[200:])
-    # A search that takes 1 by this clock is repeated after 100.
-    points = [item for tick in range(100) for item in source.poll(TORCH_TIME + 1)]
+    # By this clock a search takes 1, so the next one comes after 100 more.
+    points = [item for _ in range(99) for item in source.poll(TORCH_TIME + 1)]
     assert points == [point("loss", 0.25, 20)]
     other = tmp_path / "tensorboard" / "events.out.tfevents.3.host"
     other.parent.mkdir()
