@@ -19,7 +19,6 @@ from herringbone_entry.observer.hugging_face import HuggingFace, TrainerStatus
 from herringbone_entry.observer.status_server import MAX_BODY_BYTES, MAX_CONNECTIONS
 from herringbone_entry.ranks.environment import status_environment
 
-
 TOKEN_PATH = "/proc/7/fd/9"  # noqa: S105 - a path
 
 
