@@ -67,7 +67,7 @@ def _accept(listener: socket.socket, token: bytes, take: Callable[[bytes], None]
 
 
 class TrainerStatus:
-    """What the posts of one Trainer mean. Pure.
+    """Reads the posts of one Trainer. Pure.
 
     >>> status = TrainerStatus()
     >>> body = {"progressPercentage": 50, "estimatedRemainingSeconds": 9, "metrics": [
