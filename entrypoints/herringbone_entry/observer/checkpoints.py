@@ -37,8 +37,15 @@ class Checkpoints(Source):
         if self._clock() < self._look_at:
             return []
         self._look_at = self._clock() + _LOOK_SECONDS
+        return self._news(now, ended=False)
+
+    def last(self, now: float) -> list[Event | Point]:
+        # Nobody writes any more.
+        return self._news(now, ended=True)
+
+    def _news(self, now: float, *, ended: bool) -> list[Event | Point]:
         marks = self._look()
-        settled = {name for name, mark in marks.items() if self._fresh.get(name) == mark}
+        settled = {name for name, mark in marks.items() if ended or self._fresh.get(name) == mark}
         self._fresh = {name: mark for name, mark in marks.items() if self._known.get(name) != mark}
         events: list[Event | Point] = []
         for name in sorted(settled & self._fresh.keys()):

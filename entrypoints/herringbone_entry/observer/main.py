@@ -73,7 +73,7 @@ class Observer:
                 ended = self._obey()
             now = time.monotonic()
             if ended or now >= due:
-                self._poll(self._sources)
+                self._poll(self._sources, ended=ended)
                 self.flush()
                 # A late flush, for example of a machine that was suspended, is not made up for.
                 due = max(due + self._settings.output_interval, now)
@@ -113,16 +113,16 @@ class Observer:
                 self._try(source, partial(source.ranks_changed, ranks))
         return False
 
-    def _poll(self, sources: Sequence[Source]) -> None:
+    def _poll(self, sources: Sequence[Source], *, ended: bool = False) -> None:
         for source in list(sources):
-            self._try(source, partial(self._take_new, source))
+            self._try(source, partial(self._take, source.last if ended else source.poll))
         excess = len(self._points) - _MAX_POINTS
         if excess > 0:
             del self._points[:excess]
             self._lost += excess
 
-    def _take_new(self, source: Source) -> None:
-        for item in source.poll(time.time()):
+    def _take(self, poll: Callable[[float], list[Event | Point]]) -> None:
+        for item in poll(time.time()):
             if isinstance(item, Point):
                 self._points.append(item)
             else:

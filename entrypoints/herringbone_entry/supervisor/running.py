@@ -271,7 +271,7 @@ class RunningSupervisor:
             self._observer = start_observer(
                 self._context,
                 self._prepared.environment,
-                self._ranks.pids,
+                lambda: self._ranks.pids,
                 fifo=self._fifo,
                 status=self._status,
                 started=started,
