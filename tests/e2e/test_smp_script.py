@@ -202,7 +202,7 @@ def test_an_old_script_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(re.findall(r"Test set: loss=\S+ correct=\d+", text)) == 3
 
     # 4 training steps an epoch; the evaluations are none.
-    events = job.events()
+    events = list(job.events())
     assert steps_by_rank(events) == {0: (12, 11), 1: (12, 11)}
     timelines = {event["rank"]: event for event in events if event["kind"] == "timeline"}
     assert {rank: event["step"] for rank, event in timelines.items()} == {0: 10, 1: 10}
