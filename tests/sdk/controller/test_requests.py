@@ -2,13 +2,12 @@
 
 import json
 import os
-from contextlib import closing
 
 import pytest
 
 from herringbone.controller.hosts import Host
 from herringbone.controller.requests import forward, take
-from herringbone.events.source import FileEvents
+from herringbone.events.source import decode_lines
 from herringbone_contract.events.requests import MAX_REQUEST_BYTES, encode
 
 REQUEST = {"id": "00ff00ff00ff00ff", "kind": "stacks"}
@@ -80,8 +79,7 @@ def test_hosts_that_take_no_request_are_answered_for(folder):
     put(folder)
     forward(str(folder), [over, foreign, stopped])
     logs = folder.parent / "logs"
-    with closing(FileEvents(sorted(logs.iterdir()))) as events:
-        answers = {event["host"]: event for event in events.read()}
+    answers = {event["host"]: event for path in logs.iterdir() for event in decode_lines(path.read_bytes())}
     assert {event["id"] for event in answers.values()} == {REQUEST["id"]}
     assert answers["algo-1"]["error"] == "this host is over"
     assert "takes no requests" in answers["algo-2"]["error"]
