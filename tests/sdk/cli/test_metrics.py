@@ -90,7 +90,7 @@ def test_follow_shows_new_values_and_then_the_table(herringbone, jobs, home):
     value, titles, loss = out.splitlines()
     assert value == "loss 0.5 (step 20, 2.0 s, algo-1:0)"
     assert titles.startswith("METRIC")
-    assert loss.split("  ")[:2] == ["loss", "0.5 (#2, 2.0 s)"]
+    assert loss.split()[:5] == ["loss", "0.5", "(#2,", "2.0", "s)"]
     code, _, err = herringbone("metrics", "run-1", "run-2", "--follow")
     assert code == 2
     assert "--follow shows one job" in err
