@@ -38,7 +38,7 @@ def spawn(
     )
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send(pid: int, number: int) -> None:
     """Signal one process; a process that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -69,13 +69,13 @@ def has_children() -> bool:
     return True
 
 
-def handles(pid: int, number: signal.Signals) -> bool:
+def handles(pid: int, number: int) -> bool:
     """Say whether a process catches a signal; without /proc, assume that it does."""
     status = _read(f"/proc/{pid}/status")
     return status is None or caught(status, number)
 
 
-def caught(status: str, number: signal.Signals) -> bool:
+def caught(status: str, number: int) -> bool:
     """Read the mask of caught signals from the text of /proc/PID/status.
 
     >>> caught("SigCgt:\\t0000000000004000", signal.SIGTERM)

@@ -42,6 +42,8 @@ class RankGroup:
         self._children: dict[int, RankProcess] = {}
         # For ranks under mpirun, until they attach.
         self._start_messages: dict[int, Message] = {}
+        # The folder through which the ranks get orders (`channel.attach`); "" for none.
+        self.orders = ""
         # Ranks that get SIGTERM after the others, because they do not handle it.
         self._deferred: list[RankProcess] = []
         # A rank that attaches after a stop must still get its SIGTERM.

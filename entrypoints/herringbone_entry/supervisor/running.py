@@ -104,6 +104,11 @@ class RunningSupervisor:
         }
         self._get_ready()
 
+    @property
+    def ranks(self) -> RankGroup:
+        """The ranks of this host, for clients' requests."""
+        return self._ranks
+
     def receive(self, order: Order) -> None:
         """Obey an order of the coordinator."""
         # An order of a kind that this release does not know is ignored.
@@ -178,6 +183,7 @@ class RunningSupervisor:
         for port in self._ports:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
+        orders = self._ranks.orders = self._orders_folder()
         variables = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
         variables |= self._observe()
         for rank in layout.ranks(host.name):
@@ -191,6 +197,7 @@ class RunningSupervisor:
                 interface=interface,
                 token=self._membership.token(),
             )
+            message["orders"] = orders
             if self._mpirun is not None:
                 self._ranks.expect(placement, message)
             else:
@@ -204,6 +211,16 @@ class RunningSupervisor:
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
         self._write_versions()
+
+    def _orders_folder(self) -> str:
+        """Return the folder through which ranks get orders; "" for ranks that take none."""
+        # The rank's own process only waits for a program that knows nothing of us.
+        if self._prepared.program.entry == "program":
+            return ""
+        # A host without a folder for orders runs its job all the same.
+        with contextlib.suppress(LaunchError):
+            return self._run_folder.path
+        return ""
 
     def _write_versions(self) -> None:
         """Report what the ranks run with, in a file for `describe`; the ranks start meanwhile."""

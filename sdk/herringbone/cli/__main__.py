@@ -32,6 +32,8 @@ _VERBS = {
     "ls": "list the jobs",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
+    "debug": "attach a debugger to a rank of a running job",
+    "shell": "open a shell, or run a command, where a host of a running job runs",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "bring a job's model, output, checkpoints or logs into a new folder",
