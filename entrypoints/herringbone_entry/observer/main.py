@@ -29,6 +29,7 @@ from herringbone_entry.observer.settings import Settings
 from herringbone_entry.observer.source import Source
 from herringbone_entry.observer.tensorboard import TensorBoard
 from herringbone_entry.observer.usage import HostUsage
+from herringbone_entry.processes import die_with
 
 _READ_BYTES = 65_536
 # A supervisor whose own output is blocked does not read: further events are dropped, and counted.
@@ -182,8 +183,6 @@ def make_sources(settings: Settings) -> list[Source]:
 
 def main() -> None:
     """Run with the orders at the descriptor that the first argument names."""
-    from herringbone_entry.sidecars.reduce_server import die_with
-
     die_with(os.getppid())
     orders = int(sys.argv[1])
     output = os.dup(1)

@@ -31,7 +31,7 @@ class RankUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a host has used: CPU seconds and bytes since its start, and bytes of memory now; None if unknown."""
+    """The use of a host: CPU seconds and bytes since its start, and bytes of memory now; None if unknown."""
 
     cpu: float
     memory: int
