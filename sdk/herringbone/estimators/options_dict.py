@@ -18,7 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from herringbone.code.git import GitConfig
-from herringbone.estimators.options import InputMode, InstanceGroup, LogAction, MetricDefinition, RepositoryAccess
+from herringbone.estimators.options import (
+    InputMode,
+    InstanceGroup,
+    LogAction,
+    MetricDefinition,
+    RepositoryAccess,
+    TensorBoardOutputConfig,
+)
 from herringbone.estimators.slurm import SlurmSettings
 
 
@@ -120,6 +127,8 @@ class DataOptions(TypedDict, total=False):
     """The KMS key that encrypts the output. Backends: ml."""
     disable_output_compression: bool | None
     """Keep model and output as plain files, without packing them into a tar.gz."""
+    tensorboard_output_config: TensorBoardOutputConfig | Mapping[str, Any] | None
+    """The folder that keeps TensorBoard's event files: a path as `s3_output_path`, or `s3://` on ml."""
 
 
 class CodeOptions(TypedDict, total=False):

@@ -15,6 +15,7 @@ EFFECTIVE = {
         "input_mode",
         "model_uri",
         "checkpoint_s3_uri",
+        "tensorboard_output_config",
         "output_path",
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
