@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.constants import line_prefix
 from herringbone_entry.event_loop import Loop
@@ -27,3 +28,10 @@ class HostContext:
         # A text may hold the name of a file that is not UTF-8, which must not end the supervisor.
         lines = (line.encode("utf-8", "backslashreplace") for line in text.splitlines())
         self.output.write(b"".join(self.prefix + line + b"\n" for line in lines))
+
+    def emit(self, kind: str, **members: Any) -> None:
+        """Print one event of the job, as a marked line that readers of the log do not see."""
+        # Most jobs print none.
+        from herringbone_contract.events.format import EVENT_MARK, encode
+
+        self.output.write(self.prefix + EVENT_MARK + encode({"kind": kind, "t": time.time(), **members}))

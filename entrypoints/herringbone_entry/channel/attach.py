@@ -8,7 +8,7 @@ A rank attaches in one of two ways, and the conversation is the same:
 
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
-                                  "listen"} (+ two pipes)
+                                  "listen", "stacks"} (+ two pipes)
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
                                   or {"kind": "done"} before a normal end
 
@@ -20,6 +20,10 @@ from __future__ import annotations
 REPORT = "HERRINGBONE_REPORT_FD"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
+
+# The signal at which a rank writes its Python stacks: SIGRTMIN + 11, which no library of the field uses. A plain
+# number, because systems without real-time signals (macOS) lack the name.
+STACKS_SIGNAL = 45
 
 # mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and
 # refuses a rank that finds both names.

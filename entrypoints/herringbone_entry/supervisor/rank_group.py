@@ -63,6 +63,16 @@ class RankGroup:
         """True if everything that the ranks will ever print has been read."""
         return all(rank.silent for rank in self._ranks.values())
 
+    @property
+    def numbers(self) -> list[int]:
+        """The ranks of this host, also those that have ended."""
+        return list(self._ranks)
+
+    @property
+    def moved_at(self) -> float:
+        """The last time at which a rank printed or ended, in monotonic seconds; 0.0 before it."""
+        return max((rank.moved_at for rank in self._ranks.values()), default=0.0)
+
     def __len__(self) -> int:
         return len(self._ranks)
 

@@ -1,6 +1,6 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · start · stop · release · abort · kill · spawn · daemon_ended · finish
+    orders    check · say · emit · stacks · start · stop · release · abort · kill · spawn · daemon_ended · finish
     events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
 After `finish` this host leaves in steps, none of which blocks the loop:
@@ -40,9 +40,21 @@ from herringbone_entry.supervisor.rank_group import RankGroup
 from herringbone_entry.supervisor.start_message import start_message
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
+    from herringbone_entry.channel.messages import (
+        Abort,
+        Check,
+        DaemonEnded,
+        Emit,
+        Finish,
+        LookAtStacks,
+        Order,
+        Say,
+        Spawn,
+        Start,
+    )
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
+    from herringbone_entry.supervisor.host_watch import HostWatch
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -75,10 +87,13 @@ class RunningSupervisor:
         # Reserved before the coordinator hears of them, released just before the ranks listen at them.
         self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
         self._finish_order: Finish | None = None
+        self._watch: HostWatch | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
             "check": self._check,
             "say": self._say,
+            "emit": self._emit,
+            "stacks": self._look_at_stacks,
             "start": self._start,
             "stop": self._stop,
             "release": self._release,
@@ -154,6 +169,20 @@ class RunningSupervisor:
     def _say(self, order: Say) -> None:
         self._context.log(order["text"])
 
+    def _emit(self, order: Emit) -> None:
+        self._context.emit(**order["event"])
+
+    def _look_at_stacks(self, order: LookAtStacks) -> None:
+        self._host_watch().look(order)
+
+    def _host_watch(self) -> HostWatch:
+        if self._watch is None:
+            # Only for jobs that somebody looks at, or with `hang_timeout`.
+            from herringbone_entry.supervisor.host_watch import HostWatch
+
+            self._watch = HostWatch(self._context, self._ranks, self._run_folder.path)
+        return self._watch
+
     def _start(self, order: Start) -> None:
         prepared, host = self._prepared, self._context.host
         layout = lay_out(order["counts"])
@@ -174,6 +203,7 @@ class RunningSupervisor:
                 interface=interface,
                 token=self._membership.token(),
             )
+            message["stacks"] = rank_files(self._run_folder.path, placement)
             if self._mpirun is not None:
                 self._ranks.expect(placement, message)
             else:
@@ -186,6 +216,8 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
+        if host.hang_timeout and layout.ranks(host.name):
+            self._host_watch().watch(host.hang_timeout)
         self._write_versions()
 
     def _write_versions(self) -> None:

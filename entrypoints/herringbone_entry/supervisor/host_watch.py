@@ -1,0 +1,139 @@
+"""One host's part in watching the job: it reports how long its ranks have not moved, and shows where they are.
+
+    `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
+    the order `stacks`       stacks   to the coordinator, one message per rank
+    ranks report steps       steps    to the coordinator, at most once a second
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone_contract.masking import printable
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.watch import collect
+from herringbone_entry.watch.fold import place_of
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import LookAtStacks
+    from herringbone_entry.supervisor.rank_group import RankGroup
+
+# Reports per `hang_timeout`, and the longest time between two.
+_REPORTS, _MAX_PERIOD_SECONDS = 8, 15.0
+_STEPS_PERIOD_SECONDS = 1.0
+# Between two messages: one link's buffer must not fill up, which would look like a lost host.
+_PAUSE_SECONDS = 0.01
+_MAX_SOURCE_CHARS = 120
+_MAX_STEP_TIMES = 100
+
+
+def prepare_files(folder: str, rank: int) -> str:
+    """Make the FIFO at which a rank is asked for its flight record; return the path of its file of stacks."""
+    path = f"{folder}/stacks-{rank}"
+    try:
+        os.mkfifo(f"{path}.ask", 0o600)
+    except OSError:
+        pass  # it is there already, or the disk is full; without it there is no record
+    return path
+
+
+class HostWatch:
+    """Watches the ranks of one host; `folder` has the files that `prepare_files` named.
+
+    All methods run in the loop's thread.
+    """
+
+    def __init__(self, context: HostContext, ranks: RankGroup, folder: str) -> None:
+        self._context, self._ranks, self._folder = context, ranks, folder
+        self._moved_at = time.monotonic()
+        self._steps: dict[int, list[float]] = {}
+        # The answers of a look that a thread has finished.
+        self._results: dict[int, dict[str, Any]] = {}
+
+    def watch(self, hang_timeout: float) -> None:
+        """Report from now on how long no rank has moved."""
+        quiet = time.monotonic() - max(self._moved_at, self._ranks.moved_at)
+        self._context.report({"kind": "moved", "quiet": quiet, "limit": hang_timeout})
+        period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
+        self._context.loop.later(period, lambda: self.watch(hang_timeout))
+
+    def take_event(self, event: Mapping[str, Any]) -> None:
+        """Take an event of a rank: it has moved, and its steps may be slower than the others'."""
+        if event.get("kind") == "sample":
+            return
+        self._moved_at = time.monotonic()
+        rank, seconds = event.get("rank"), event.get("seconds")
+        if event.get("kind") == "steps" and isinstance(rank, int) and isinstance(seconds, list):
+            if not self._steps:
+                self._context.loop.later(_STEPS_PERIOD_SECONDS, self._report_steps)
+            times = [float(each) for each in seconds if isinstance(each, (int, float))]
+            self._steps[rank] = (self._steps.get(rank, []) + times)[-_MAX_STEP_TIMES:]
+
+    def look(self, order: LookAtStacks) -> None:
+        """Look at all ranks in a thread, and report where they are."""
+        living = {rank.placement.rank: rank for rank in self._ranks.living}
+        targets = {
+            number: collect.Target(rank.pid, f"{self._folder}/stacks-{number}")
+            for number, rank in living.items()
+            if rank.pid is not None
+        }
+        code = os.path.realpath(self._context.host.paths.code)
+        ours, theirs = socket.socketpair()
+        results: list[dict[str, Any]] = []
+
+        def work() -> None:
+            # The end of the socket wakes the loop, which reads `results` only then.
+            with theirs:
+                found = collect.look(targets)
+                for rank in self._ranks.numbers:
+                    results.append(_report(order["id"], rank, found.get(rank), code))
+
+        def done() -> None:
+            self._context.loop.forget(ours.fileno())
+            ours.close()
+            self._send(results)
+
+        self._context.loop.read(ours.fileno(), done)
+        # A daemon thread: a job that ends does not wait for it.
+        threading.Thread(target=work, daemon=True).start()
+
+    def _send(self, results: list[dict[str, Any]]) -> None:
+        if results:
+            self._context.report(results.pop(0))  # type: ignore[arg-type]
+            self._context.loop.later(_PAUSE_SECONDS, lambda: self._send(results))
+
+    def _report_steps(self) -> None:
+        self._context.report({"kind": "steps", "seconds": {str(rank): times for rank, times in self._steps.items()}})
+        self._steps = {}
+
+
+def _report(number: str, rank: int, found: dict[str, Any] | None, code: str) -> dict[str, Any]:
+    """Return the message about one rank; `found` is None when its process has ended."""
+    processes = [] if found is None else found["processes"]
+    for process in processes:
+        for thread in process["threads"]:
+            thread["frames"] = [[*frame, _source(frame, code)] for frame in thread["frames"]]
+    place = place_of(processes, code)
+    return {
+        "kind": "stacks",
+        "id": number,
+        "rank": rank,
+        "place": list(place),
+        "connections": [] if found is None else found["connections"],
+        "record": None if found is None else found["record"],
+    }
+
+
+def _source(frame: list[Any], code: str) -> str:
+    """Return the line of the user's code at which a frame is; an empty text for other code."""
+    file, line = Path(code, frame[0]), frame[1]
+    if not file.is_relative_to(code):
+        return ""
+    return printable(linecache.getline(str(file), line).strip()[:_MAX_SOURCE_CHARS])
