@@ -72,6 +72,12 @@ class Host(NamedTuple):
         return decode_values(split(self.raw_hyperparameters)[1])
 
     @property
+    def hang_timeout(self) -> float:
+        """Seconds without any sign of life of any rank after which the job counts as hanging; 0.0 for never."""
+        value = self.steering.get(Key.HANG_TIMEOUT, 0)
+        return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+
+    @property
     def job_name(self) -> str:
         """The job's name, or an empty text."""
         return str(self.environ.get(HostVariable.JOB_NAME) or self.steering.get(Key.JOB_NAME) or "")

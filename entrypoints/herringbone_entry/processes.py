@@ -38,7 +38,7 @@ def spawn(
     )
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send(pid: int, number: int) -> None:
     """Signal one process; a process that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -69,7 +69,7 @@ def has_children() -> bool:
     return True
 
 
-def handles(pid: int, number: signal.Signals) -> bool:
+def handles(pid: int, number: int) -> bool:
     """Say whether a process catches a signal; without /proc, assume that it does."""
     status = read_text(f"/proc/{pid}/status")
     return status is None or caught(status, number)

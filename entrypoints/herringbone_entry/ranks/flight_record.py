@@ -1,66 +1,28 @@
 """Give the supervisor this rank's last collective operations, as torch's flight recorder has them.
 
-    supervisor                        rank
-    writes to PATH.ask (a FIFO)  -->  a thread that only waits there
-    reads PATH.flight            <--  writes it, and renames it into place
-
-The main thread may wait inside a collective, so another thread must answer. It starts when the script imports
-torch.distributed, and other scripts never have it. While it waits it costs nothing.
+The thread that listens for orders (`ranks.orders`) carries this out, because the main thread may wait in a collective.
 
 Source for the recorder: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 """
 
 from __future__ import annotations
 
-import _thread
-import contextlib
-import os
 import sys
 from typing import Any
 
-_MODULE = "torch.distributed.distributed_c10d"
-# torch has read the first of these since 2.8, and warns about the second one.
-BUFFER, OLD_BUFFER = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-_FIRST_WITH_BUFFER = (2, 8)
 # Operations of each process group that have ended and are reported all the same: ranks that are late have these open.
 _MAX_DONE, _MAX_OPEN = 12, 12
+_MAX_GROUPS = 16
 _MAX_CHARS = 100
 
 
-class FlightFinder:
-    """Starts the thread when the script imports torch.distributed; finds no module itself."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Return None, so that Python asks the next finder."""
-        if name != _MODULE:
-            return
-        # Once is enough.
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        version = getattr(sys.modules.get("torch.version"), "__version__", "")
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if BUFFER in os.environ and numbers < _FIRST_WITH_BUFFER:
-            os.environ.setdefault(OLD_BUFFER, os.environ[BUFFER])
-        _thread.start_new_thread(_serve, (self._path,))
+def obey(_order: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of this rank, `{}` without one."""
+    return dump()
 
 
-def _serve(path: str) -> None:
-    """Answer each request, until the FIFO or the disk fails."""
-    with contextlib.suppress(OSError):
-        while True:
-            # Opening waits until the supervisor opens the other end, without the GIL.
-            with open(f"{path}.ask", "rb") as requests:  # noqa: PTH123 - pathlib costs milliseconds
-                requests.read()
-            answer = dump()
-            with open(f"{path}.part", "w", encoding="utf-8") as file:  # noqa: PTH123
-                file.write(answer)
-            os.rename(f"{path}.part", f"{path}.flight")  # noqa: PTH104
-
-
-def dump() -> str:
-    """Return the recorder's content as short JSON; an empty text without a recorder.
+def dump() -> dict[str, Any]:
+    """Return the recorder's content, shortened; `{}` without a recorder, or when it is empty.
 
     `age` is the time in seconds since this rank began its last collective. Each of `entries` has `group`, `seq`, `op`,
     `shape`, `done` and `p2p`; `groups` maps a process group to its ranks.
@@ -83,9 +45,9 @@ def dump() -> str:
         except Exception:  # noqa: BLE001, PERF203 - any release of torch, and any failure of it, must not end the rank
             continue
     if not raw:
-        return ""
+        return {}
     begun = max(entry.get("time_created_ns") or 0 for entry in raw)
-    return json.dumps({"age": max(0.0, time.time() - begun / 1e9), "groups": groups, "entries": _shorten(raw)})
+    return {"age": max(0.0, time.time() - begun / 1e9), "groups": groups, "entries": _shorten(raw)}
 
 
 def _shorten(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -104,7 +66,8 @@ def _shorten(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "p2p": p2p,
         }
         by_group.setdefault(group, ([], []))[0 if done else 1].append(short)
-    return [entry for ended, waiting in list(by_group.values())[:16] for entry in ended[-_MAX_DONE:] + waiting[:_MAX_OPEN]]
+    groups = list(by_group.values())[:_MAX_GROUPS]
+    return [entry for ended, waiting in groups for entry in ended[-_MAX_DONE:] + waiting[:_MAX_OPEN]]
 
 
 def _group(name: str) -> str:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import socket
@@ -16,8 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone_contract.events.format import parse
 from herringbone_contract.masking import printable
 from herringbone_entry.host_context import HostContext
+from herringbone_entry.supervisor.rank_orders import RankOrder
 from herringbone_entry.watch import collect
 from herringbone_entry.watch.fold import place_of
 
@@ -32,30 +35,18 @@ _STEPS_PERIOD_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
 _MAX_SOURCE_CHARS = 120
 _MAX_STEP_TIMES = 100
-
-
-def prepare_files(folder: str, rank: int) -> str:
-    """Make the FIFO at which a rank is asked for its flight record; return the path of its file of stacks."""
-    path = f"{folder}/stacks-{rank}"
-    try:
-        os.mkfifo(f"{path}.ask", 0o600)
-    except OSError:
-        pass  # it is there already, or the disk is full; without it there is no record
-    return path
+# A rank whose other thread holds the GIL gives no record.
+_RECORD_SECONDS = 0.6
 
 
 class HostWatch:
-    """Watches the ranks of one host; `folder` has the files that `prepare_files` named.
+    """Watches the ranks of one host. All methods run in the loop's thread."""
 
-    All methods run in the loop's thread.
-    """
-
-    def __init__(self, context: HostContext, ranks: RankGroup, folder: str) -> None:
-        self._context, self._ranks, self._folder = context, ranks, folder
+    def __init__(self, context: HostContext, ranks: RankGroup) -> None:
+        self._context, self._ranks = context, ranks
         self._moved_at = time.monotonic()
         self._steps: dict[int, list[float]] = {}
-        # The answers of a look that a thread has finished.
-        self._results: dict[int, dict[str, Any]] = {}
+        context.listeners.append(self._take_events)
 
     def watch(self, hang_timeout: float) -> None:
         """Report from now on how long no rank has moved."""
@@ -64,36 +55,39 @@ class HostWatch:
         period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
         self._context.loop.later(period, lambda: self.watch(hang_timeout))
 
-    def take_event(self, event: Mapping[str, Any]) -> None:
-        """Take an event of a rank: it has moved, and its steps may be slower than the others'."""
-        if event.get("kind") == "sample":
-            return
-        self._moved_at = time.monotonic()
-        rank, seconds = event.get("rank"), event.get("seconds")
-        if event.get("kind") == "steps" and isinstance(rank, int) and isinstance(seconds, list):
-            if not self._steps:
-                self._context.loop.later(_STEPS_PERIOD_SECONDS, self._report_steps)
-            times = [float(each) for each in seconds if isinstance(each, (int, float))]
-            self._steps[rank] = (self._steps.get(rank, []) + times)[-_MAX_STEP_TIMES:]
-
     def look(self, order: LookAtStacks) -> None:
-        """Look at all ranks in a thread, and report where they are."""
-        living = {rank.placement.rank: rank for rank in self._ranks.living}
-        targets = {
-            number: collect.Target(rank.pid, f"{self._folder}/stacks-{number}")
-            for number, rank in living.items()
-            if rank.pid is not None
-        }
+        """Look at all ranks, and report where they are: their flight records first, and then their stacks."""
+        folder = self._ranks.orders
+        records: dict[int, Any] = {}
+        # A rank without this FIFO has not imported torch.distributed, so it has no record.
+        pids = {rank: pid for rank, pid in self._ranks.pids.items() if os.path.exists(f"{folder}/wake-{pid}")}
+        if not pids:
+            self._look(order["id"], records)
+
+        def note(rank: int, answer: dict[str, Any]) -> None:
+            records[rank] = answer if "entries" in answer else None
+            if len(records) == len(pids):
+                self._look(order["id"], records)
+
+        for rank, pid in pids.items():
+            on_answer = functools.partial(note, rank)
+            name = f"{order['id']}-{rank}"
+            RankOrder(self._context.loop, folder, pid, "flight_record", name, on_answer).send(_RECORD_SECONDS)
+
+    def _look(self, number: str, records: Mapping[int, Any]) -> None:
+        folder = self._ranks.orders
+        targets = {rank: collect.Target(pid, f"{folder}/stacks-{pid}") for rank, pid in self._ranks.pids.items()}
         code = os.path.realpath(self._context.host.paths.code)
+        ranks = self._ranks.numbers
         ours, theirs = socket.socketpair()
         results: list[dict[str, Any]] = []
 
         def work() -> None:
-            # The end of the socket wakes the loop, which reads `results` only then.
+            # In a thread, because it waits. The end of the socket wakes the loop, which reads `results` only then.
             with theirs:
                 found = collect.look(targets)
-                for rank in self._ranks.numbers:
-                    results.append(_report(order["id"], rank, found.get(rank), code))
+                for rank in ranks:
+                    results.append(_report(number, rank, found.get(rank), code) | {"record": records.get(rank)})
 
         def done() -> None:
             self._context.loop.forget(ours.fileno())
@@ -108,6 +102,25 @@ class HostWatch:
         if results:
             self._context.report(results.pop(0))  # type: ignore[arg-type]
             self._context.loop.later(_PAUSE_SECONDS, lambda: self._send(results))
+
+    def _take_events(self, lines: bytes) -> None:
+        """Take events of the ranks: they have moved, and the steps of one may be slower than the others'."""
+        for line in lines.splitlines():
+            event = parse(line)
+            if event is None or event["kind"] == "sample":
+                continue
+            self._moved_at = time.monotonic()
+            if event["kind"] == "steps":
+                self._take_steps(event)
+
+    def _take_steps(self, event: Mapping[str, Any]) -> None:
+        rank, seconds = event.get("rank"), event.get("seconds")
+        if not isinstance(rank, int) or not isinstance(seconds, list):
+            return
+        if not self._steps:
+            self._context.loop.later(_STEPS_PERIOD_SECONDS, self._report_steps)
+        times = [float(each) for each in seconds if isinstance(each, (int, float))]
+        self._steps[rank] = (self._steps.get(rank, []) + times)[-_MAX_STEP_TIMES:]
 
     def _report_steps(self) -> None:
         self._context.report({"kind": "steps", "seconds": {str(rank): times for rank, times in self._steps.items()}})
@@ -127,7 +140,6 @@ def _report(number: str, rank: int, found: dict[str, Any] | None, code: str) -> 
         "rank": rank,
         "place": list(place),
         "connections": [] if found is None else found["connections"],
-        "record": None if found is None else found["record"],
     }
 
 

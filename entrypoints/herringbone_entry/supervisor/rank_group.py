@@ -42,6 +42,8 @@ class RankGroup:
         self._children: dict[int, RankProcess] = {}
         # For ranks under mpirun, until they attach.
         self._start_messages: dict[int, Message] = {}
+        # The folder through which the ranks get orders (`channel.attach`); "" for none.
+        self.orders = ""
         # Ranks that get SIGTERM after the others, because they do not handle it.
         self._deferred: list[RankProcess] = []
         # A rank that attaches after a stop must still get its SIGTERM.
@@ -57,6 +59,11 @@ class RankGroup:
     def living(self) -> list[RankProcess]:
         """The ranks whose processes run."""
         return [rank for rank in self._ranks.values() if rank.pid is not None and not rank.gone]
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The pid of each rank that runs, by rank."""
+        return {rank.placement.rank: rank.pid for rank in self.living if rank.pid is not None}
 
     @property
     def silent(self) -> bool:

@@ -16,12 +16,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone_contract.constants import HostVariable, RankVariable
+from herringbone_contract.errors import LaunchError
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import lay_out
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
         Start,
     )
     from herringbone_entry.sidecars.mpirun import Mpirun
+    from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
     from herringbone_entry.supervisor.host_watch import HostWatch
 
@@ -60,6 +65,8 @@ if TYPE_CHECKING:
 ABORT_GRACE_SECONDS = 1.0
 # A process that a rank left running may hold the rank's output open for this long.
 DRAIN_SECONDS = 1.0
+# The observer starts this long after the ranks, whose first line does not wait for it.
+OBSERVER_SECONDS = 1.0
 
 
 class RunningSupervisor:
@@ -86,6 +93,10 @@ class RunningSupervisor:
         self._sidecars: list[RequiredSidecar] = []
         # Reserved before the coordinator hears of them, released just before the ranks listen at them.
         self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
+        # The FIFO to which ranks send events; None if it could not be made, or the user wants none.
+        self._fifo: int | None = None
+        # From about a second after the start on.
+        self._observer: ObserverSidecar | None = None
         self._finish_order: Finish | None = None
         self._watch: HostWatch | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
@@ -105,6 +116,11 @@ class RunningSupervisor:
         }
         self._get_ready()
 
+    @property
+    def ranks(self) -> RankGroup:
+        """The ranks of this host, for clients' requests."""
+        return self._ranks
+
     def receive(self, order: Order) -> None:
         """Obey an order of the coordinator."""
         # An order of a kind that this release does not know is ignored.
@@ -119,6 +135,8 @@ class RunningSupervisor:
             self._ranks.reaped(pid, exit_code_of(returncode))
             for sidecar in self._sidecars:
                 sidecar.reaped(pid, returncode)
+            if self._observer is not None:
+                self._observer.reaped(pid, returncode)
             if self._mpirun is not None and (event := self._mpirun.reaped(pid, returncode)) is not None:
                 self._ranks.launcher_ended()
                 self._context.report(event)
@@ -170,7 +188,7 @@ class RunningSupervisor:
         self._context.log(order["text"])
 
     def _emit(self, order: Emit) -> None:
-        self._context.emit(**order["event"])
+        self._context.send_event({"t": time.time(), **order["event"]})
 
     def _look_at_stacks(self, order: LookAtStacks) -> None:
         self._host_watch().look(order)
@@ -180,7 +198,7 @@ class RunningSupervisor:
             # Only for jobs that somebody looks at, or with `hang_timeout`.
             from herringbone_entry.supervisor.host_watch import HostWatch
 
-            self._watch = HostWatch(self._context, self._ranks, self._run_folder.path)
+            self._watch = HostWatch(self._context, self._ranks)
         return self._watch
 
     def _start(self, order: Start) -> None:
@@ -191,7 +209,9 @@ class RunningSupervisor:
         for port in self._ports:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
-        threads = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
+        orders = self._ranks.orders = self._orders_folder()
+        variables = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
+        variables |= self._observe()
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -199,11 +219,11 @@ class RunningSupervisor:
                 prepared,
                 host,
                 rendezvous=rendezvous,
-                threads=threads,
+                variables=variables,
                 interface=interface,
                 token=self._membership.token(),
             )
-            message["stacks"] = rank_files(self._run_folder.path, placement)
+            message["orders"] = orders
             if self._mpirun is not None:
                 self._ranks.expect(placement, message)
             else:
@@ -219,6 +239,16 @@ class RunningSupervisor:
         if host.hang_timeout and layout.ranks(host.name):
             self._host_watch().watch(host.hang_timeout)
         self._write_versions()
+
+    def _orders_folder(self) -> str:
+        """Return the folder through which ranks get orders; "" for ranks that take none."""
+        # The rank's own process only waits for a program that knows nothing of us.
+        if self._prepared.program.entry == "program":
+            return ""
+        # A host without a folder for orders runs its job all the same.
+        with contextlib.suppress(LaunchError):
+            return self._run_folder.path
+        return ""
 
     def _write_versions(self) -> None:
         """Report what the ranks run with, in a file for `describe`; the ranks start meanwhile."""
@@ -247,6 +277,31 @@ class RunningSupervisor:
                 f"{THREADS} in `environment` for another number"
             )
         return threads
+
+    def _observe(self) -> dict[str, str]:
+        """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""
+        host = self._context.host
+        if host.environ.get(HostVariable.OBSERVER) == "off":
+            return {}
+        self._context.loop.later(OBSERVER_SECONDS, self._start_observer)
+        try:
+            # Hosts of one machine share the folder.
+            path, self._fifo = self._run_folder.make_fifo(f"events-{host.name}")
+        except (OSError, LaunchError) as error:
+            self._context.log(f"metrics that the script sends are lost: no FIFO can be made ({error})")
+            return {}
+        return {RankVariable.EVENTS: path}
+
+    def _start_observer(self) -> None:
+        # The job may have ended meanwhile.
+        if self._finish_order is not None:
+            return
+        try:
+            from herringbone_entry.sidecars.observer import start_observer
+
+            self._observer = start_observer(self._context, self._prepared.environment, self._fifo, self._ranks.pids)
+        except Exception as error:  # noqa: BLE001 - the package may be gone, and no job fails for those who look at it
+            self._context.log(f"this host has no observer, and the job continues: {type(error).__name__}: {error}")
 
     def _spawn(self, order: Spawn) -> None:
         if self._mpirun is not None:
@@ -306,6 +361,8 @@ class RunningSupervisor:
         # [1]
         for sidecar in self._sidecars:
             sidecar.end()
+        if self._observer is not None:
+            self._observer.end()
         self._context.loop.later(ABORT_GRACE_SECONDS, self._kill)
         self._leave_if_all_ended()
 
@@ -316,7 +373,7 @@ class RunningSupervisor:
         # [2]
         if self._mpirun is not None and self._mpirun.runs:
             return
-        if any(sidecar.runs for sidecar in self._sidecars):
+        if any(sidecar.runs for sidecar in self._sidecars) or (self._observer is not None and self._observer.runs):
             return
         # [3] A grandchild that holds a rank's output open may write its last lines.
         if self._ranks.silent:
@@ -330,4 +387,10 @@ class RunningSupervisor:
         if self._mpirun is not None:
             # No rank may attach any more: remaining processes are about to be killed.
             self._mpirun.close()
+        if self._fifo is not None and select.select([self._fifo], [], [], 0)[0]:
+            # A job of under a second has no observer, and ranks may have sent more since it ended.
+            with contextlib.suppress(Exception):
+                from herringbone_entry.sidecars.observer import flush_fifo
+
+                flush_fifo(self._context, self._fifo)
         self._ending.begin(self._finish_order)

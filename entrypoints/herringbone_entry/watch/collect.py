@@ -10,7 +10,6 @@ Source for the files below /proc: proc(5).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -26,7 +25,6 @@ _PROCESS_SECONDS = 0.6
 _TOTAL_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.005
 _MAX_DUMP_BYTES = 1 << 20
-_MAX_RECORD_BYTES = 1 << 16
 _MAX_PROCESSES = 17
 _MAX_CONNECTIONS = 64
 _ESTABLISHED = "01"
@@ -39,34 +37,6 @@ class Target(NamedTuple):
 
     pid: int
     path: str
-
-
-class FlightRequest:
-    """Asks one rank for its flight record (`ranks.flight_record`); `take` returns it once it is there."""
-
-    def __init__(self, path: str) -> None:
-        self._answer = f"{path}.flight"
-        self.over = False
-        self.record: dict[str, Any] | None = None
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._answer)
-            # Without a reader, which is a rank that has not imported torch.distributed, this fails at once.
-            os.close(os.open(f"{path}.ask", os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:
-            self.over = True
-
-    def take(self) -> None:
-        """Read the answer if it has come."""
-        if self.over or not os.path.exists(self._answer):
-            return
-        self.over = True
-        try:
-            with open(self._answer, "rb") as file:
-                record = json.loads(file.read(_MAX_RECORD_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return
-        self.record = record if isinstance(record, dict) else None
 
 
 class Look:
@@ -112,7 +82,7 @@ class Look:
 
 
 def look(targets: Mapping[int, Target]) -> dict[int, dict[str, Any]]:
-    """Return for each rank its processes, the rank's own first, its TCP connections and its flight record.
+    """Return for each rank its processes, the rank's own first, and its TCP connections.
 
     >>> look({})
     {}
@@ -125,24 +95,13 @@ def look(targets: Mapping[int, Target]) -> dict[int, dict[str, Any]]:
             # Earlier dumps have been read; ranks append, so the next one begins at the start.
             os.truncate(target.path, 0)
     looks = {rank: Look(target, parents) for rank, target in targets.items()}
-    requests = {rank: FlightRequest(target.path) for rank, target in targets.items()}
-    start = time.monotonic()
-    while (now := time.monotonic()) < start + _TOTAL_SECONDS:
+    deadline = time.monotonic() + _TOTAL_SECONDS
+    while any(not look.over for look in looks.values()) and time.monotonic() < deadline:
         for each in looks.values():
-            each.step(now)
-        for request in requests.values():
-            request.take()
-        # A rank whose other thread holds the GIL gives no record.
-        records_are_over = all(request.over for request in requests.values()) or now > start + _PROCESS_SECONDS
-        if records_are_over and all(look.over for look in looks.values()):
-            break
+            each.step(time.monotonic())
         time.sleep(_LOOK_AGAIN_SECONDS)
     return {
-        rank: {
-            "processes": looks[rank].found,
-            "connections": _connections(target.pid),
-            "record": requests[rank].record,
-        }
+        rank: {"processes": looks[rank].found, "connections": _connections(target.pid)}
         for rank, target in targets.items()
     }
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from herringbone.jobs.interrupt import OnInterrupt
     from herringbone.jobs.logs import LogLine
     from herringbone.jobs.polling import Pace
+    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.format import Event
+    from herringbone_contract.requests import Request
 
 
 class LogSource(Protocol):
@@ -91,6 +93,13 @@ class Backend(Protocol):
 
     def events(self, name: str) -> EventSource:
         """Return the job's events from its first one."""
+
+    def ask(self, name: str, request: Request) -> Answers:
+        """Send a request to the supervisors of a running job, and return the source of the events that follow.
+
+        Callers use `herringbone.jobs.requests.ask`, which waits. Raises `RequestError` when the request cannot reach
+        them now, `UnsupportedError` where it never can.
+        """
 
     def stop(self, name: str, grace: float | None = None) -> None:
         """Ask the job to stop and return; the job is killed after `grace` seconds.

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
@@ -43,7 +43,9 @@ from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.controller.config import ControllerConfig
+    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.requests import Request
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
 PATIENCE_SECONDS = 5.0
@@ -121,6 +123,16 @@ class DetachedBackend(OwnHostsBackend):
         # The controller may have written the job's end and exited between reading the row and looking at the process.
         record = self._index.get(name)
         return record if record.done else self._mark_as_lost(record)
+
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.jobs.requests import FolderAnswers
+
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
+        folder = self._home.job(name)
+        return FolderAnswers(
+            folder, [host["name"] for host in hosts], request, lambda: self._signal(name, REQUEST_SIGNAL)
+        )
 
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:

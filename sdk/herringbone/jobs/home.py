@@ -39,6 +39,11 @@ class JobFolder:
         """The events about the whole job."""
         return self.logs / "job.events"
 
+    @property
+    def requests(self) -> Path:
+        """The requests of clients to a running job; its controller makes the folder once it takes requests."""
+        return self.path / "requests"
+
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"

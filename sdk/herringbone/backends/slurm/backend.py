@@ -44,7 +44,9 @@ from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import SlurmError
 
 if TYPE_CHECKING:
+    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.requests import Request
 
 # The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
@@ -141,6 +143,19 @@ class SlurmBackend(OwnHostsBackend):
             # The config contains the user's environment, and no controller will read it again.
             Path(config_path(self._home.job(name))).unlink(missing_ok=True)
         return record
+
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.jobs.requests import FolderAnswers
+
+        record = self._index.get(name)
+        slurm, job = self._slurm_job(record)
+        hosts = [host["name"] for host in record.plan_dict.get("hosts", ())]
+        # The controller is the batch script's own process. The script ignores this signal before the controller takes
+        # it, and a pending job has no batch script.
+        return FolderAnswers(
+            self._home.job(name), hosts, request, lambda: _cancel(slurm, "--batch", "--signal=USR1", job)
+        )
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self.describe(name)

@@ -37,12 +37,15 @@ from herringbone.jobs.index import STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
-from herringbone_contract.errors import HostError
+from herringbone_contract.errors import HostError, RequestError
+from herringbone_contract.requests import is_for
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
     from herringbone.engine.client import Engine
+    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.requests import Request
 
 # The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
@@ -152,6 +155,17 @@ class SshBackend(OwnHostsBackend):
             return super().logs(name)
         self._readers[name] += 1
         return RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
+
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.backends.ssh.requests import MachineAnswers
+
+        record = self._index.get(name)
+        if record.service is None:
+            raise RequestError(f"job {name} is still being submitted; ask it once its hosts run")
+        attempt = current_attempt(record)
+        machines = {host: machine for host, machine in attempt.machines.items() if is_for(request, host)}
+        return MachineAnswers(attempt.name, machines, self._transport, request)
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)

@@ -36,6 +36,7 @@ from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.backends.detached import DetachedBackend
+    from herringbone.jobs.requests import Answers
 
 _READ_BYTES = 1 << 20
 # Pauses between two looks at the subscriptions: a look at a row and at a log takes 0.2 ms.
@@ -55,6 +56,8 @@ class Agent:
         # job -> the backend that starts, stops and describes its host
         self._backends: dict[str, DetachedBackend] = {}
         self._subscriptions = Subscriptions(home, self._describe, self._send)
+        # Requests of this connection: one that no controller has taken yet ends with it.
+        self._asked: list[Answers] = []
         self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
             "facts": self._facts,
             "detailed_facts": self._detailed_facts,
@@ -71,6 +74,7 @@ class Agent:
             "jobs": self._jobs,
             "follow": self._follow,
             "log": self._follow_log,
+            "request": self._request,
             "stop": self._stop,
             "kill": self._kill,
             "forget": self._forget,
@@ -91,6 +95,8 @@ class Agent:
                 chunk = os.read(self._input, _READ_BYTES)
                 if not chunk:
                     # [4] End of input. This also ends the agent when the client or its machine dies.
+                    for answers in self._asked:
+                        answers.close()
                     return
                 for message, payload in unpacker.feed(chunk):
                     self._answer(message, payload)
@@ -212,6 +218,14 @@ class Agent:
     def _follow_log(self, message: Message, _: bytes) -> Message:
         log = self._home.job(message["job"]).log(message["host"])
         self._subscriptions.follow_log(message["number"], log, message["offset"])
+        return {}
+
+    def _request(self, message: Message, _: bytes) -> Message:
+        """Hand a client's request to the job's controller, and send the events of the host from now on."""
+        events = self._home.job(message["job"]).events(message["host"])
+        offset = events.stat().st_size if events.exists() else 0
+        self._asked.append(self._backend_of(message["job"]).ask(message["job"], message["request"]))
+        self._subscriptions.follow_log(message["number"], events, offset)
         return {}
 
     def _stop(self, message: Message, _: bytes) -> Message:
