@@ -46,7 +46,6 @@ class HostWatch:
         self._context, self._ranks = context, ranks
         self._moved_at = time.monotonic()
         self._steps: dict[int, list[float]] = {}
-        context.listeners.append(self._take_events)
 
     def watch(self, hang_timeout: float) -> None:
         """Report from now on how long no rank has moved."""
@@ -103,7 +102,7 @@ class HostWatch:
             self._context.report(results.pop(0))  # type: ignore[arg-type]
             self._context.loop.later(_PAUSE_SECONDS, lambda: self._send(results))
 
-    def _take_events(self, lines: bytes) -> None:
+    def take_events(self, lines: bytes) -> None:
         """Take events of the ranks: they have moved, and the steps of one may be slower than the others'."""
         for line in lines.splitlines():
             event = parse(line)

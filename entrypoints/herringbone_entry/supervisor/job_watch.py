@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone_entry.watch import flight
-from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, ranks_text
+from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
 from herringbone_entry.watch.standstill import Standstill
 from herringbone_entry.watch.stragglers import Stragglers
 
@@ -57,6 +57,8 @@ class JobWatch:
         self._stragglers = Stragglers(len(rank_hosts))
         self._looks: dict[str, Look] = {}
         self._num_looks = 0
+        # The places of the ranks at the last hang: a longer standstill at the same places is no news.
+        self._reported: dict[int, tuple[str, ...]] = {}
         self._handlers: dict[str, Callable[[str, Any], None]] = {
             "moved": self._moved,
             "stacks": self._stacks,
@@ -72,9 +74,13 @@ class JobWatch:
         if self._standstill is None:
             self._standstill = Standstill(set(self._rank_hosts.values()), float(event["limit"]))
         quiet = self._standstill.take(host, float(event["quiet"]))
-        if quiet is not None:
-            self._num_looks += 1
-            self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
+        if quiet is None:
+            return
+        if quiet < 2 * float(event["limit"]):
+            # The ranks have moved since the last hang, so the same places would be news.
+            self._reported = {}
+        self._num_looks += 1
+        self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
 
     def _stacks_wanted(self, _host: str, event: Any) -> None:
         self._look(str(event["id"])[:64], None, 0.0)
@@ -109,13 +115,17 @@ class JobWatch:
             self._standstill.excuse(look.quiet, min(ages))
             return
         difference = flight.first_difference(look.records)
-        missing = {} if difference is None else dict.fromkeys(difference.odd, "it differs in a collective operation")
+        missing = {} if difference is None else dict.fromkeys(difference.odd, difference.reason)
         groups = fold(look.places, cut_pairs(look.connections), missing)
         lines = [*self._lines(groups), *([] if difference is None else [f"stacks: {difference}"])]
         odd = [rank for group in groups if group.odd for rank in group.ranks]
         if look.quiet is not None:
+            keys = {rank: place.key for rank, place in look.places.items()}
+            if keys == self._reported:
+                return
+            self._reported = keys
             why = self._why(groups)
-            lines.insert(0, f"hang: nothing has moved for {look.quiet:.0f} s; {why}")
+            lines.insert(0, f"hang: no line, metric or collective of any rank for {look.quiet:.0f} s: {why}")
             self._emit({"kind": "hang", "since": look.quiet, "why": why, "ranks": odd})
         self._order({"kind": "say", "host": self._first, "text": "\n".join(lines)})
         self._emit(
@@ -131,12 +141,12 @@ class JobWatch:
     def _why(self, groups: list[Group]) -> str:
         """Say in one sentence where the odd rank is and where the others are."""
         odd = [group for group in groups if group.odd] or groups[:1]
-        parts = [f"{self._named(group)} at {_where(group.place)}" for group in odd[:3]]
+        parts = [f"{self._named(group)} at {own_line(group.place)}" for group in odd[:3]]
         if odd[0].odd:
             parts[-1] += f": {odd[0].odd}"
         others = [group for group in groups if group not in odd]
         if others:
-            parts.append(f"{ranks_text(others[0].ranks)} at {_where(others[0].place)}")
+            parts.append(f"{ranks_text(others[0].ranks)} at {own_line(others[0].place)}")
         return "; ".join(parts)
 
     def _named(self, group: Group) -> str:
@@ -192,9 +202,3 @@ class JobWatch:
 
     def _emit(self, event: dict[str, Any]) -> None:
         self._order({"kind": "emit", "host": self._first, "event": event})
-
-
-def _where(place: Place) -> str:
-    """Return the innermost line of the user's code, or of the library where there is none."""
-    own = [frame for frame in place.frames if not frame.startswith("…/")]
-    return (own or list(place.frames) or [place.state or "an unknown place"])[0]

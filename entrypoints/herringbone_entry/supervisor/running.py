@@ -193,6 +193,10 @@ class RunningSupervisor:
     def _look_at_stacks(self, order: LookAtStacks) -> None:
         self._host_watch().look(order)
 
+    def _take_events(self, lines: bytes) -> None:
+        if self._watch is not None or b'"steps"' in lines:
+            self._host_watch().take_events(lines)
+
     def _host_watch(self) -> HostWatch:
         if self._watch is None:
             # Only for jobs that somebody looks at, or with `hang_timeout`.
@@ -236,8 +240,10 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
-        if host.hang_timeout and layout.ranks(host.name):
-            self._host_watch().watch(host.hang_timeout)
+        if layout.ranks(host.name):
+            self._context.listeners.append(self._take_events)
+            if host.hang_timeout:
+                self._host_watch().watch(host.hang_timeout)
         self._write_versions()
 
     def _orders_folder(self) -> str:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from herringbone_contract.masking import printable
 
 MAX_THREADS = 64
-MAX_FRAMES = 48
+MAX_FRAMES = 100  # faulthandler's own limit
 _MAX_NAME_CHARS = 300
+_IMPORT_SYSTEM = "<frozen importlib"
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-fA-F]{1,16}(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}) in (.*)')
 
@@ -43,20 +44,16 @@ def parse_dump(text: str) -> tuple[Thread, ...]:
     >>> parse_dump('Current thread 0x01 (most recent call first):\\n  File "train.py", line 12 in step\\n')
     (Thread(name='', frames=(Frame(file='train.py', line=12, function='step'),)),)
 
-    Lines that are neither a thread nor a frame are skipped. Of a stack deeper than MAX_FRAMES, the innermost frames and
-    the outermost one are kept.
+    Lines that are neither a thread nor a frame are skipped, and so are the frames of Python's import system.
     """
     threads: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if match := _THREAD.fullmatch(line):
             threads.append((_name(match[1] or ""), []))
         elif threads and (match := _FRAME.fullmatch(line)):
-            frame = Frame(_name(match[1]), int(match[2]), _name(match[3]))
             frames = threads[-1][1]
-            if len(frames) >= MAX_FRAMES:
-                frames[-1] = frame
-            else:
-                frames.append(frame)
+            if len(frames) < MAX_FRAMES and not match[1].startswith(_IMPORT_SYSTEM):
+                frames.append(Frame(_name(match[1]), int(match[2]), _name(match[3])))
     # Python lists its threads newest first, so the main thread comes last.
     kept = threads[::-1][:MAX_THREADS]
     return tuple(Thread(name, tuple(frames)) for name, frames in kept)

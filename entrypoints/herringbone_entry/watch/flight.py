@@ -38,6 +38,13 @@ class Difference(NamedTuple):
             return ()
         return tuple(rank for ranks in self.operations.values() if len(ranks) < sizes[0] for rank in ranks)
 
+    @property
+    def reason(self) -> str:
+        """Why the odd ranks are odd."""
+        if self.missing:
+            return f"it has not entered collective operation {self.number}, in which others wait"
+        return f"it entered another operation {self.number} than the others"
+
     def __str__(self) -> str:
         parts = [f"{ranks_text(ranks)} in {operation}" for operation, ranks in self.operations.items()]
         if self.missing:

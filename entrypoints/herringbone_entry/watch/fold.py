@@ -32,6 +32,9 @@ _COLLECTIVE_FILES = (
     "/horovod/",
     "/tensorflow/python/eager/",
 )
+# In front of the files of libraries, which are shown from their package on.
+_LIBRARY = "…/"
+_OURS = "/herringbone_entry/"
 _LOADER_FILE = "/torch/utils/data/"
 _STATES = {
     "T": "stopped by a signal",
@@ -85,8 +88,8 @@ def place_of(processes: Sequence[Mapping[str, Any]], code: str) -> Place:
         frames = [f"{_text(frame, code)} (data loader's worker)" for frame in worker] + frames
     elif own and stack[0] is not own[0]:
         # The call in the library: its name tells a collective from a computation.
-        frames.insert(0, f"{_short(stack[0][0])}:{stack[0][1]} in {stack[0][2]}")
-    key = tuple(frames) if not own else tuple(text for text in frames if not text.startswith("…/"))
+        frames.insert(0, _text(stack[0], code))
+    key = tuple(text for text in frames if not text.startswith((_LIBRARY, "/"))) or tuple(frames)
     waits = any(part in frame[0] for frame in _until_own(stack, code) for part in _COLLECTIVE_FILES)
     return Place((*key, state), tuple(frames[:MAX_SHOWN_FRAMES]), state, waits)
 
@@ -162,6 +165,16 @@ def _odd_ranks(
     return {}
 
 
+def own_line(place: Place) -> str:
+    """Return the innermost line of the user's code; the library's where there is none.
+
+    >>> own_line(Place((), ("…/torch/nn/linear.py:7 in forward", "train.py:12 in step"), "", False))
+    'train.py:12 in step'
+    """
+    own = [frame for frame in place.frames if not frame.startswith((_LIBRARY, "/"))]
+    return (own or list(place.frames) or [place.state or "an unknown line"])[0]
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ranks as people write them.
 
@@ -180,7 +193,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def _main_stack(process: Mapping[str, Any]) -> list[Sequence[Any]]:
     threads = process["threads"]
-    return list(threads[0]["frames"]) if threads else []
+    # The rank's own program is below every script.
+    return [frame for frame in threads[0]["frames"] if _OURS not in frame[0]] if threads else []
 
 
 def _own_frames(stack: Sequence[Sequence[Any]], code: str) -> list[Sequence[Any]]:
@@ -203,11 +217,14 @@ def _is_own(file: str, code: str) -> bool:
 
 def _text(frame: Sequence[Any], code: str) -> str:
     file, line, function = frame[:3]
-    shown = file[len(code) + 1 :] if file.startswith(f"{code}/") else file
+    shown = file[len(code) + 1 :] if file.startswith(f"{code}/") else file if _is_own(file, code) else _short(file)
     source = f": {frame[3]}" if len(frame) > 3 and frame[3] else ""
     return f"{shown}:{line} in {function}{source}"
 
 
 def _short(file: str) -> str:
-    """Shorten a library's path to its part below site-packages."""
-    return f"…/{file.rpartition('/site-packages/')[2].rpartition('/lib/')[2].lstrip('/')}"
+    """Shorten a library's path to its part below site-packages, or below Python's own folder."""
+    for folder in ("/site-packages/", "/dist-packages/", "/lib/"):
+        if folder in file:
+            return f"{_LIBRARY}{file.rpartition(folder)[2]}"
+    return file
