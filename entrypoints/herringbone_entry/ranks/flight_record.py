@@ -7,6 +7,7 @@ Source for the recorder: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -37,13 +38,12 @@ def dump() -> dict[str, Any]:
     groups: dict[str, list[int]] = {}
     # NCCL's and gloo's operations are in two recorders.
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
-        try:
+        # Any release of torch, and any failure of it: a look at a job must not end it.
+        with contextlib.suppress(Exception):
             record = json.loads(getattr(bindings, name)())
             raw += record.get("entries", [])
             for key, group in record.get("pg_config", {}).items():
                 groups[_group(group.get("desc") or group.get("name") or key)] = json.loads(group["ranks"])
-        except Exception:  # noqa: BLE001, PERF203 - any release of torch, and any failure of it, must not end the rank
-            continue
     if not raw:
         return {}
     begun = max(entry.get("time_created_ns") or 0 for entry in raw)

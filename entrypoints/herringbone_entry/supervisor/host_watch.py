@@ -1,15 +1,14 @@
 """One host's part in watching the job: it reports how long its ranks have not moved, and shows where they are.
 
-    `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
-    the order `stacks`       stacks   to the coordinator, one message per rank
-    ranks report steps       steps    to the coordinator, at most once a second
+`hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
+the order `stacks`       stacks   to the coordinator, one message per rank
+ranks report steps       steps    to the coordinator, at most once a second
 """
 
 from __future__ import annotations
 
 import functools
 import linecache
-import os
 import socket
 import threading
 import time
@@ -59,7 +58,7 @@ class HostWatch:
         folder = self._ranks.orders
         records: dict[int, Any] = {}
         # A rank without this FIFO has not imported torch.distributed, so it has no record.
-        pids = {rank: pid for rank, pid in self._ranks.pids.items() if os.path.exists(f"{folder}/wake-{pid}")}
+        pids = {rank: pid for rank, pid in self._ranks.pids.items() if Path(f"{folder}/wake-{pid}").exists()}
         if not pids:
             self._look(order["id"], records)
 
@@ -76,7 +75,7 @@ class HostWatch:
     def _look(self, number: str, records: Mapping[int, Any]) -> None:
         folder = self._ranks.orders
         targets = {rank: collect.Target(pid, f"{folder}/stacks-{pid}") for rank, pid in self._ranks.pids.items()}
-        code = os.path.realpath(self._context.host.paths.code)
+        code = str(Path(self._context.host.paths.code).resolve())
         ranks = self._ranks.numbers
         ours, theirs = socket.socketpair()
         results: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from herringbone_contract.constants import ReduceVariable
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import RankPlacement
+from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message
 from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
 from herringbone_entry.host import Host
@@ -58,6 +59,10 @@ def start_message(
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
+    if placement.world_size > 1 and (host.hang_timeout or int(prepared.environment["SM_NUM_GPUS"])):
+        # torch then records the last collective operations. A record costs gloo up to 0.1 ms of an operation, NCCL
+        # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
+        environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from herringbone_entry import processes
@@ -131,30 +131,27 @@ def _connections(pid: int) -> list[tuple[str, str, bool]]:
 
 def _holds(pid: int, path: str) -> bool:
     """Say whether a process still has its file of stacks: a script may have closed it, and opened another file."""
-    return os.path.realpath(path) in _open_files(pid)
+    return str(Path(path).resolve()) in _open_files(pid)
 
 
 def _open_files(pid: int) -> set[str]:
     links = set()
     with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                links.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+                links.add(str(entry.readlink()))
     return links
 
 
 def _deaf_threads(pid: int) -> set[str]:
     """Return the threads of a process that block the signal, as each one does while it writes the stacks."""
     bit = 1 << (STACKS_SIGNAL - 1)
-    deaf = set()
-    try:
-        names = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return deaf
-    for name in names:
-        status = processes.read_text(f"/proc/{pid}/task/{name}/status")
-        if status is not None and int(_field(status, "SigBlk") or "0", 16) & bit:
-            deaf.add(name)
+    deaf: set[str] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            status = processes.read_text(f"{task}/status")
+            if status is not None and int(_field(status, "SigBlk") or "0", 16) & bit:
+                deaf.add(task.name)
     return deaf
 
 
@@ -173,14 +170,14 @@ def _wchan(pid: int) -> str:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return Path(path).stat().st_size
     except OSError:
         return 0
 
 
 def _read_from(path: str, start: int) -> str:
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             file.seek(start)
             return file.read(_MAX_DUMP_BYTES).decode("utf-8", "backslashreplace")
     except OSError:

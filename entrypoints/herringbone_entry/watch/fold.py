@@ -83,8 +83,8 @@ def place_of(processes: Sequence[Mapping[str, Any]], code: str) -> Place:
         state += f" ({main['wchan']})"
     frames = [_text(frame, code) for frame in own or stack]
     # A rank that waits for its data loader is where the loader's worker is.
-    if stack and _LOADER_FILE in stack[0][0] or any(_LOADER_FILE in frame[0] for frame in _until_own(stack, code)):
-        worker = next((frames for child in children if (frames := _own_frames(_main_stack(child), code))), [])
+    if any(_LOADER_FILE in frame[0] for frame in _until_own(stack, code)):
+        worker = next((found for child in children if (found := _own_frames(_main_stack(child), code))), [])
         frames = [f"{_text(frame, code)} (data loader's worker)" for frame in worker] + frames
     elif own and stack[0] is not own[0]:
         # The call in the library: its name tells a collective from a computation.
