@@ -10,7 +10,8 @@ It does no I/O: orders have the first host print its results, as lines of the lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone_entry.watch import flight
@@ -26,7 +27,8 @@ PATIENCE_SECONDS = 3.0
 # Looks that wait for answers; a client that asks more often gets no answer.
 _MAX_LOOKS = 4
 _MAX_GROUPS = 20
-_MAX_EVENT_FRAMES = 12
+# Parts of an event, which has at most 64 KiB as ASCII.
+_MAX_TEXT_BYTES, _MAX_GROUPS_BYTES = 24_000, 32_000
 
 
 class Look(NamedTuple):
@@ -133,8 +135,8 @@ class JobWatch:
                 "kind": "stacks",
                 "id": look.id,
                 "why": "request" if look.quiet is None else "hang",
-                "text": "\n".join(lines),
-                "groups": [self._group(group) for group in groups[:_MAX_GROUPS]],
+                "text": _cut("\n".join(lines), _MAX_TEXT_BYTES),
+                "groups": _fitting(self._group(group) for group in groups[:_MAX_GROUPS]),
             }
         )
 
@@ -175,7 +177,7 @@ class JobWatch:
             "odd": bool(group.odd),
             "why": group.odd,
             "state": group.place.state,
-            "frames": list(group.place.frames[:_MAX_EVENT_FRAMES]),
+            "frames": list(group.place.frames),
         }
 
     def _steps(self, _host: str, event: Any) -> None:
@@ -202,3 +204,21 @@ class JobWatch:
 
     def _emit(self, event: dict[str, Any]) -> None:
         self._order({"kind": "emit", "host": self._first, "event": event})
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return as many of a text's first characters as fit into `limit` bytes of JSON."""
+    while len(json.dumps(text)) > limit:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def _fitting(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return as many of the first groups as fit into an event."""
+    kept, size = [], 0
+    for group in groups:
+        size += len(json.dumps(group))
+        if size > _MAX_GROUPS_BYTES:
+            break
+        kept.append(group)
+    return kept

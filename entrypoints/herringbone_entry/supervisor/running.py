@@ -48,9 +48,7 @@ if TYPE_CHECKING:
         Abort,
         Check,
         DaemonEnded,
-        Emit,
         Finish,
-        LookAtStacks,
         Order,
         Say,
         Spawn,
@@ -103,8 +101,8 @@ class RunningSupervisor:
         self._handlers: dict[str, Callable[[Any], None]] = {
             "check": self._check,
             "say": self._say,
-            "emit": self._emit,
-            "stacks": self._look_at_stacks,
+            "emit": lambda order: context.send_event({"t": time.time(), **order["event"]}),
+            "stacks": lambda order: self._host_watch().look(order),
             "start": self._start,
             "stop": self._stop,
             "release": self._release,
@@ -186,12 +184,6 @@ class RunningSupervisor:
 
     def _say(self, order: Say) -> None:
         self._context.log(order["text"])
-
-    def _emit(self, order: Emit) -> None:
-        self._context.send_event({"t": time.time(), **order["event"]})
-
-    def _look_at_stacks(self, order: LookAtStacks) -> None:
-        self._host_watch().look(order)
 
     def _take_events(self, lines: bytes) -> None:
         if self._watch is not None or b'"steps"' in lines:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 MAX_SHOWN_FRAMES = 12
+_MAX_FRAME_CHARS = 300
 # Files and functions in which a rank waits for the others.
 _COLLECTIVE_FILES = (
     "/torch/distributed/",
@@ -219,7 +220,7 @@ def _text(frame: Sequence[Any], code: str) -> str:
     file, line, function = frame[:3]
     shown = file[len(code) + 1 :] if file.startswith(f"{code}/") else file if _is_own(file, code) else _short(file)
     source = f": {frame[3]}" if len(frame) > 3 and frame[3] else ""
-    return f"{shown}:{line} in {function}{source}"
+    return f"{shown}:{line} in {function}{source}"[:_MAX_FRAME_CHARS]
 
 
 def _short(file: str) -> str:

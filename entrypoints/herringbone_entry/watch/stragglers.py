@@ -21,7 +21,7 @@ class Straggler(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times longer its steps take."""
+        """The quotient of its steps' time and the median."""
         return self.seconds / self.median
 
 
