@@ -59,6 +59,15 @@ def _is_span(value: object) -> bool:
     return isinstance(value, list) and len(value) <= 8 and all(_is_number(item) or _is_text(item) for item in value)
 
 
+def _is_prediction(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= 8
+        and all(map(_is_text, value))
+        and all(map(_is_number, value.values()))
+    )
+
+
 # The kinds that ranks may send, and the checks of their members; `metric` becomes a point.
 KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "metrics": {
@@ -76,7 +85,13 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "eta": _or_none(_is_number),
     },
     "steps": {"count": _is_count, "since": _is_number, "seconds": _is_list(_is_number)},
-    "timeline": {"step": _is_count, "spans": _is_list(_is_span)},
+    "timeline": {
+        "step": _is_count,
+        "since": _or_none(_is_number),
+        "spans": _is_list(_is_span),
+        "bubble": _or_none(_is_number),
+        "predicted": _or_none(_is_prediction),
+    },
 }
 
 
@@ -95,7 +110,7 @@ def check(event: Event, now: float) -> Event | Point | None:
     checks = KINDS.get(event["kind"])
     if checks is None or not all(accepts(event.get(name)) for name, accepts in checks.items()):
         return None
-    return {"kind": event["kind"], "t": time, "rank": rank, **{name: event.get(name) for name in checks}}
+    return {"kind": event["kind"], "t": time, "rank": rank, **{name: event[name] for name in checks if name in event}}
 
 
 def _point(event: Event, time: float, rank: int | None) -> Point | None:

@@ -20,8 +20,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from herringbone_contract.events.format import Event, Point, batches, encode
+from herringbone_entry.observer.checkpoints import Checkpoints
+from herringbone_entry.observer.fifo import Fifo
+from herringbone_entry.observer.gpus import GpuReader
+from herringbone_entry.observer.hugging_face import HuggingFace
+from herringbone_entry.observer.sampler import Sampler
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.observer.source import Source
+from herringbone_entry.observer.tensorboard import TensorBoard
+from herringbone_entry.observer.usage import HostUsage
+from herringbone_entry.processes import die_with
 
 _READ_BYTES = 65_536
 # A supervisor whose own output is blocked does not read: further events are dropped, and counted.
@@ -66,7 +74,7 @@ class Observer:
                 ended = self._obey()
             now = time.monotonic()
             if ended or now >= due:
-                self._poll(self._sources)
+                self._poll(self._sources, ended=ended)
                 self.flush()
                 # A late flush, for example of a machine that was suspended, is not made up for.
                 due = max(due + self._settings.output_interval, now)
@@ -106,16 +114,16 @@ class Observer:
                 self._try(source, partial(source.ranks_changed, ranks))
         return False
 
-    def _poll(self, sources: Sequence[Source]) -> None:
+    def _poll(self, sources: Sequence[Source], *, ended: bool = False) -> None:
         for source in list(sources):
-            self._try(source, partial(self._take_new, source))
+            self._try(source, partial(self._take, source.last if ended else source.poll))
         excess = len(self._points) - _MAX_POINTS
         if excess > 0:
             del self._points[:excess]
             self._lost += excess
 
-    def _take_new(self, source: Source) -> None:
-        for item in source.poll(time.time()):
+    def _take(self, poll: Callable[[float], list[Event | Point]]) -> None:
+        for item in poll(time.time()):
             if isinstance(item, Point):
                 self._points.append(item)
             else:
@@ -157,19 +165,24 @@ class Observer:
 
 
 def make_sources(settings: Settings) -> list[Source]:
-    """Return the sources of a host; each import is that of one source, so that a broken one costs that one alone."""
-    from herringbone_entry.observer.fifo import Fifo
-
+    """Return the sources of a host."""
     sources: list[Source] = []
     if settings.events is not None:
         sources.append(Fifo(settings.events))
+    if settings.status_listener is not None and settings.status_token is not None:
+        sources.append(HuggingFace(settings.status_listener, settings.status_token))
+    folders = [folder for folder in (settings.tensorboard, settings.output_data) if folder]
+    sources.append(TensorBoard(folders, since=settings.started))
+    if sys.platform == "linux":
+        # Other systems have no /proc.
+        gpus = GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        sources.append(Sampler(HostUsage(settings.supervisor), settings.ranks, gpus, least=settings.sample_interval))
+    sources.append(Checkpoints(settings.checkpoints))
     return sources
 
 
 def main() -> None:
     """Run with the orders at the descriptor that the first argument names."""
-    from herringbone_entry.sidecars.reduce_server import die_with
-
     die_with(os.getppid())
     orders = int(sys.argv[1])
     output = os.dup(1)

@@ -23,6 +23,10 @@ class Source:
         """Return what is new; `now` is in seconds since 1970. The loop adds no member and drops invalid events."""
         raise NotImplementedError
 
+    def last(self, now: float) -> list[Event | Point]:
+        """Return what is new when the ranks have ended; the loop calls this once, in place of `poll`."""
+        return self.poll(now)
+
     def ranks_changed(self, ranks: Mapping[int, int]) -> None:
         """Note the pids of this host's ranks, by rank."""
 

@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from herringbone_contract.events.format import EVENT_MARK, encode
 from herringbone_entry import processes
+from herringbone_entry.channel.reserved_port import StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.ranks.lines import LineStream, Tail
@@ -25,6 +26,7 @@ _START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_ent
 # After the end of its orders the observer gets this long for its last flush.
 END_SECONDS = 0.3
 _MAX_STARTS = 2
+_LOOK_SECONDS = 5.0
 _OUTPUT_SECONDS_ELSEWHERE, _SAMPLE_SECONDS_ELSEWHERE = 10.0, 60.0
 
 
@@ -44,26 +46,41 @@ class _EventLines(LineStream):
 class ObserverSidecar:
     """Runs the observer next to the ranks; a second time if it dies, and no third.
 
-    Descriptors in `inherit`, such as that of the FIFO, keep their number in the observer.
+    `pids` returns the pids of the ranks, by rank. Descriptors in `inherit`, such as that of the FIFO, keep their number
+    in the observer, as do those of `status`.
     """
 
-    def __init__(self, context: HostContext, settings: Settings, inherit: Sequence[int] = ()) -> None:
-        self._context, self._settings, self._inherit = context, settings, inherit
+    def __init__(
+        self,
+        context: HostContext,
+        settings: Settings,
+        pids: Callable[[], Mapping[int, int]],
+        inherit: Sequence[int] = (),
+        status: StatusListener | None = None,
+    ) -> None:
+        self._context, self._settings, self._pids, self._inherit = context, settings, pids, inherit
+        self._status = status
         self._starts = 0
         self._pid: int | None = None
         self._orders: int | None = None
         self._pipes: list[Pipe] = []
         self._start()
+        context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
 
     @property
     def runs(self) -> bool:
         """True if its process has not been reaped yet."""
         return self._pid is not None
 
-    def ranks_changed(self, ranks: Mapping[int, int]) -> None:
-        """Send the pids of the ranks."""
-        self._settings = self._settings._replace(ranks=ranks)
-        self._send(json.dumps({"ranks": dict(ranks)}).encode() + b"\n")
+    def _look_at_ranks(self) -> None:
+        """Send the pids of the ranks if they have changed: mpirun may start some of them late."""
+        if self._orders is None:
+            return
+        ranks = self._pids()
+        if ranks != self._settings.ranks:
+            self._settings = self._settings._replace(ranks=ranks)
+            self._send(json.dumps({"ranks": ranks}).encode() + b"\n")
+        self._context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
 
     def end(self) -> None:
         """Have it flush and end; kill it if it takes longer than END_SECONDS. A second call is void."""
@@ -95,7 +112,7 @@ class ObserverSidecar:
             self._context.log(f"{text}, and the observer starts again")
             self._start()
         else:
-            self._context.log(f"{text} without samples and metrics of its scripts")
+            self._context.log(f"{text} without samples and metrics of its script")
 
     def _start(self) -> None:
         self._starts += 1
@@ -113,17 +130,25 @@ class ObserverSidecar:
                 self._context.host.base_environment,
                 stdout=stdout.writer,
                 stderr=stderr.writer,
-                inherit=[orders, *self._inherit],
+                inherit=[orders, *self._inherit, *self._status_descriptors],
             )
         except OSError as error:
             self._context.log(f"the observer of this host cannot be started: {error}; the job continues without it")
             os.close(self._orders)
             self._orders = None
+            self._starts = _MAX_STARTS
         finally:
             os.close(orders)
             for pipe in self._pipes:
                 pipe.close_writer()
+        if self._starts == _MAX_STARTS and self._status is not None:
+            # No other observer will answer posts that wait, and each would cost its rank seconds.
+            self._status.stop_listening()
         self._send(self._settings.encode())
+
+    @property
+    def _status_descriptors(self) -> list[int]:
+        return [] if self._status is None else [self._status.descriptor, self._status.token]
 
     def _send(self, line: bytes) -> None:
         # The pipe is empty, or the observer hangs and gets nothing more.
@@ -133,9 +158,18 @@ class ObserverSidecar:
 
 
 def start_observer(
-    context: HostContext, environment: Mapping[str, str], fifo: int | None, ranks: Mapping[int, int]
+    context: HostContext,
+    environment: Mapping[str, str],
+    pids: Callable[[], Mapping[int, int]],
+    *,
+    fifo: int | None,
+    status: StatusListener | None,
+    started: float,
 ) -> ObserverSidecar:
-    """Start the observer of a host; `environment` has the contract's variables of its ranks, `ranks` their pids."""
+    """Start the observer of a host; `environment` are the variables of its ranks, `pids` returns their pids.
+
+    `started` is the time at which the ranks were started, in seconds since 1970.
+    """
     host = context.host
     # Controllers of ours take events out of the log. Elsewhere, on SageMaker say, each is a line of a log that costs.
     has_controller = host.lifeline is not None
@@ -143,14 +177,18 @@ def start_observer(
         host=host.name,
         supervisor=os.getpid(),
         events=fifo,
-        ranks=ranks,
+        ranks=pids(),
         num_cpus=int(environment["SM_NUM_CPUS"]),
         checkpoints=str(host.checkpoints),
         output_data=str(host.paths.output_data),
+        tensorboard=str(host.paths.tensorboard),
+        started=started,
+        status_listener=None if status is None else status.descriptor,
+        status_token=None if status is None else status.token,
         output_interval=1.0 if has_controller else _OUTPUT_SECONDS_ELSEWHERE,
         sample_interval=1.0 if has_controller else _SAMPLE_SECONDS_ELSEWHERE,
     )
-    return ObserverSidecar(context, settings, [] if fifo is None else [fifo])
+    return ObserverSidecar(context, settings, pids, [] if fifo is None else [fifo], status)
 
 
 def flush_fifo(context: HostContext, descriptor: int) -> None:

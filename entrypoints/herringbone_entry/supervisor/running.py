@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,10 @@ from herringbone_contract.layout import lay_out
 from herringbone_entry import processes
 from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.rendezvous import Rendezvous
-from herringbone_entry.channel.reserved_port import ReservedPort
+from herringbone_entry.channel.reserved_port import ReservedPort, StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared, find_versions
-from herringbone_entry.ranks.environment import THREADS, thread_environment
+from herringbone_entry.ranks.environment import THREADS, status_environment, thread_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
@@ -93,6 +94,8 @@ class RunningSupervisor:
         self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
         # The FIFO to which ranks send events; None if it could not be made, or the user wants none.
         self._fifo: int | None = None
+        # Takes posts of the ranks' progress; None where the system cannot have one, or the user has another.
+        self._status: StatusListener | None = None
         # From about a second after the start on.
         self._observer: ObserverSidecar | None = None
         self._finish_order: Finish | None = None
@@ -281,25 +284,49 @@ class RunningSupervisor:
         host = self._context.host
         if host.environ.get(HostVariable.OBSERVER) == "off":
             return {}
-        self._context.loop.later(OBSERVER_SECONDS, self._start_observer)
+        self._context.loop.later(OBSERVER_SECONDS, partial(self._start_observer, time.time()))
+        variables = self._listen_for_status()
         try:
             # Hosts of one machine share the folder.
             path, self._fifo = self._run_folder.make_fifo(f"events-{host.name}")
         except (OSError, LaunchError) as error:
             self._context.log(f"metrics that the script sends are lost: no FIFO can be made ({error})")
-            return {}
-        return {RankVariable.EVENTS: path}
+            return variables
+        return {**variables, RankVariable.EVENTS: path}
 
-    def _start_observer(self) -> None:
+    def _listen_for_status(self) -> dict[str, str]:
+        # Without a loopback interface, or files in memory, there are no posts.
+        with contextlib.suppress(OSError):
+            listener = StatusListener()
+            variables = status_environment(
+                self._context.host.base_environment, port=listener.port, token_path=listener.token_path
+            )
+            if variables:
+                self._status = listener
+                return variables
+            listener.close()
+        return {}
+
+    def _start_observer(self, started: float) -> None:
         # The job may have ended meanwhile.
         if self._finish_order is not None:
             return
         try:
             from herringbone_entry.sidecars.observer import start_observer
 
-            self._observer = start_observer(self._context, self._prepared.environment, self._fifo, self._ranks.pids)
+            self._observer = start_observer(
+                self._context,
+                self._prepared.environment,
+                lambda: self._ranks.pids,
+                fifo=self._fifo,
+                status=self._status,
+                started=started,
+            )
         except Exception as error:  # noqa: BLE001 - the package may be gone, and no job fails for those who look at it
             self._context.log(f"this host has no observer, and the job continues: {type(error).__name__}: {error}")
+            if self._status is not None:
+                # Nobody will answer posts that wait.
+                self._status.stop_listening()
 
     def _spawn(self, order: Spawn) -> None:
         if self._mpirun is not None:
