@@ -7,6 +7,8 @@ All methods run in the event loop's thread. A rank is in one of these states:
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -198,6 +200,10 @@ class RankGroup:
         if rank.end_reported:
             return
         rank.end_reported = True
+        for name in ("stacks", "wake"):
+            # The rank made them: its file of stacks, and the FIFO that announces orders.
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.orders}/{name}-{rank.pid}")  # noqa: PTH108 - as fast as can be: the user waits
         # The last lines belong into the failure record, and they may still be in the pipe.
         rank.drain()
         record = None if rank.code == 0 else self._failure(rank)

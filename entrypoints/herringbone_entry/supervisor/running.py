@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
 import signal
 import sys
@@ -36,13 +35,13 @@ from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.channel.reserved_port import ReservedPort, StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared, find_versions
-from herringbone_entry.ranks.environment import THREADS, status_environment, thread_environment
+from herringbone_entry.ranks.environment import status_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
 from herringbone_entry.supervisor.membership import Membership
 from herringbone_entry.supervisor.rank_group import RankGroup
-from herringbone_entry.supervisor.start_message import start_message
+from herringbone_entry.supervisor.start_message import start_message, thread_limits
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import (
@@ -209,8 +208,7 @@ class RunningSupervisor:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
         orders = self._ranks.orders = self._orders_folder()
-        variables = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
-        variables |= self._observe()
+        variables = thread_limits(self._context, prepared, layout, order["machine_ranks"]) | self._observe()
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -258,26 +256,6 @@ class RunningSupervisor:
         with contextlib.suppress(OSError):
             versions = json.dumps(find_versions(self._prepared.python, sys.path))
             Path(host.paths.versions).write_text(versions, encoding="utf-8")
-
-    def _threads(self, num_local: int, num_on_machine: int) -> dict[str, str]:
-        """Return the variables that limit the threads of this host's ranks; the first host says so in the log."""
-        host = self._context.host
-        if not num_local:
-            return {}
-        machine_cpus = os.cpu_count() or 1
-        threads = thread_environment(
-            host.base_environment,
-            num_local=num_local,
-            num_cpus=int(self._prepared.environment["SM_NUM_CPUS"]),
-            num_on_machine=num_on_machine,
-            machine_cpus=machine_cpus,
-        )
-        if threads and host.is_first:
-            self._context.log(
-                f"{THREADS}={threads[THREADS]}: {num_on_machine} ranks share this machine's {machine_cpus} cores; set "
-                f"{THREADS} in `environment` for another number"
-            )
-        return threads
 
     def _observe(self) -> dict[str, str]:
         """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from herringbone_contract.constants import ReduceVariable
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.layout import RankPlacement
+from herringbone_contract.layout import Layout, RankPlacement
 from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message
 from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
 from herringbone_entry.host import Host
+from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared
-from herringbone_entry.ranks.environment import rank_environment
+from herringbone_entry.ranks.environment import THREADS, rank_environment, thread_environment
 
 
 def start_message(
@@ -81,3 +82,30 @@ def start_message(
         # Only rank 0 has torch's rendezvous store.
         "listen": rendezvous.listen if placement.rank == 0 else "",
     }
+
+
+def thread_limits(
+    context: HostContext, prepared: Prepared, layout: Layout, machine_ranks: Mapping[str, int]
+) -> dict[str, str]:
+    """Return the variables that limit the threads of this host's ranks; the first host says so in the log.
+
+    `machine_ranks` are the ranks of all hosts on each host's machine.
+    """
+    host = context.host
+    num_local, num_on_machine = len(layout.ranks(host.name)), machine_ranks.get(host.name, 0)
+    if not num_local:
+        return {}
+    machine_cpus = os.cpu_count() or 1
+    threads = thread_environment(
+        host.base_environment,
+        num_local=num_local,
+        num_cpus=int(prepared.environment["SM_NUM_CPUS"]),
+        num_on_machine=num_on_machine,
+        machine_cpus=machine_cpus,
+    )
+    if threads and host.is_first:
+        context.log(
+            f"{THREADS}={threads[THREADS]}: {num_on_machine} ranks share this machine's {machine_cpus} cores; set "
+            f"{THREADS} in `environment` for another number"
+        )
+    return threads
