@@ -74,6 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
     min_instance_count: Positive | None = None
+    hang_timeout: NotNegative | None = None
     log_policies: dict[
         str, LogAction
     ] = {}  # regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`
@@ -194,7 +195,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
     "training_repository_access_mode": get_args(RepositoryAccess),
 }
 # Times in seconds, which may be written as text with units.
-TIMES = ("max_run", "max_wait", "keep_alive_period_in_seconds")
+TIMES = ("max_run", "max_wait", "hang_timeout", "keep_alive_period_in_seconds")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -89,6 +89,9 @@ class TimeOptions(TypedDict, total=False):
     """How often a failed job starts again, from its checkpoints. Unit: restarts."""
     min_instance_count: int | None
     """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
+    hang_timeout: int | str | None
+    """How long all ranks may be silent before the log shows where each one is. 0 is never; \
+None is 600 for `smp` and `smddp`. Unit: seconds."""
     log_policies: Mapping[str, LogAction] | None
     """What a line of the log means for the next attempt, as in `{"NCCL error": "restart"}`. \
 Backends: local_process, local, ssh, slurm."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
     from herringbone.events.live import LiveView
+    from herringbone.events.stacks import Stacks
     from herringbone.events.view import JobView, Progress
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
@@ -330,6 +331,20 @@ class TrainingJob:
         A job that is over does not change. SageMaker always gives 120 seconds and refuses a `grace`.
         """
         self._backend.stop(self.name, grace)
+
+    def stacks(self) -> Stacks:
+        """Return where each rank of the running job is, the rank that keeps the others waiting first.
+
+        >>> print(job.stacks())                                      # doctest: +SKIP
+        stacks: rank 1 (algo-2): it has not entered collective operation 7, in which others wait
+        stacks:     train.py:12 in step: lock.acquire()
+
+        Raises `RequestError` when the job is over or does not answer, and `UnsupportedError` on SageMaker.
+        """
+        from herringbone.events.stacks import ask_for_stacks
+
+        hosts = [str(host["name"]) for host in self._record().plan_dict.get("hosts", ())]
+        return ask_for_stacks(self._backend, self.name, hosts)
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
