@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         OptionError,
         ServiceError,
         SlurmError,
+        TrackerError,
         UnsupportedError,
         UsageError,
     )
@@ -73,6 +74,7 @@ __all__ = [
     "LaunchError",
     "ServiceError",
     "SlurmError",
+    "TrackerError",
     "HostError",
     "IndexBusyError",
     "EngineError",

@@ -32,6 +32,7 @@ _VERBS = {
     "ls": "list the jobs",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
+    "export": "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "bring a job's model, output, checkpoints or logs into a new folder",

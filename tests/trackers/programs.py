@@ -1,0 +1,131 @@
+"""Functions that run in the Python with the trackers' packages: exports, and each tracker's own reader.
+
+python programs.py FUNCTION JSON_ARGUMENTS       prints what the function returns, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+
+def export(*words: str) -> Any:
+    """Run `herringbone export WORDS --json`, and return what it prints."""
+    import io
+
+    from herringbone.cli.__main__ import main
+
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        code = main(["export", *words, "--json"])
+    return json.loads(printed.getvalue()) if printed.getvalue() else code
+
+
+def mlflow_run(address: str) -> dict[str, Any]:
+    """Return a run, and every value of its metrics."""
+    from mlflow import MlflowClient
+
+    server, _, run_id = address.partition("/#/experiments/")
+    client = MlflowClient(server)
+    run = client.get_run(run_id.rpartition("/")[2])
+    metrics = {
+        name: [[value.step, value.value, value.timestamp] for value in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+    experiment = client.get_experiment(run.info.experiment_id).name
+    info = {"name": run.info.run_name, "status": run.info.status, "experiment": experiment}
+    return {**info, "params": run.data.params, "tags": run.data.tags, "metrics": metrics}
+
+
+def tensorboard_run(folder: str) -> dict[str, Any]:
+    """Return the scalars and texts of a run's folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(folder)
+    events.Reload()
+    tags = events.Tags()
+    return {
+        "metrics": {tag: [[e.step, e.value, e.wall_time] for e in events.Scalars(tag)] for tag in tags["scalars"]},
+        "texts": {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in tags["tensors"]},
+    }
+
+
+def wandb_runs(folder: str) -> dict[str, Any]:
+    """Return the rows and settings of all offline files below a folder, in the order in which they were made."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    def values(items: Any) -> dict[str, Any]:
+        return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+    rows, config, ids, exits = [], {}, [], []
+    for path in sorted(Path(folder).rglob("*.wandb")):
+        for data in _leveldb_records(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                ids.append(record.run.run_id)
+                config |= values(record.run.config.update)
+            elif kind == "config":
+                config |= values(record.config.update)
+            elif kind == "history":
+                rows.append(values(record.history.item))
+            elif kind == "exit":
+                exits.append(record.exit.exit_code)
+    return {"rows": rows, "config": config, "ids": ids, "exits": exits}
+
+
+def _leveldb_records(data: bytes) -> list[bytes]:
+    """Return the records of a log in LevelDB's format: W&B has its own reader in a compiled program alone."""
+    # 7 bytes before the first record name the format.
+    place, records, parts = 7, [], b""
+    while place + 7 <= len(data):
+        # Blocks of 32 KiB; what cannot hold a header at their end is empty.
+        if (left := 32_768 - place % 32_768) < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, place)
+        parts += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        # Whole, or the last part.
+        if kind in (1, 4):
+            records.append(parts)
+            parts = b""
+    return records
+
+
+def trackio_run(project: str, name: str) -> Any:
+    """Return the rows and settings of a run."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    SQLiteStorage.init_db(project)
+    return {"rows": SQLiteStorage.get_logs(project, name), "config": SQLiteStorage.get_run_config(project, name)}
+
+
+def steps(calls: list[list[Any]]) -> list[Any]:
+    """Call several functions; an argument "@N" is the address of the run that call N returned."""
+    results: list[Any] = []
+    for name, *arguments in calls:
+        words = [
+            results[int(word[1:])][0]["Run"] if isinstance(word, str) and word[:1] == "@" else word
+            for word in arguments
+        ]
+        results.append(globals()[name](*words))
+    return results
+
+
+def append(path: str, text: str) -> None:
+    """Append to a file."""
+    with Path(path).open("a") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    # Packages print to standard output as well.
+    with redirect_stdout(sys.stderr):
+        result = globals()[sys.argv[1]](*json.loads(sys.argv[2]))
+    print(json.dumps(result))
