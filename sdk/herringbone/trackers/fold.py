@@ -70,11 +70,13 @@ class Fold:
         self._system = system
         self._series: dict[Key, _Series] = {}
         self._names: set[str] = set()
+        self._sources: set[str] = set()
         # Values of series beyond MAX_SERIES.
         self.left_out = 0
         for name, host, rank, source, shown, sent in rows:
             self._series[name, host, rank, source] = _Series(shown, sent)
             self._names.add(shown)
+            self._sources.add(source)
 
     def take(self, event: Event) -> list[Point]:
         """Return the points of one event; none for other kinds, damaged events, and events that were sent earlier."""
@@ -109,18 +111,16 @@ class Fold:
             return None
         name, host, rank, source = key
         shown = clean_name(self._tracker, shown_name(name, host, rank))
-        if any(other in self._series for other in ((name, host, rank, word) for word in self._sources())):
+        if any((name, host, rank, other) in self._series for other in self._sources):
             # The same metric from two sources, such as a log and a TensorBoard file.
             shown = clean_name(self._tracker, f"{shown}/{source}")
         number, unique = 2, shown
         while unique in self._names:
             number, unique = number + 1, f"{shown}.{number}"
         self._names.add(unique)
+        self._sources.add(source)
         self._series[key] = series = _Series(unique, 0)
         return series
-
-    def _sources(self) -> set[str]:
-        return {source for _, _, _, source in self._series}
 
 
 def shown_name(name: str, host: str, rank: int | None) -> str:

@@ -146,7 +146,7 @@ def _described(job: str, path: Path, stored: ExportState) -> dict[str, Any]:
 
 def _read(path: Path) -> ExportState | None:
     # A damaged file is as none: the values are sent again.
-    with suppress(OSError, ValueError, TypeError, RecursionError):
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         if path.stat().st_size <= _MAX_BYTES:
             raw: Mapping[str, Any] = json.loads(path.read_text())
             names = {member.name for member in fields(ExportState)}
