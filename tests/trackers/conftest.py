@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -39,20 +40,27 @@ def python() -> Path:
     return PYTHON
 
 
-@pytest.fixture(scope="session")
-def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of an MLflow server on loopback."""
+@pytest.fixture(scope="session", autouse=True)
+def starting_server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
+    """Start an MLflow server on loopback; the tests that need none run meanwhile."""
     folder = tmp_path_factory.mktemp("mlflow")
+    # Made by the setup: the server takes seconds for the tables of an empty database.
+    shutil.copy(python.parents[1] / "mlflow.db", folder)
     reserved = ReservedPort()
     port = reserved.number
     reserved.release()
     process = start_server(python, folder, port)
-    address = f"http://127.0.0.1:{port}"
     try:
-        wait_for_server(address, process)
-        yield address
+        yield f"http://127.0.0.1:{port}", process
     finally:
         stop_server(process)
+
+
+@pytest.fixture
+def server(starting_server: tuple[str, Any]) -> str:
+    """Return the address of an MLflow server that answers."""
+    wait_for_server(*starting_server)
+    return starting_server[0]
 
 
 def start_server(python: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ python programs.py FUNCTION JSON_ARGUMENTS       prints what the function return
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import sys
 from contextlib import redirect_stdout
@@ -104,6 +105,83 @@ def trackio_run(project: str, name: str) -> Any:
 
     SQLiteStorage.init_db(project)
     return {"rows": SQLiteStorage.get_logs(project, name), "config": SQLiteStorage.get_run_config(project, name)}
+
+
+def mlflow_errors() -> list[Any]:
+    """Return whether errors are transient, and their texts: a port without a server, status 401, and status 503."""
+    import socket
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    from herringbone.trackers.destination import Destination
+    from herringbone.trackers.facts import facts_of
+    from herringbone.trackers.mlflow import MLflowTracker
+    from herringbone_contract.errors import TrackerError
+
+    facts = facts_of({"TrainingJobName": "a", "TrainingJobStatus": "InProgress"}, backend="local", created=1.0)
+
+    def error_of(address: str) -> list[Any]:
+        try:
+            MLflowTracker(Destination("mlflow", address, "a"), Path()).begin(facts, {})
+        except TrackerError as error:
+            return [error.transient, str(error)]
+        return []
+
+    def answering(status: int) -> list[Any]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_error(status)
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            result = error_of(f"http://127.0.0.1:{server.server_port}")
+            server.shutdown()
+        return result
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refused = error_of(f"http://127.0.0.1:{unused.getsockname()[1]}")
+    return [refused, answering(401), answering(503)]
+
+
+def live(source_dir: str, to: list[str]) -> dict[str, Any]:
+    """Run a job with `track`; return its exports, its run, and the first export before the job's end."""
+    import time
+
+    from herringbone import Estimator
+    from herringbone.jobs.home import find_home
+
+    folder = find_home().job("live-1")
+    estimator = Estimator(
+        "train.py", source_dir=source_dir, instance_type="local_process", hyperparameters={"lr": 0.1}, track=to
+    )
+    job = estimator.fit(wait=False, job_name="live-1")
+
+    def trackers() -> list[dict[str, Any]]:
+        return sorted(
+            job.describe()["Herringbone"]["Trackers"],
+            key=lambda tracker: to.index(tracker["To"]) if tracker["To"] in to else 1,
+        )
+
+    def wait_for(condition: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    wait_for(lambda: trackers()[0]["Values"])
+    early = [tracker["Values"] for tracker in trackers()]
+    (folder.path / "seen").touch()
+    job.wait()
+    wait_for(lambda: all(tracker["State"] == "Done" for tracker in trackers()))
+    return {"status": job.status, "trackers": trackers(), "early": early, "run": mlflow_run(trackers()[0]["Run"])}
+
+
+def remove(folder: str) -> None:
+    """Remove a folder."""
+    shutil.rmtree(folder)
 
 
 def steps(calls: list[list[Any]]) -> list[Any]:

@@ -30,7 +30,7 @@ _JOB_TAG = "herringbone.job"
 _CREATED_TAG = "herringbone.created"
 # MLflow's client repeats a request for minutes and says nothing meanwhile; the exporter's own retries report the error.
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
@@ -115,7 +115,7 @@ class MLflowTracker:
 
 @contextmanager
 def _requests() -> Iterator[None]:
-    """Run requests with few retries, and turn the client's errors into `TrackerError`."""
+    """Run requests without the client's retries, and turn the client's errors into `TrackerError`."""
     before = {name: os.environ.get(name) for name in _SETTINGS}
     # A user's own value counts.
     os.environ.update({name: value for name, value in _SETTINGS.items() if before[name] is None})

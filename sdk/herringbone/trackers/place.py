@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.processes import identity, may_live, place
 from herringbone_contract.errors import InputError
+from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import JobFolder
@@ -159,5 +160,7 @@ def _last_words(log: Path) -> str:
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode(errors="replace").split("\n")
-        return next((line.strip()[-_LAST_WORDS_CHARS:] for line in reversed(lines) if line.strip()), "")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        # A package's message may quote the answer of a server.
+        return printable(masked_text(last))[-_LAST_WORDS_CHARS:]
     return ""
