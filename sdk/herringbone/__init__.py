@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from herringbone_contract.events.script import log_metrics, log_progress
 
 __all__ = [
     # Describe a job.
@@ -58,6 +59,9 @@ __all__ = [
     # Follow a job.
     "TrainingJob",
     "attach",
+    # Report from a script that runs in a job.
+    "log_metrics",
+    "log_progress",
     # Catch errors.
     "HerringboneError",
     "UsageError",
@@ -96,6 +100,8 @@ _MODULES = {
     "FileSystemInput": "herringbone.estimators.inputs",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
+    "log_metrics": "herringbone_contract.events.script",
+    "log_progress": "herringbone_contract.events.script",
 }
 
 

@@ -122,7 +122,7 @@ def test_a_job_is_exported_while_it_runs(tmp_path, call, server):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
     to = [f"mlflow:{server}/live", "tensorboard:runs", "wandb:live"]
-    result = call("live", str(tmp_path / "src"), to, **{"MLFLOW_TRACKING_TOKEN": TOKEN})
+    result = call("live", str(tmp_path / "src"), to, MLFLOW_TRACKING_TOKEN=TOKEN)
     assert result["status"] == "Completed"
     states = {tracker["To"].partition(":")[0]: tracker for tracker in result["trackers"]}
     assert {name: (tracker["State"], tracker["Values"]) for name, tracker in states.items()} == {

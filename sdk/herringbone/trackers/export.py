@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
+from herringbone.events.metrics import job_metrics
 from herringbone.processes import identity, is_alive, place
 from herringbone.trackers.destination import Destination, parse_destinations
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
@@ -24,9 +25,11 @@ from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
 from herringbone.trackers.tracker import open_tracker
 from herringbone_contract.errors import InputError
+from herringbone_contract.events.format import Point, batches
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, EventSource
+    from herringbone.jobs.logs import Metric
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.format import Event
 
@@ -148,6 +151,7 @@ class _SubmittedJob:
         self._describe = describe
         self._created = backend.describe(name).created
         self._source: EventSource = backend.events(name)
+        self._has_metrics = False
 
     def over(self) -> bool:
         record = self.backend.describe(self.name)
@@ -160,7 +164,22 @@ class _SubmittedJob:
         return facts_of(self._describe(), backend=self.backend.name, created=self._created)
 
     def read(self) -> list[Event]:
-        return self._source.read()
+        return self._noted(self._source.read())
+
+    def rest(self) -> Iterator[list[Event]]:
+        record = self.backend.describe(self.name)
+        yield from map(self._noted, self._source.rest(record.ended))
+        if not self._has_metrics:
+            # A job of an earlier release has no events: its metrics are in its log.
+            yield list(batches(map(_point, job_metrics(record, self.backend))))
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        self._has_metrics = self._has_metrics or any(event["kind"] == "metrics" for event in events)
+        return events
 
     def close(self) -> None:
         self._source.close()
+
+
+def _point(metric: Metric) -> Point:
+    return Point(metric.time.timestamp(), metric.name, metric.value, metric.step, metric.rank, metric.source)

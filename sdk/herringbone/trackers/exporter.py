@@ -11,7 +11,7 @@ process that is killed in between sends one batch again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from herringbone.jobs.polling import Pace, Pauses
@@ -44,6 +44,9 @@ class Job(Protocol):
 
     def read(self) -> list[Event]:
         """Return the events since the last call, the first ones at first; [] when there are none now."""
+
+    def rest(self) -> Iterator[list[Event]]:
+        """Yield the remaining events of a job that is over; a service may deliver the last ones late."""
 
 
 class Export(NamedTuple):
@@ -122,7 +125,7 @@ class Exporter:
         while True:
             # Asked before the read: what a job wrote before its end is read after it.
             over = self._is_over()
-            self._send_all()
+            self._send_all(over=over)
             if over or not self._following:
                 break
             self._sleep(pause)
@@ -141,9 +144,9 @@ class Exporter:
                 raise
             return False
 
-    def _send_all(self) -> None:
+    def _send_all(self, *, over: bool) -> None:
         points: list[Point] = []
-        while events := self._insist(self._job.read):
+        for events in self._rest() if over else iter(lambda: self._insist(self._job.read), []):
             for event in events:
                 points += self._fold.take(event)
                 # Between two events, so that the place counts whole events.
@@ -152,6 +155,21 @@ class Exporter:
                     points = []
         if points:
             self._send(points)
+
+    def _rest(self) -> Iterator[list[Event]]:
+        rest = self._job.rest()
+
+        def following() -> list[Event] | None:
+            nonlocal rest
+            try:
+                return next(rest, None)
+            except ServiceError:
+                # An iterator that has raised an error is over; the job goes on where it ended.
+                rest = self._job.rest()
+                raise
+
+        while (events := self._insist(following)) is not None:
+            yield events
 
     def _send(self, points: list[Point]) -> None:
         tracker = self._begin()

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.process.backend import ProcessBackend
 from herringbone.estimators.options import Options
 from herringbone.jobs.job import TrainingJob
 from herringbone.trackers.export import start_exporters
