@@ -22,6 +22,8 @@ _CLASSES = {
     "wandb": "WandbTracker",
     "trackio": "TrackioTracker",
 }
+# Trackers whose package has another name than its modules.
+_PACKAGES = {"mlflow": "mlflow-skinny"}
 
 
 class Tracker(Protocol):
@@ -66,6 +68,6 @@ def check_installed(destinations: Iterable[Destination], where: str = "track") -
         # A folder of that name in the current one is no package: W&B makes a folder `wandb`.
         if spec is None or spec.origin is None:
             raise OptionError(
-                f"{where}: {name}: its package is not installed in this Python; run pip install 'herringbone[{name}]' "
-                f"(from a clone: pip install '.[{name}]')"
+                f"{where}: {name}: its package is not installed in this Python; run pip install '.[{name}]' in your "
+                f"clone of Herringbone, or pip install {_PACKAGES.get(name, name)}"
             )

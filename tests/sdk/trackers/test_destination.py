@@ -102,8 +102,8 @@ def test_plan_names_the_extra_that_is_missing(tmp_path, monkeypatch):
     with pytest.raises(OptionError) as caught:
         estimator.plan()
     assert str(caught.value) == (
-        "track: trackio: its package is not installed in this Python; run pip install 'herringbone[trackio]' "
-        "(from a clone: pip install '.[trackio]')"
+        "track: trackio: its package is not installed in this Python; run pip install '.[trackio]' in your clone of "
+        "Herringbone, or pip install trackio"
     )
 
 
