@@ -156,7 +156,12 @@ def live(source_dir: str, to: list[str]) -> dict[str, Any]:
 
     folder = find_home().job("live-1")
     estimator = Estimator(
-        "train.py", source_dir=source_dir, instance_type="local_process", hyperparameters={"lr": 0.1}, track=to
+        "train.py",
+        metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+        source_dir=source_dir,
+        instance_type="local_process",
+        hyperparameters={"lr": 0.1},
+        track=to,
     )
     job = estimator.fit(wait=False, job_name="live-1")
 
@@ -167,7 +172,7 @@ def live(source_dir: str, to: list[str]) -> dict[str, Any]:
         )
 
     def wait_for(condition: Any) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 40
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.05)
 
