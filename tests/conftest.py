@@ -27,6 +27,7 @@ _REQUIRED = {
     "huggingface": "--huggingface-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
+    "trackers": "--trackers-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()

@@ -32,6 +32,7 @@ _VERBS = {
     "ls": "list the jobs",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
+    "export": "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
     "stacks": "show where each rank of a running job is, the one that keeps the others waiting first",
     "debug": "attach a debugger to a rank of a running job",
     "shell": "open a shell, or run a command, where a host of a running job runs",

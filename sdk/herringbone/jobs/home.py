@@ -76,6 +76,11 @@ class JobFolder:
         return self.path / "controller.log"
 
     @property
+    def exports(self) -> Path:
+        """The state of the job's exports to trackers; made for the first one."""
+        return self.path / "exports"
+
+    @property
     def end(self) -> Path:
         """The columns of a job that is over, as JSON, while its controller cannot write them into the index."""
         return self.path / "end.json"
