@@ -26,6 +26,7 @@ _REQUIRED = {
     "mxnet": "--mxnet-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
+    "chromium": "--chromium-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()

@@ -32,6 +32,8 @@ _VERBS = {
     "ls": "list the jobs",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
+    "page": "show the jobs in a browser: metrics, resources, logs; also several side by side",
+    "report": "write the page of a job into one HTML file",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "bring a job's model, output, checkpoints or logs into a new folder",
