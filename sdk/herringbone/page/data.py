@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from herringbone.events.view import JobView, Series
+from herringbone.events.view import NO_STEP, JobView, Series
 from herringbone.jobs.description import address, failure_of
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.remedies import remedy
@@ -58,10 +58,7 @@ def job_data(
         "model": address(record.model),
         "bill": _text(view.bill) or None,
         "metrics": _metrics(view.series.values(), origin, fineness),
-        "throughput": [
-            {"rank": rank, **_line(track.times, track.values, origin, fineness.buckets)}
-            for rank, track in sorted(history.steps.items())
-        ],
+        "throughput": _throughput(history, origin, fineness.buckets),
         "resources": _resources(history, origin, fineness.buckets),
         "happenings": happenings(record, view),
         "stacks": stacks_data(view.stacks),
@@ -111,7 +108,7 @@ def _alerts(record: JobRecord, view: JobView) -> list[str]:
     newest = {
         kind: events[-1]["t"] for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events
     }
-    moved = max((series.times[-1] for series in view.series.values() if series.times), default=0.0)
+    moved = max((series.last_time for series in view.series.values() if series.values), default=0.0)
     # A metric after the hang says that the job goes on.
     if newest.get("hang", 0.0) < moved:
         newest.pop("hang", None)
@@ -142,7 +139,7 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
         by_name.setdefault(one.name, []).append(one)
     names = sorted(by_name, key=lambda name: (_loss_order(name), list(by_name).index(name)))
     chosen = [
-        (name, sorted(by_name[name], key=lambda one: (one.host, -1 if one.rank is None else one.rank)))
+        (name, sorted(by_name[name], key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.source)))
         for name in names
     ]
     lines = sum(len(found) for _, found in chosen)
@@ -151,6 +148,8 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
     for name, found in chosen:
         shown = found[:left]
         left -= len(shown)
+        if not shown:
+            break
         metrics.append(
             {
                 "name": _text(name),
@@ -164,7 +163,7 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
 def _metric_line(one: Series, origin: float, buckets: int) -> dict[str, Any]:
     # A damaged event may have left arrays of different lengths.
     count = min(len(one.times), len(one.values))
-    steps = one.steps if len(one.steps) == len(one.values) else None
+    steps = one.steps if len(one.steps) == len(one.values) and NO_STEP not in one.steps else None
     places = thinned(one.values if count == len(one.values) else one.values[:count], buckets)
     odd = next((at for at in places if rounded(one.values[at]) is None), None)
     return {
@@ -185,6 +184,14 @@ def _metric_line(one: Series, origin: float, buckets: int) -> dict[str, Any]:
 def _line(times: Sequence[float], values: Sequence[float], origin: float, buckets: int) -> dict[str, Any]:
     places = thinned(values, buckets)
     return {"x": [round(times[at] - origin, 1) for at in places], "y": [rounded(values[at]) for at in places]}
+
+
+def _throughput(history: History, origin: float, buckets: int) -> list[dict[str, Any]]:
+    ranks = sorted(history.steps)[:MAX_LINES]
+    coarse = max(20, min(buckets, MAX_POINTS // (2 * max(1, len(ranks)))))
+    return [
+        {"rank": rank, **_line(history.steps[rank].times, history.steps[rank].values, origin, coarse)} for rank in ranks
+    ]
 
 
 def _resources(history: History, origin: float, buckets: int) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
-from herringbone.events.metrics import metrics_of
+from herringbone.events.from_log import metric_events
+from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.logs import FileLogs, LogLine
@@ -121,10 +122,6 @@ class LiveJob:
     def _take_logged_metrics(self) -> bool:
         """Take the metrics of a job of an earlier release from its log, which has no events."""
         self._has_events = True
-        metrics = []
         with suppress(HerringboneError), closing(self._backend.logs(self.name)) as source:
-            metrics = metrics_of(self._record, source)
-        for metric in metrics:
-            event = {"kind": "metrics", "t": metric.time.timestamp(), "host": metric.host, "rank": metric.rank}
-            self._view.take({**event, "name": metric.name, "source": "log", "values": [metric.value]})
-        return bool(metrics)
+            self._view.take_all(metric_events(metrics_in_log(self._record, source)))
+        return bool(self._view.series)

@@ -71,14 +71,9 @@ def report_of(job: LiveJob) -> str:
         if len(text.encode()) <= MAX_BYTES:
             return text
     # Not even the coarsest: texts are long. The figures alone are small.
-    slim = {
-        **data["job"],
-        "stacks": [],
-        "happenings": data["job"]["happenings"][-20:],
-        "plan": [],
-        "hyperparameters": [],
-    }
-    return page_with({**data, "job": slim, "files": [], "log": {"lines": []}})
+    few = job.data(Fineness(*_GRADES[-1][:2])) | {"stacks": [], "plan": [], "hyperparameters": []}
+    few["happenings"] = few["happenings"][-20:]
+    return page_with({"job": few, "files": [], "log": {"lines": []}, "made": time.time()})
 
 
 def page_with(data: dict[str, Any]) -> str:

@@ -53,9 +53,13 @@ class Timelines:
             for span in _spans(event.get("spans"))
         ]
         bubbles = [bubble for event in events if (bubble := number(event.get("bubble"))) is not None]
-        predicted = next((event["predicted"] for event in events if isinstance(event.get("predicted"), Mapping)), None)
-        bubble = {"bubble": sum(bubbles) / len(bubbles)} if bubbles else {}
-        return {"kind": "timeline", "step": step, "spans": spans, "predicted": predicted, **bubble}
+        joined = {
+            "kind": "timeline",
+            "step": step,
+            "spans": spans,
+            "predicted": next((event["predicted"] for event in events if event.get("predicted")), None),
+        }
+        return {**joined, "bubble": sum(bubbles) / len(bubbles)} if bubbles else joined
 
 
 def timeline_data(event: Mapping[str, Any] | None) -> dict[str, Any] | None:
