@@ -48,7 +48,7 @@ def test_a_job_shows_everything_that_its_events_say(browser, page):
     browser.wait("document.querySelector('#files a')")
     text = browser.text()
     for part in (
-        "Training", "63.2 %", "6,000 of 9,500 step", "eval_accuracy", "steps per second", "GPU use", "memory of ranks",
+        "Training", "63.2 %", "6,000 of 9,500 steps", "eval_accuracy", "steps per second", "GPU use", "memory of ranks",
         "network", "rank 3 on algo-1 takes 0.135 s a step", "algo-1 lost its network", "checkpoints/step-4800, 1.2 GB",
         "torch_distributed", "train.py in /work/cats/src", "lr = 0.003", "hosts/algo-1/ml/checkpoints/step-4800.pt",
     ):  # fmt: skip

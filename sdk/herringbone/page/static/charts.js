@@ -3,7 +3,7 @@
 
 import { h, shownNumber, shownSpan } from "./dom.js";
 
-const HEIGHT = 190;
+const HEIGHT = 180;
 const COLOURS = 8;
 const MAX_LEGEND = 8;
 const charts = new Map();
@@ -58,16 +58,22 @@ function options(chart) {
   return {
     width, height: HEIGHT,
     legend: { show: false },
+    padding: [8, 10, 0, 0],
     cursor: { sync: { key: spec.group }, points: { size: 6 }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { distr: spec.log ? 3 : 1, range: spec.log ? undefined : range(spec) } },
     axes: [
       { ...axis, size: 26, gap: 3, space: 70, values: ticks(spec.xFormat),
         ...(spec.incrs ? { incrs: spec.incrs } : {}) },
-      { ...axis, size: 50, gap: 4, values: ticks(spec.yFormat) },
+      { ...axis, size: widthOf, gap: 4, values: ticks(spec.yFormat) },
     ],
     series: [{}, ...series],
     hooks: { setCursor: [(plot) => showValues(chart, plot.cursor.idx)] },
   };
+}
+
+/** The room for the labels of the y axis: the longest one of 11 px letters. */
+function widthOf(plot, labels) {
+  return labels ? Math.max(30, 10 + 6.3 * Math.max(...labels.map((label) => label.length))) : 40;
 }
 
 function range(spec) {

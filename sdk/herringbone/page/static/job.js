@@ -124,10 +124,10 @@ export class JobView {
 
   tiles() {
     const { job } = this, { progress } = job;
-    const tile = (name, value, note) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note)));
+    const tile = (name, value, note) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, h("span", {}, value), note && h("small", {}, note)));
     const use = lastFigure(job, "gpu", "use"), memory = lastFigure(job, "", "memory"), total = lastFigure(job, "", "memory_total");
-    const done = progress && (progress.total === null ? `${shownNumber(progress.done, 7)} ${progress.unit}`
-      : `${shownNumber(progress.done, 7)} of ${shownNumber(progress.total, 7)} ${progress.unit}`);
+    const unit = progress && progress.unit && (progress.unit.endsWith("s") ? progress.unit : `${progress.unit}s`);
+    const done = progress && (progress.total === null ? `${shownNumber(progress.done, 7)} ${unit}` : `${shownNumber(progress.done, 7)} of ${shownNumber(progress.total, 7)} ${unit}`);
     return h("dl", { class: "tiles" },
       progress && h("div", { class: "tile progress" }, h("dt", {}, "progress"), h("dd", {},
         progress.fraction === null ? done : `${(progress.fraction * 100).toFixed(1)} %`,
