@@ -14,7 +14,8 @@ from herringbone.jobs.index import JobIndex, JobRecord
 PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
-EXTRAS = {"boto3", "botocore", "docker", "starlette", "uvicorn", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS |= {"starlette", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
