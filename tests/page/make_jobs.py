@@ -360,7 +360,7 @@ def make_long(home: Home, points: int, now: float, *, per_event: int = 100) -> P
     """Make a job with so many points of one metric, `per_event` in each event; return its file of events."""
     folder = make_job(
         home,
-        "long",
+        f"long-{per_event}",
         created=now - points,
         started=now - points,
         ended=now,
