@@ -32,6 +32,8 @@ _VERBS = {
     "ls": "list the jobs",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
+    "page": "show the jobs in a browser: metrics, resources, logs; also several side by side",
+    "report": "write the page of a job into one HTML file",
     "export": "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
     "stacks": "show where each rank of a running job is, the one that keeps the others waiting first",
     "debug": "attach a debugger to a rank of a running job",

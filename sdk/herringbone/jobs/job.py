@@ -263,6 +263,19 @@ class TrainingJob:
                     return
                 time.sleep(_EVENT_SECONDS)
 
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write the job's page into one HTML file of at most 2 MB that needs no server, and return its path.
+
+        >>> job.report("digits.html")                                # doctest: +SKIP
+        PosixPath('digits.html')
+
+        The job may still run. Long series are thinned: each peak stays. Raises `InputError` where the file cannot be
+        written.
+        """
+        from herringbone.page.report import write_report
+
+        return write_report(self.name, Path(path), self._backend)
+
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
 
