@@ -31,6 +31,13 @@ RUN_FOLDER = "HERRINGBONE_RUN_DIR"
 # The signal that announces an order to a rank: SIGRTMIN + 5, which no library of the field uses. A plain number,
 # because systems without real-time signals (macOS) lack the name.
 ORDER_SIGNAL = 39
+# The signal at which a rank writes its Python stacks to its file `stacks-PID` in the folder for orders: SIGRTMIN + 11.
+STACKS_SIGNAL = 45
+
+# The number of operations that torch's flight recorder keeps. torch before 2.8 reads the second name, and later
+# releases warn about it: `ranks.import_hooks` renames the variable there.
+RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000"}
+OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 
 # mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and
 # refuses a rank that finds both names.

@@ -10,6 +10,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from herringbone_entry.channel import attach
+
 
 def install(listen: str, orders: str) -> None:
     """Have the store listen at the address `listen`, and orders come through the folder `orders`; "" for neither."""
@@ -37,6 +39,7 @@ class ListenerStart:
             from herringbone_entry.ranks import orders
 
             orders.listen(self._orders)
+            _rename_recorder()
 
 
 class StoreFinder:
@@ -67,3 +70,12 @@ class StoreFinder:
 
             loader.__dict__["exec_module"] = exec_module
         return spec
+
+
+def _rename_recorder() -> None:
+    """Give the flight recorder of an older torch its variable under the name that it reads."""
+    [name] = attach.RECORDER
+    version = str(getattr(sys.modules.get("torch.version"), "__version__", "")).split(".")
+    numbers = tuple(int(part) for part in version[:2] if part.isdigit())
+    if name in os.environ and numbers < (2, 8):
+        os.environ.setdefault(attach.OLD_RECORDER, os.environ[name])

@@ -24,6 +24,7 @@ from typing import Any
 # members of the answer.
 _MODULES = {
     "debug": "herringbone_entry.ranks.debugger",
+    "flight_record": "herringbone_entry.ranks.flight_record",
 }
 _MAX_ORDER_BYTES = 4096
 _WAKE_BYTES = 64

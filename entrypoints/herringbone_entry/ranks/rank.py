@@ -67,6 +67,8 @@ def main() -> None:
     sys.excepthook = _excepthook(message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
+    if message["orders"]:
+        _write_stacks_on_signal(message["orders"])
     _line_buffer()
     os._exit = report.exit_hook
     # [3]
@@ -118,6 +120,15 @@ def connect() -> Wire:
     wire = Wire(connection)
     wire.send({"kind": "hello", "rank": rank, "pid": os.getpid()})
     return wire
+
+
+def _write_stacks_on_signal(folder: str) -> None:
+    """Append the stacks of all threads to a file at each signal; forked children inherit this, programs do not."""
+    # A full disk, or a system without this signal, costs the stacks and not the job.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        file = os.open(f"{folder}/stacks-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # The handler is in C: it also runs while the main thread waits in a library, or another one holds the GIL.
+        faulthandler.register(attach.STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 class Report:

@@ -21,6 +21,7 @@ from herringbone_entry.supervisor.rank_group import RankGroup
 # `handle(request, context, ranks, answer)` carries a request out.
 _HANDLERS = {
     "debug": "herringbone_entry.supervisor.debugger",
+    "stacks": "herringbone_entry.supervisor.stacks",
 }
 # An event has at most 64 KiB.
 _MAX_TEXT_CHARS = 8_000
