@@ -59,15 +59,17 @@ def start(tmp_path: Path):
         process.communicate()
 
 
-def order(folder: Path, pid: int, name: str = "echo", seconds: float = 10.0) -> dict[str, Any]:
+def order(folder: Path, pid: int, name: str = "echo", seconds: float = 10.0, **options: Any) -> dict[str, Any]:
     loop, answers = Loop(), []
 
     def take(answer: dict[str, Any]) -> None:
         answers.append(answer)
         loop.stop(0)
 
-    RankOrder(loop, str(folder), pid, name, "00ff00ff00ff00ff", take).send(seconds)
-    loop.run()
+    # As before Python 3.14, unless a test says otherwise.
+    RankOrder(loop, str(folder), pid, name, "00ff00ff00ff00ff", take, **{"remote_exec": None, **options}).send(seconds)
+    if not answers:
+        loop.run()
     (answer,) = answers
     assert [path.name for path in folder.iterdir() if path.name.startswith(("order-", "answer-"))] == []
     return answer
@@ -148,6 +150,29 @@ def test_a_forked_child_has_no_listener_and_takes_no_orders_of_its_parent(start,
         assert (tmp_path / "threads").read_text() == "1"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_python_3_14_brings_an_order_without_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the rank: it has no handler, and `remote_exec` runs the program as Python 3.14 would."""
+    from herringbone_entry.ranks import orders
+
+    monkeypatch.setitem(orders._MODULES, "echo", "echo")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "echo.py").write_text(ECHO)
+    calls = []
+
+    def remote_exec(pid: int, path: str) -> None:
+        calls.append(pid)
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        exec(Path(path).read_text(), {})  # noqa: S102 - as Python itself does
+
+    def refuse(pid: int, path: str) -> None:
+        raise PermissionError("ptrace")
+
+    assert order(tmp_path, os.getpid(), remote_exec=remote_exec)["pid"] == os.getpid()
+    assert calls == [os.getpid()]
+    assert not list(tmp_path.glob("order-*"))
+    assert "takes no orders" in order(tmp_path, os.getpid(), remote_exec=refuse)["error"]
 
 
 def children(pid: int) -> list[int]:
