@@ -382,10 +382,8 @@ def test_two_channels_of_one_name(folder):
 def test_fewer_hosts_are_counts_for_which_a_layout_exists():
     assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
     assert plan(count=4).fewer_hosts == ()
-    halves = {
-        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},
-        "mpi": {"enabled": True, "processes_per_host": 1},
-    }
+    library = {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}}
+    halves = {"smdistributed": library, "mpi": {"enabled": True, "processes_per_host": 1}}
     assert plan(halves, count=6, min_instance_count=2).fewer_hosts == (4, 2)
     with pytest.raises(DistributionError, match="min_instance_count: 1: "):
         plan(halves, count=4, min_instance_count=1)
