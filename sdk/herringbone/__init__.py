@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
     from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
     from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from herringbone.estimators.options import InstanceGroup
+    from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
     from herringbone_contract.errors import (
         ArchiveError,
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
         JobNotFoundError,
         LaunchError,
         OptionError,
+        RequestError,
         ServiceError,
         SlurmError,
         UnsupportedError,
         UsageError,
     )
+    from herringbone_contract.events.script import log_metrics, log_progress
 
 __all__ = [
     # Describe a job.
@@ -54,9 +56,13 @@ __all__ = [
     "ShuffleConfig",
     "TrainingInput",
     "FileSystemInput",
+    "TensorBoardOutputConfig",
     # Follow a job.
     "TrainingJob",
     "attach",
+    # Report from a script that runs in a job.
+    "log_metrics",
+    "log_progress",
     # Catch errors.
     "HerringboneError",
     "UsageError",
@@ -74,6 +80,7 @@ __all__ = [
     "ServiceError",
     "SlurmError",
     "HostError",
+    "RequestError",
     "IndexBusyError",
     "EngineError",
     "ImageError",
@@ -89,11 +96,14 @@ _MODULES = {
     "TensorFlow": "herringbone.estimators.frameworks",
     "MXNet": "herringbone.estimators.frameworks",
     "InstanceGroup": "herringbone.estimators.options",
+    "TensorBoardOutputConfig": "herringbone.estimators.options",
     "ShuffleConfig": "herringbone.estimators.inputs",
     "TrainingInput": "herringbone.estimators.inputs",
     "FileSystemInput": "herringbone.estimators.inputs",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
+    "log_metrics": "herringbone_contract.events.script",
+    "log_progress": "herringbone_contract.events.script",
 }
 
 

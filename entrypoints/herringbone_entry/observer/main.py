@@ -23,9 +23,11 @@ from herringbone_contract.events.format import Event, Point, batches, encode
 from herringbone_entry.observer.checkpoints import Checkpoints
 from herringbone_entry.observer.fifo import Fifo
 from herringbone_entry.observer.gpus import GpuReader
+from herringbone_entry.observer.hugging_face import HuggingFace
 from herringbone_entry.observer.sampler import Sampler
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.observer.source import Source
+from herringbone_entry.observer.tensorboard import TensorBoard
 from herringbone_entry.observer.usage import HostUsage
 from herringbone_entry.processes import die_with
 
@@ -167,6 +169,10 @@ def make_sources(settings: Settings) -> list[Source]:
     sources: list[Source] = []
     if settings.events is not None:
         sources.append(Fifo(settings.events))
+    if settings.status_listener is not None and settings.status_token is not None:
+        sources.append(HuggingFace(settings.status_listener, settings.status_token))
+    folders = [folder for folder in (settings.tensorboard, settings.output_data) if folder]
+    sources.append(TensorBoard(folders, since=settings.started))
     if sys.platform == "linux":
         # Other systems have no /proc.
         gpus = GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES"))

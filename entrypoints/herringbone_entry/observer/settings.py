@@ -11,8 +11,10 @@ class Settings(NamedTuple):
     """The facts about a host that its sources of events need.
 
     `events` is the descriptor of the FIFO of this host's ranks, None if there is none. `supervisor` is the supervisor's
-    pid, and `ranks` maps a rank to its pid. `checkpoints` and `output_data` are folders. `output_interval` is the time
-    in seconds between two flushes, and `sample_interval` the least time between two samples.
+    pid, and `ranks` maps a rank to its pid. `checkpoints`, `output_data` and `tensorboard` are folders, and `started`
+    is the time at which the ranks were started, in seconds since 1970. `status_listener` and `status_token` are the
+    descriptors of a `StatusListener`. `output_interval` is the time in seconds between two flushes, and
+    `sample_interval` the least time between two samples.
     """
 
     host: str
@@ -22,6 +24,10 @@ class Settings(NamedTuple):
     num_cpus: int = 1
     checkpoints: str = ""
     output_data: str = ""
+    tensorboard: str = ""
+    started: float = 0.0
+    status_listener: int | None = None
+    status_token: int | None = None
     output_interval: float = 1.0
     sample_interval: float = 1.0
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from herringbone_contract.events.format import EVENT_MARK, encode
 from herringbone_entry import processes
+from herringbone_entry.channel.reserved_port import StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.ranks.lines import LineStream, Tail
@@ -46,7 +47,7 @@ class ObserverSidecar:
     """Runs the observer next to the ranks; a second time if it dies, and no third.
 
     `pids` returns the pids of the ranks, by rank. Descriptors in `inherit`, such as that of the FIFO, keep their number
-    in the observer.
+    in the observer, as do those of `status`.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class ObserverSidecar:
         settings: Settings,
         pids: Callable[[], Mapping[int, int]],
         inherit: Sequence[int] = (),
+        status: StatusListener | None = None,
     ) -> None:
         self._context, self._settings, self._pids, self._inherit = context, settings, pids, inherit
+        self._status = status
         self._starts = 0
         self._pid: int | None = None
         self._orders: int | None = None
@@ -127,17 +130,25 @@ class ObserverSidecar:
                 self._context.host.base_environment,
                 stdout=stdout.writer,
                 stderr=stderr.writer,
-                inherit=[orders, *self._inherit],
+                inherit=[orders, *self._inherit, *self._status_descriptors],
             )
         except OSError as error:
             self._context.log(f"the observer of this host cannot be started: {error}; the job continues without it")
             os.close(self._orders)
             self._orders = None
+            self._starts = _MAX_STARTS
         finally:
             os.close(orders)
             for pipe in self._pipes:
                 pipe.close_writer()
+        if self._starts == _MAX_STARTS and self._status is not None:
+            # No other observer will answer posts that wait, and each would cost its rank seconds.
+            self._status.stop_listening()
         self._send(self._settings.encode())
+
+    @property
+    def _status_descriptors(self) -> list[int]:
+        return [] if self._status is None else [self._status.descriptor, self._status.token]
 
     def _send(self, line: bytes) -> None:
         # The pipe is empty, or the observer hangs and gets nothing more.
@@ -147,9 +158,18 @@ class ObserverSidecar:
 
 
 def start_observer(
-    context: HostContext, environment: Mapping[str, str], fifo: int | None, pids: Callable[[], Mapping[int, int]]
+    context: HostContext,
+    environment: Mapping[str, str],
+    pids: Callable[[], Mapping[int, int]],
+    *,
+    fifo: int | None,
+    status: StatusListener | None,
+    started: float,
 ) -> ObserverSidecar:
-    """Start the observer of a host; `environment` are the variables of its ranks, `pids` returns their pids."""
+    """Start the observer of a host; `environment` are the variables of its ranks, `pids` returns their pids.
+
+    `started` is the time at which the ranks were started, in seconds since 1970.
+    """
     host = context.host
     # Controllers of ours take events out of the log. Elsewhere, on SageMaker say, each is a line of a log that costs.
     has_controller = host.lifeline is not None
@@ -161,10 +181,14 @@ def start_observer(
         num_cpus=int(environment["SM_NUM_CPUS"]),
         checkpoints=str(host.checkpoints),
         output_data=str(host.paths.output_data),
+        tensorboard=str(host.paths.tensorboard),
+        started=started,
+        status_listener=None if status is None else status.descriptor,
+        status_token=None if status is None else status.token,
         output_interval=1.0 if has_controller else _OUTPUT_SECONDS_ELSEWHERE,
         sample_interval=1.0 if has_controller else _SAMPLE_SECONDS_ELSEWHERE,
     )
-    return ObserverSidecar(context, settings, pids, [] if fifo is None else [fifo])
+    return ObserverSidecar(context, settings, pids, [] if fifo is None else [fifo], status)
 
 
 def flush_fifo(context: HostContext, descriptor: int) -> None:

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobRecord
+from herringbone.jobs.index import STARTING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
@@ -42,8 +43,11 @@ from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.requests import Request
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
 PATIENCE_SECONDS = 5.0
@@ -78,6 +82,10 @@ class DetachedBackend(OwnHostsBackend):
         """See `Backend.review`."""
 
     @abstractmethod
+    def access(self, name: str, host: str) -> HostAccess:
+        """See `Backend.access`."""
+
+    @abstractmethod
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         """Prepare the job, start what the controller does not start itself, and describe the hosts in `config`.
 
@@ -92,7 +100,9 @@ class DetachedBackend(OwnHostsBackend):
     def submit(self, plan: JobPlan) -> None:
         with claim(plan, self.name, self._home) as job, ExitStack() as descriptors:
             job.make_folder()
-            self._home.job(plan.job_name).logs.mkdir()
+            folder = self._home.job(plan.job_name)
+            folder.logs.mkdir()
+            JobEvents(folder.job_events).state(STARTING)
             inherited = self._open_inherited(plan)
             # After this block the controller alone holds them: their other ends then notice when it dies.
             for descriptor in inherited:
@@ -122,6 +132,16 @@ class DetachedBackend(OwnHostsBackend):
         record = self._index.get(name)
         return record if record.done else self._mark_as_lost(record)
 
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
+        folder = self._home.job(name)
+        return FolderAnswers(
+            folder, [host["name"] for host in hosts], request, lambda: self._signal(name, REQUEST_SIGNAL)
+        )
+
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:
             self._index.update(name, unless_done=True, stop_grace=grace)
@@ -149,11 +169,15 @@ class DetachedBackend(OwnHostsBackend):
             shutil.rmtree(run_folder, ignore_errors=True)
             raise
 
+    def _check_here(self, record: JobRecord) -> None:
+        """Raise `LaunchError` for a job whose processes cannot be seen from here."""
+        if elsewhere := unseen(record):
+            # Its pids belong to other processes here, or to none.
+            raise LaunchError(elsewhere)
+
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
-        if elsewhere := unseen(record):
-            # The pid belongs to another process here, or to none.
-            raise LaunchError(elsewhere)
+        self._check_here(record)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
@@ -215,6 +239,7 @@ class DetachedBackend(OwnHostsBackend):
             "warning": 0.0,
             "stop_grace": stop_grace(),
             "patience": self._patience,
+            "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
             "output": str(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
         }

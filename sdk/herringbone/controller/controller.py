@@ -17,13 +17,15 @@ No lock is needed: signal handlers only write a byte into a pipe, and everything
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import time
 
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.metrics_process import MetricsProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Controller:
         self._config = config
         self._site = site
         self._hosts = site.hosts
+        self._metrics = MetricsProcess(config)
         self._selector = selectors.DefaultSelector()
         # Deadlines of `time.monotonic()`; each is `_NEVER` until it is set.
         self._max_run_at = _NEVER
@@ -76,6 +79,8 @@ class Controller:
             from herringbone.controller import record
 
             record.training(self._config, first=first)
+            if self._metrics.is_wanted:
+                self._find_metrics()
             if first:
                 self._load_at = time.monotonic() + _LOAD_SECONDS
             first = False
@@ -102,6 +107,7 @@ class Controller:
             stopped=stopped,
             max_run_over=self._max_run_over,
             packing_is_ended=self._packing_is_ended,
+            finish_metrics=self._metrics.finish,
         )
 
     def _packing_is_ended(self) -> bool:
@@ -156,12 +162,15 @@ class Controller:
         # Python's C handler writes to this end. A blocking write into a full pipe would hang the whole process.
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*CONTROLLER_SIGNALS, signal.SIGCHLD):
+        for number in (*CONTROLLER_SIGNALS, REQUEST_SIGNAL, signal.SIGCHLD):
             # A Python handler must exist: with the default action, SIGTERM kills and SIGCHLD writes no byte.
             signal.signal(number, lambda *_: None)
         # The client blocked these before the start; a signal that arrived meanwhile is delivered now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CONTROLLER_SIGNALS)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Clients may send that signal from now on, which this folder tells them.
+        with contextlib.suppress(OSError):
+            os.mkdir(requests_folder(self._config["logs"]), 0o700)  # noqa: PTH102 - controllers start without pathlib
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
 
@@ -172,9 +181,18 @@ class Controller:
                 if descriptor is not None:
                     self._selector.register(descriptor, selectors.EVENT_READ, host)
 
+    def _find_metrics(self) -> None:
+        """Start the process that finds metrics in the log, once."""
+        self._metrics.start(self._hosts)
+        self._site.spared = self._metrics.pids
+
     def _take_signals(self, numbers: bytes) -> None:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.
         self._take_endings()
+        if REQUEST_SIGNAL in numbers:
+            from herringbone.controller.requests import forward
+
+            forward(requests_folder(self._config["logs"]), self._hosts)
         if signal.SIGINT in numbers:
             self._kill()
         elif signal.SIGTERM in numbers:
@@ -202,8 +220,10 @@ class Controller:
             self._site.on_host_failure()
 
     def _drain(self, host: Host) -> None:
-        pipe = host.output
+        pipe, had_mllog = host.output, host.has_mllog
         host.drain()
+        if host.has_mllog and not had_mllog:
+            self._find_metrics()
         if pipe is not None and host.output is None:
             # epoll has dropped the closed descriptor already, but the selector's own map has not, and the number is
             # given out again.
@@ -261,12 +281,21 @@ class Controller:
         self._kill_at = time.monotonic() + _LAST_CHANCE_SECONDS
 
 
+def requests_folder(logs: str) -> str:
+    """Return the folder in which clients leave requests, next to that of the logs.
+
+    >>> requests_folder("/jobs/digits-1/logs")
+    '/jobs/digits-1/requests'
+    """
+    return f"{os.path.dirname(logs)}/requests"  # noqa: PTH120
+
+
 def load_modules() -> None:
     """Import what the end of a job needs: the package may be upgraded or removed while the job runs."""
     import filecmp
     import shutil
 
-    from herringbone.controller import completion
+    from herringbone.controller import completion, requests
     from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, events_format
+    _ = filecmp, shutil, completion, requests, events_format

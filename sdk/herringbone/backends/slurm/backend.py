@@ -37,14 +37,18 @@ from herringbone.backends.slurm.script import (
 from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import UPLOADING, JobRecord
+from herringbone.jobs.index import PENDING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
-from herringbone_contract.errors import SlurmError
+from herringbone_contract.errors import RequestError, SlurmError
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.requests import Request
 
 # The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
@@ -142,6 +146,41 @@ class SlurmBackend(OwnHostsBackend):
             Path(config_path(self._home.job(name))).unlink(missing_ok=True)
         return record
 
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
+        record = self._index.get(name)
+        slurm, job = self._slurm_job(record)
+        hosts = [host["name"] for host in record.plan_dict.get("hosts", ())]
+        # The controller is the batch script's own process. The script ignores this signal before the controller takes
+        # it, and a pending job has no batch script.
+        return FolderAnswers(
+            self._home.job(name), hosts, request, lambda: _cancel(slurm, "--batch", "--signal=USR1", job)
+        )
+
+    def access(self, name: str, host: str) -> HostAccess:
+        from herringbone.access.host import CommandAccess
+        from herringbone.backends.slurm.access import NodeWays
+
+        record = self._index.get(name)
+        slurm, job = self._slurm_job(record)
+        names = [each["name"] for each in record.plan_dict.get("hosts", ())]
+        nodes = dict(zip(names, self._report(name).get("nodes", ()), strict=False))
+        if host not in nodes:
+            raise RequestError(f"job {name}: Slurm has not started {host} yet; wait until the job trains")
+        folder = self._home.job(name)
+        ways = NodeWays(
+            slurm,
+            job,
+            nodes[host],
+            folder=str(folder.path),
+            base=str(folder.host(host)),
+            python=sys.executable,
+            name=name,
+        )
+        return CommandAccess(ways)
+
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self.describe(name)
         if record.done:
@@ -193,6 +232,7 @@ class SlurmBackend(OwnHostsBackend):
         """Write the job's folder: the hosts' trees and the controller's config."""
         folder = self._home.job(plan.job_name)
         folder.logs.mkdir()
+        JobEvents(folder.job_events).state(PENDING)
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:
             fill_host(plan, host, folder, exclude=self._home.path, interface=interface)

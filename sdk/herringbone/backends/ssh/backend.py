@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
+from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.completion import Completion, end_packing
+from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
-from herringbone.backends.ssh.logs import RemoteLogs
+from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
@@ -32,17 +34,21 @@ from herringbone.backends.ssh.running_jobs import (
 )
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Transport
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STOPPING, TRAINING, UPLOADING, JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
+from herringbone.jobs.index import STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
+from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
-from herringbone_contract.errors import HostError
+from herringbone_contract.errors import HostError, RequestError
+from herringbone_contract.events.requests import is_for
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.engine.client import Engine
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.requests import Request
 
 # The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
@@ -108,6 +114,10 @@ class SshBackend(OwnHostsBackend):
         inventory = read_inventory(inventory_path(plan))
         with claim(plan, self.name, self._home) as job:
             job.make_folder(exist_ok=True)
+            folder = self._home.job(name)
+            folder.logs.mkdir(exist_ok=True)
+            events = JobEvents(folder.job_events)
+            events.state(STARTING)
             scratch = self._home.cache / "code"
             submission = Submission(
                 plan, inventory, self._transport, scratch=scratch, environ=self._environ, find=self._find
@@ -128,6 +138,7 @@ class SshBackend(OwnHostsBackend):
                 started=time.time(),
                 secondary_status=TRAINING,
             )
+            events.state(TRAINING)
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -151,7 +162,44 @@ class SshBackend(OwnHostsBackend):
         if record.done or record.service is None:
             return super().logs(name)
         self._readers[name] += 1
-        return RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
+        remote = RemoteFiles(lambda: self._follow_current(name), files.logs, (LOG,))
+        return ShownLogs(RemoteLogs(remote, close=lambda: self._release_reader(name)))
+
+    def events(self, name: str) -> EventSource:
+        record = self._index.get(name)
+        files = self._home.job(name)
+        if record.done or record.service is None:
+            return super().events(name)
+        self._readers[name] += 1
+        remote = RemoteFiles(lambda: self._follow_current(name), files.logs, EVENTS)
+        return RemoteEvents(remote, files.job_events, close=lambda: self._release_reader(name))
+
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.backends.ssh.requests import MachineAnswers
+
+        record = self._index.get(name)
+        if record.service is None:
+            raise RequestError(f"job {name} is still being submitted; ask it once its hosts run")
+        attempt = current_attempt(record)
+        machines = {host: machine for host, machine in attempt.machines.items() if is_for(request, host)}
+        return MachineAnswers(attempt.name, machines, self._transport, request)
+
+    def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.access.host import CommandAccess
+        from herringbone.backends.ssh.access import MachineWays
+
+        record = self._index.get(name)
+        if record.service is None:
+            raise RequestError(f"job {name} is still being submitted; its hosts do not run yet")
+        attempt = current_attempt(record)
+        if host not in attempt.machines:
+            raise RequestError(f"job {name}: {host} does not run in this attempt")
+        machine = attempt.machines[host]
+        with self._transport.connect(machine) as connection:
+            place = connection.ask({"ask": "place"})
+        return CommandAccess(MachineWays(self._transport, machine, attempt.name, host, place))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
@@ -164,7 +212,7 @@ class SshBackend(OwnHostsBackend):
             settle(self._index, name, {"status": STOPPING})
             return
         # The row first: a retry that starts at this moment sees it, and stops the new attempt.
-        settle(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
+        change_state(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
 
     def kill(self, name: str) -> None:
@@ -257,9 +305,9 @@ class SshBackend(OwnHostsBackend):
         return monitor
 
     def _follow_current(self, name: str) -> tuple[JobMonitor, Mapping[str, int]]:
-        """Return the monitor of the job's current attempt, and where this attempt begins in the logs here."""
+        """Return the monitor of the job's current attempt, and where this attempt begins in the files here."""
         record = self._index.get(name)
-        return self._monitor_of(record), current_attempt(record).log_begins
+        return self._monitor_of(record), current_attempt(record).file_begins
 
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:
         """Start to complete a job whose hosts are over."""

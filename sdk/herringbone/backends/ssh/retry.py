@@ -36,9 +36,10 @@ from herringbone.controller.retry import (
     find_policy,
     policies_of,
 )
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import settle
+from herringbone.jobs.lifecycle import change_state
 from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import DEFAULT_BASE, MASK
 from herringbone_contract.errors import HostError
@@ -102,7 +103,7 @@ class Retry:
         if failed is None:
             return False
         self._check_startable()
-        settle(self._index, self._record.name, {"secondary_status": RESTARTING})
+        change_state(self._index, self._record.name, {"secondary_status": RESTARTING})
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
         name = attempt_name(self._record.name, failed.number + 1)
@@ -217,11 +218,18 @@ class Retry:
             # After the announcement: the log of the new attempt follows it.
             log_begins[host] = log.size
             log.close(time.time())
+        files = [path for path in self._folder.all_events(hosts)[1:] if path.exists()]
         attempts = (*self._attempt.failed, failed)
         attempt = msgspec.structs.replace(
-            self._attempt, machines=machines, name=name, failed=attempts, log_begins=log_begins
+            self._attempt,
+            machines=machines,
+            name=name,
+            failed=attempts,
+            log_begins=log_begins,
+            event_begins={path.name: path.stat().st_size for path in files},
         )
-        settle(
+        JobEvents(self._folder.job_events).restart(failed.number + 1, failed.why, failed.excluded)
+        change_state(
             self._index,
             self._record.name,
             {
