@@ -183,6 +183,20 @@ class RequestError(HerringboneError):
     """
 
 
+class TrackerError(ServiceError):
+    """A tracker that a job's metrics are exported to does not answer, or refuses them; the job itself goes on.
+
+    To fix: Check the address, and the tracker's own variables for credentials; then `herringbone export NAME` sends
+    what is missing (docs/do/trackers.md).
+    """
+
+    service = "the tracker"
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
+
+
 class HostError(HerringboneError):
     """A machine that cannot be reached, lacks what a host needs, or refuses a request.
 

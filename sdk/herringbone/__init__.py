@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         RequestError,
         ServiceError,
         SlurmError,
+        TrackerError,
         UnsupportedError,
         UsageError,
     )
@@ -79,6 +80,7 @@ __all__ = [
     "LaunchError",
     "ServiceError",
     "SlurmError",
+    "TrackerError",
     "HostError",
     "RequestError",
     "IndexBusyError",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from herringbone_contract.requests import Request
+
 from herringbone_entry.host_context import HostContext
 
 if TYPE_CHECKING:

@@ -170,6 +170,8 @@ class LogOptions(TypedDict, total=False):
     """Labels of the job: a dict, or a list of `{"Key": ..., "Value": ...}`."""
     metric_definitions: Sequence[MetricDefinition | Mapping[str, str]] | None
     """Values to find in the log, as in `[{"Name": "loss", "Regex": "loss=([0-9.]+)"}]`."""
+    track: str | Sequence[str] | None
+    """Trackers that get the metrics: `mlflow:http://HOST:PORT/EXPERIMENT`, `tensorboard:FOLDER`, `wandb:PROJECT`."""
 
 
 class AccountOptions(TypedDict, total=False):

@@ -26,7 +26,7 @@ NAMES = """
     model_channel_name checkpoint_s3_uri checkpoint_local_path output_path output_kms_key disable_output_compression
     tensorboard_output_config
     dependencies git_config code_location container_log_level container_entry_point container_arguments environment
-    framework_version py_version base_job_name tags metric_definitions role sagemaker_session
+    framework_version py_version base_job_name tags metric_definitions track role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
