@@ -73,6 +73,9 @@ class Observer:
             if self._orders in ready:
                 ended = self._obey()
             now = time.monotonic()
+            if ended:
+                # The supervisor reads on, and ends this process if that takes too long.
+                os.set_blocking(self._output, True)
             if ended or now >= due:
                 self._poll(self._sources, ended=ended)
                 self.flush()

@@ -155,5 +155,7 @@ def test_a_listener_that_raises_is_dropped() -> None:
     stream = EventLines(context)
     assert stream.feed(b"{}\n", 0.0) == MARK + b"{}\n"
     assert stream.feed(b"[]\n", 0.0) == MARK + b"[]\n"
+    # Half a line, of an observer that was killed, is no event.
+    assert stream.feed(b'{"kind":', 0.0) + stream.close() == b""
     assert heard == [b"{}\n", b"[]\n"]
     assert logged == ["events are not listened to any more: KeyError: 'count'"]
