@@ -48,7 +48,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorBoardOutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where TensorBoard's event files are kept: `TensorBoardOutputConfig("runs/tensorboard")`.
+    """Keep TensorBoard's event files in a folder: `TensorBoardOutputConfig("runs/tensorboard")`.
 
     The script writes them to /opt/ml/output/tensorboard, or on ml to `container_local_output_path`.
     """
