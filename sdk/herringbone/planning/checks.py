@@ -81,6 +81,16 @@ def check_files(backend: str, plan: JobPlan) -> None:
     tensorboard_folder(plan)
 
 
+def check_trackers(plan: JobPlan) -> None:
+    """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
+    if plan.options.track:
+        # Imported here: most jobs have none.
+        from herringbone.trackers.destination import parse_destinations
+        from herringbone.trackers.tracker import check_installed
+
+        check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))
+
+
 def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
     """Return a warning for each disk of this machine that the job will write to and that has little room."""
     if plan.backend not in OWN_HOSTS:

@@ -96,7 +96,7 @@ DESCRIPTION_ONLY = frozenset(
     }
 )
 # The hyperparameters that planning writes itself.
-_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.JOB_NAME, Key.REGION)
+_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
 
 
 def rebuild(
@@ -265,6 +265,8 @@ def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[
         return None
     if Key.LOG_LEVEL in steering:
         options["container_log_level"] = steering[Key.LOG_LEVEL]
+    if Key.HANG_TIMEOUT in steering:
+        options["hang_timeout"] = steering[Key.HANG_TIMEOUT]
     return SourceCode(entry_point=program, archive=address)
 
 

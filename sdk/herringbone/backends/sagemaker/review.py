@@ -44,6 +44,8 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     options = changed_options(plan.options)
     refuse(_NAME, {name: reason for name, reason in _REFUSED.items() if options.get(name)})
     _check_image(plan)
+    if plan.options.hang_timeout and is_of_aws(plan.arguments["image_uri"]):
+        refuse(_NAME, {"hang_timeout": "AWS's images do not watch a job; use an image of `herringbone images build`"})
     refuse(
         _NAME, unserved_settings(plan, Library.AWS if is_of_aws(plan.arguments["image_uri"]) else Library.HERRINGBONE)
     )
