@@ -48,6 +48,16 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance_count: Hosts
 
 
+class TensorBoardOutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where TensorBoard's event files are kept: `TensorBoardOutputConfig("runs/tensorboard")`.
+
+    The script writes them to /opt/ml/output/tensorboard, or on ml to `container_local_output_path`.
+    """
+
+    s3_output_path: str
+    container_local_output_path: str | None = None
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The options of an estimator, converted and checked. `options_dict.py` has the text of each.
 
@@ -65,6 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
     min_instance_count: Positive | None = None
+    hang_timeout: NotNegative | None = None
     log_policies: dict[
         str, LogAction
     ] = {}  # regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`
@@ -85,6 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     output_path: str | None = None
     output_kms_key: str | None = None
     disable_output_compression: bool = False
+    tensorboard_output_config: TensorBoardOutputConfig | None = None
 
     # The script and its environment.
     dependencies: tuple[str, ...] = ()
@@ -142,7 +154,6 @@ LEFT_OUT: dict[str, Any] = {
     "debugger_hook_config": False,
     "profiler_config": None,
     "disable_profiler": True,
-    "tensorboard_output_config": None,
     "enable_sagemaker_metrics": False,
     "compiler_config": None,
     "training_recipe": None,
@@ -178,6 +189,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
             ("instance_groups", InstanceGroup),
             ("slurm", SlurmSettings),
             ("git_config", GitConfig),
+            ("tensorboard_output_config", TensorBoardOutputConfig),
         )
     },
     "input_mode": get_args(InputMode),
@@ -185,7 +197,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
     "training_repository_access_mode": get_args(RepositoryAccess),
 }
 # Times in seconds, which may be written as text with units.
-TIMES = ("max_run", "max_wait", "keep_alive_period_in_seconds")
+TIMES = ("max_run", "max_wait", "hang_timeout", "keep_alive_period_in_seconds")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

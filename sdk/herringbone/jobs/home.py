@@ -52,6 +52,11 @@ class JobFolder:
         """The events about the whole job."""
         return self.logs / "job.events"
 
+    @property
+    def requests(self) -> Path:
+        """The requests of clients to a running job; its controller makes the folder once it takes requests."""
+        return self.path / "requests"
+
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"
@@ -64,6 +69,11 @@ class JobFolder:
     @property
     def output(self) -> Path:
         return self.path / "output"
+
+    @property
+    def report(self) -> Path:
+        """The page of a job that is over, as one file; see `herringbone.page.at_end`."""
+        return self.path / "report.html"
 
     @property
     def controller_log(self) -> Path:

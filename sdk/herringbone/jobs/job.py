@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
     from herringbone.events.live import LiveView
+    from herringbone.events.stacks import Stacks
     from herringbone.events.view import JobView, Progress
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
@@ -262,6 +263,19 @@ class TrainingJob:
                     return
                 time.sleep(_EVENT_SECONDS)
 
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write the job's page into one HTML file of at most 2 MB that needs no server, and return its path.
+
+        >>> job.report("digits.html")                                # doctest: +SKIP
+        PosixPath('digits.html')
+
+        The job may still run. Long series are thinned: each peak stays. Raises `InputError` where the file cannot be
+        written.
+        """
+        from herringbone.page.report import write_report
+
+        return write_report(self.name, Path(path), self._backend)
+
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
 
@@ -335,6 +349,20 @@ class TrainingJob:
         A job that is over does not change. SageMaker always gives 120 seconds and refuses a `grace`.
         """
         self._backend.stop(self.name, grace)
+
+    def stacks(self) -> Stacks:
+        """Return where each rank of the running job is, the rank that keeps the others waiting first.
+
+        >>> print(job.stacks())                                      # doctest: +SKIP
+        stacks: rank 1 (algo-2): it has not entered collective operation 7, in which others wait
+        stacks:     train.py:12 in step: lock.acquire()
+
+        Raises `RequestError` when the job is over or does not answer, and `UnsupportedError` on SageMaker.
+        """
+        from herringbone.events.stacks import ask_for_stacks
+
+        hosts = [str(host["name"]) for host in self._record().plan_dict.get("hosts", ())]
+        return ask_for_stacks(self._backend, self.name, hosts)
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""

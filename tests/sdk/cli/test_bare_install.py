@@ -15,6 +15,7 @@ PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
 EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS |= {"starlette", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -52,6 +53,8 @@ COMMANDS = {
     "download digits-1 logs": (0, ""),
     "repack digit-1": (2, "did you mean digits-1?"),
     "metrics digit-1": (2, "did you mean digits-1?"),
+    "report digit-1": (2, "did you mean digits-1?"),
+    "page": (2, "pip install 'herringbone[page]'"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),
