@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.events.exports import check_export
+
 if TYPE_CHECKING:
     from herringbone import TrainingJob
 
@@ -113,3 +115,4 @@ def check_all_sources(job: TrainingJob) -> None:
     texts = [line.text for line in job.logs()]
     assert "loss=0.5" in texts
     assert not [text for text in texts if "\x1e" in text or '"kind"' in text]
+    check_export(job)
