@@ -28,6 +28,7 @@ _REQUIRED = {
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
     "chromium": "--chromium-required",
+    "trackers": "--trackers-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()

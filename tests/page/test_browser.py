@@ -92,10 +92,10 @@ def test_a_running_job_is_followed(browser, page):
     write_events(
         folder,
         None,
-        [{"kind": "hang", "t": now + 2, "host": "algo-1", "rank": 1, "since": now - 58, "why": "in all_reduce"}],
+        [{"kind": "hang", "t": now + 2, "since": 60, "ranks": [1], "why": "in all_reduce"}],
     )
     browser.wait("document.querySelector('#metrics .legend').innerText.includes('0.125')")
-    browser.wait("document.querySelector('.banner')?.innerText.includes('has not moved for 1 min: in all_reduce')")
+    browser.wait("document.querySelector('.banner')?.innerText.includes('nothing has moved for 1 min; the odd one is rank 1: in all_reduce')")
     # The chart was updated and not made anew: a zoom stays.
     assert browser.run("document.querySelector('#metrics figure').dataset.kept") == "yes"
 
@@ -109,7 +109,7 @@ def test_texts_of_a_job_are_shown_as_text(browser, page):
     write_events(folder, "algo-1", [
         {"kind": "metrics", "t": now, "name": HOSTILE, "source": HOSTILE, "values": [1.0, 2.0]},
         {"kind": "stacks", "t": now, "why": HOSTILE, "groups": groups},
-        {"kind": "hang", "t": now + 1, "host": HOSTILE, "rank": 0, "why": HOSTILE},
+        {"kind": "hang", "t": now + 1, "host": HOSTILE, "ranks": [HOSTILE], "why": HOSTILE},
         {"kind": "progress", "t": now, "done": 1, "total": 3, "unit": HOSTILE},
         {"kind": "timeline", "t": now, "step": 1, "spans": [[HOSTILE, 0, 0, 0, 1]]},
         {"kind": "bill", "t": now, "text": HOSTILE},

@@ -52,6 +52,11 @@ class JobFolder:
         """The events about the whole job."""
         return self.logs / "job.events"
 
+    @property
+    def requests(self) -> Path:
+        """The requests of clients to a running job; its controller makes the folder once it takes requests."""
+        return self.path / "requests"
+
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"
@@ -74,6 +79,11 @@ class JobFolder:
     def controller_log(self) -> Path:
         """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
+
+    @property
+    def exports(self) -> Path:
+        """The state of the job's exports to trackers; made for the first one."""
+        return self.path / "exports"
 
     @property
     def end(self) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
     from herringbone.events.live import LiveView
+    from herringbone.events.stacks import Stacks
     from herringbone.events.view import JobView, Progress
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
+    from herringbone.trackers.exporter import Export
     from herringbone_contract.events.format import Event
 
 # Time between two looks at a running job's events, which arrive once a second.
@@ -79,6 +81,10 @@ class TrainingJob:
         if not query.is_pointless:
             # In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
             Thread(target=_note_commit, args=(query, backend, plan.job_name)).start()
+        if plan.options.track:
+            from herringbone.trackers.export import start_exporters
+
+            start_exporters(plan, backend)
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -344,15 +350,45 @@ class TrainingJob:
         """
         self._backend.stop(self.name, grace)
 
+    def stacks(self) -> Stacks:
+        """Return where each rank of the running job is, the rank that keeps the others waiting first.
+
+        >>> print(job.stacks())                                      # doctest: +SKIP
+        stacks: rank 1 (algo-2): it has not entered collective operation 7, in which others wait
+        stacks:     train.py:12 in step: lock.acquire()
+
+        Raises `RequestError` when the job is over or does not answer, and `UnsupportedError` on SageMaker.
+        """
+        from herringbone.events.stacks import ask_for_stacks
+
+        hosts = [str(host["name"]) for host in self._record().plan_dict.get("hosts", ())]
+        return ask_for_stacks(self._backend, self.name, hosts)
+
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
         from herringbone.jobs.facts import find_facts, stored_facts
+        from herringbone.trackers.place import with_exports
 
-        record = self._record()
+        record, folder = self._record(), self._backend.home.job(self.name)
         if is_complete(record):
-            return describe_service_job(record, stored_facts(record))
-        facts = find_facts(record, self._backend)
-        return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
+            description = describe_service_job(record, stored_facts(record))
+        else:
+            facts = find_facts(record, self._backend)
+            description = describe_own_job(record, folder, facts, now=time.time())
+        return with_exports(description, folder)
+
+    def export(self, to: str | Iterable[str] | None = None, *, system: bool = False) -> list[Export]:
+        """Send the metrics so far to trackers, and return what was sent to each; a second call sends what is new.
+
+        >>> job.export("mlflow:http://localhost:5000/digits")[0].values      # doctest: +SKIP
+        1200
+
+        `to` is written as the option `track`, whose destinations are the default. `system` adds the hosts' CPU, memory
+        and GPUs. Raises `OptionError` for a destination that cannot be, `TrackerError` when a tracker refuses.
+        """
+        from herringbone.trackers.export import export_job
+
+        return export_job(self.name, self.describe, to, system=system)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
