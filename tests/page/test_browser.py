@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -28,6 +30,8 @@ def test_the_list_is_filtered_and_leads_to_a_comparison(browser):
     text = browser.text("main")
     assert "ModuleNotFoundError: No module named 'einops'" in text
     assert "63 %" in text
+    browser.type("[name=name]", "CATS")
+    assert rows(browser) == 5
     browser.type("[name=state]", "failed")
     assert rows(browser) == 1
     browser.type("[name=state]", "all")
@@ -96,7 +100,7 @@ def test_a_running_job_is_followed(browser, page):
     )
     browser.wait("document.querySelector('#metrics .legend').innerText.includes('0.125')")
     browser.wait(
-        "document.querySelector('.banner')?.innerText.includes('nothing has moved for 1 min; the odd one is rank 1: in all_reduce')"
+        "document.querySelector('.banner')?.innerText.includes('for 1 min; the odd one is rank 1: in all_reduce')"
     )
     # The chart was updated and not made anew: a zoom stays.
     assert browser.run("document.querySelector('#metrics figure').dataset.kept") == "yes"
@@ -211,3 +215,12 @@ def test_a_browser_without_the_token_sees_nothing(chromium, page):
     chromium.open(f"{page.address}/jobs/cats-resnet-4gpu", until="document.body.innerText.includes('403')")
     assert "cats" not in chromium.text().replace("cats-resnet-4gpu?", "")
     chromium.problems.clear()
+
+
+def test_the_pictures_of_the_documentation_can_be_made(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    run = subprocess.run([sys.executable, root / "scripts" / "screenshots", tmp_path], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    made = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert made.keys() == {path.name for path in (root / "docs" / "_static").glob("page-*.webp")}
+    assert all(10_000 < size < 150_000 for size in made.values()), made
