@@ -14,7 +14,7 @@ from herringbone.jobs.index import JobIndex, JobRecord
 PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
-EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm", "textual"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -51,6 +51,8 @@ COMMANDS = {
     "download digits-1 plots output": (2, "expected model, output, checkpoints, logs and one folder"),
     "download digits-1 logs": (0, ""),
     "repack digit-1": (2, "did you mean digits-1?"),
+    "top": (0, ""),
+    "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
