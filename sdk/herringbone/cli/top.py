@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The user waits for the table.
 _PATIENCE_SECONDS = 10.0
+# Here and not in `herringbone.top`, which the help does not load.
 _NUM_FINISHED = 10
 
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.coordinate import Coordinate
 from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
 
 from herringbone.jobs.state_lines import STATE_STYLES
 from herringbone.top.detail import Detail, heading, lines_of
-from herringbone.top.rows import Row, Table, matches, table_of
-from herringbone.top.texts import fitted
+from herringbone.top.rows import STATE, Row, Table, matches, table_of
+from herringbone.top.texts import fitted, num_columns
 from herringbone_contract.errors import HerringboneError
 
 _UPDATE_SECONDS = 1.0
@@ -52,10 +53,13 @@ class Jobs(Protocol):
         """Return the reader of a job that is shown."""
 
 
-class JobTable(DataTable[Text]):
-    """The table of jobs, whose way to the details is shown at the bottom."""
+class JobList(OptionList):
+    """The list of jobs, a line each; the way to the details is shown at the bottom.
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Details")]
+    Not a DataTable, which draws all of its cells again when one changes: three times the work.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Details")]
 
 
 class TopApp(App[None]):
@@ -64,7 +68,9 @@ class TopApp(App[None]):
     TITLE = "herringbone top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #list { height: 1fr; }
+    #titles { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    #jobs { height: 1fr; border: none; padding: 0; text-wrap: nowrap; }
+    #jobs:focus { border: none; }
     #words { display: none; height: 1; border: none; padding: 0 1; }
     #words.open { display: block; }
     #line { height: 1; padding: 0 1; color: $text-muted; }
@@ -86,9 +92,8 @@ class TopApp(App[None]):
         self._messages: deque[tuple[str, bool]] = deque()
 
     def compose(self) -> ComposeResult:
-        # The table is as high as it has rows: a change of one cell draws all of its lines.
-        with Vertical(id="list"):
-            yield JobTable(id="jobs", cursor_type="row")
+        yield Static(id="titles", markup=False)
+        yield JobList(id="jobs", markup=False, compact=True)
         yield Static(id="line", markup=False)
         yield Input(id="words", placeholder="words of name, state or backend; Enter keeps, Escape clears", compact=True)
         yield Footer()
@@ -113,34 +118,30 @@ class TopApp(App[None]):
         if self.screen is not self.screen_stack[0]:
             return
         self._rows = [row for row in self._jobs.rows() if matches(row, self._words)]
-        grid = self.query_one("#jobs", JobTable)
-        self._fill(grid, table_of(self._rows, grid.scrollable_content_region.width, metric=self._metric))
+        options = self.query_one("#jobs", JobList)
+        # A line has a blank on both sides.
+        self._fill(options, table_of(self._rows, options.scrollable_content_region.width, metric=self._metric))
         self._show_line()
 
-    def _fill(self, grid: JobTable, table: Table) -> None:
+    def _fill(self, options: JobList, table: Table) -> None:
         before, self._table = self._table, table
-        names = [row.name for row in self._rows]
-        same = before[:2] == table[:2] and [str(key.value) for key in grid.rows] == names
-        if same:
-            # A cell that stays is not drawn again.
+        names, chosen = [row.name for row in self._rows], self._chosen()
+        if before[:2] != table[:2]:
+            self.query_one("#titles", Static).update(line_of(table, table.titles))
+        if [option.id for option in options.options] == names and before.widths == table.widths:
+            # A line that stays is not drawn again.
             for at, (old, new) in enumerate(zip(before.cells, table.cells, strict=True)):
-                for column, cell in enumerate(new):
-                    if cell != old[column]:
-                        grid.update_cell_at(Coordinate(at, column), _styled(cell))
+                if old != new:
+                    options.replace_option_prompt_at_index(at, line_of(table, new))
             return
-        chosen = self._chosen()
-        grid.clear(columns=True)
-        for title, width in zip(table.titles, table.widths, strict=True):
-            grid.add_column(Text(title), width=width)
-        for name, cells in zip(names, table.cells, strict=True):
-            grid.add_row(*map(_styled, cells), key=name)
-        if chosen in names:
-            grid.move_cursor(row=names.index(chosen), scroll=False)
+        options.set_options(
+            Option(line_of(table, cells), id=name) for name, cells in zip(names, table.cells, strict=True)
+        )
+        options.highlighted = names.index(chosen) if chosen in names else 0 if names else None
 
     def _chosen(self) -> str | None:
-        grid = self.query_one("#jobs", JobTable)
-        keys = [key.value for key in grid.rows]
-        return keys[grid.cursor_row] if 0 <= grid.cursor_row < len(keys) else None
+        option = self.query_one("#jobs", JobList).highlighted_option
+        return None if option is None else option.id
 
     def _show_line(self) -> None:
         """Show below the table what a narrow table has no room for: the last line of the job under the cursor."""
@@ -152,11 +153,11 @@ class TopApp(App[None]):
             self._line = line
             self.query_one("#line", Static).update(Text(line))
 
-    def on_data_table_row_highlighted(self) -> None:
+    def on_option_list_option_highlighted(self) -> None:
         self._show_line()
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        name = event.row_key.value
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        name = event.option_id
         reader = None if name is None else self._jobs.reader(name)
         if name is not None and reader is not None:
             reader.open_detail()
@@ -211,11 +212,17 @@ class TopApp(App[None]):
     def _close_filter(self) -> None:
         words = self.query_one("#words", Input)
         words.set_class(bool(words.value), "open")
-        self.query_one("#jobs", JobTable).focus()
+        self.query_one("#jobs", JobList).focus()
 
 
-def _styled(cell: str) -> Text:
-    return Text(cell, style=STATE_STYLES.get(cell, ""), no_wrap=True, overflow="ellipsis")
+def line_of(table: Table, cells: Sequence[str]) -> Text:
+    """Return one row of a table as a line, the columns aligned; a job's state has its colour."""
+    line = Text(no_wrap=True)
+    for title, cell, width in zip(table.titles, cells, table.widths, strict=True):
+        line.append(cell, STATE_STYLES.get(cell, "") if title == STATE else "")
+        line.append(" " * (width - num_columns(cell) + 2))
+    line.rstrip()
+    return line
 
 
 class DetailScreen(Screen[None]):
@@ -246,6 +253,9 @@ class DetailScreen(Screen[None]):
 
     def show(self) -> None:
         """Show the newest detail that the reader has published."""
+        # The timer may come before the screen has its widgets.
+        if not self.query("#lines"):
+            return
         row, detail, width = self._reader.row, self._reader.detail, self.app.size.width - 4
         self._put("title", f"{self.job}\n{fitted(heading(row), width)}")
         if detail is None:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from herringbone.times import shown_span
-from herringbone.top.rows import Row, chosen_metric, progress_cell
+from herringbone.top.rows import Row, chosen_metric, gpus_of, number_of, progress_cell
 from herringbone.top.texts import (
     fitted,
     num_columns,
@@ -58,6 +58,8 @@ def _metrics(view: JobView, wanted: str | None) -> tuple[tuple[str, ...], ...]:
     """Return a row for each metric: of several ranks that log the same one, the lowest rank's course."""
     by_name: dict[str, Series] = {}
     for series in view.series.values():
+        if not isinstance(series.name, str):
+            continue
         if series.name not in by_name or _rank(series) < _rank(by_name[series.name]):
             by_name[series.name] = series
     first = chosen_metric(by_name, wanted)
@@ -85,14 +87,14 @@ def _hosts(view: JobView) -> tuple[tuple[str, ...], ...]:
         if not samples:
             continue
         sample = samples[-1]
-        gpus = [gpu for gpu in sample.get("gpus") or () if isinstance(gpu, dict)]
         rows.append(
             (
                 host,
-                shown_number(_float(sample.get("cpu"))),
-                shown_amount(_float(sample.get("memory"))),
+                shown_number(number_of(sample.get("cpu"))),
+                shown_amount(number_of(sample.get("memory"))),
                 "  ".join(
-                    f"{shown_percent(_float(gpu.get('use')))} {shown_amount(_float(gpu.get('memory')))}" for gpu in gpus
+                    f"{shown_percent(number_of(gpu.get('use')))} {shown_amount(number_of(gpu.get('memory')))}"
+                    for gpu in gpus_of(sample)
                 ),
             )
         )
@@ -102,12 +104,11 @@ def _hosts(view: JobView) -> tuple[tuple[str, ...], ...]:
 def _ranks(view: JobView) -> tuple[tuple[str, ...], ...]:
     usage: dict[int, dict[str, Any]] = {}
     for samples in view.samples.values():
-        for rank, used in ((samples[-1].get("ranks") or {}) if samples else {}).items():
-            if str(rank).isdigit() and isinstance(used, dict):
-                usage[int(rank)] = used
-    ranks = [rank for rank in {*view.step_counts, *usage} if isinstance(rank, int)]
+        ranks = samples[-1].get("ranks") if samples else None
+        if isinstance(ranks, dict):
+            usage |= {int(rank): used for rank, used in ranks.items() if rank.isdecimal() and isinstance(used, dict)}
     rows = []
-    for rank in sorted(ranks)[:MOST_RANKS]:
+    for rank in sorted(rank for rank in {*view.step_counts, *usage} if isinstance(rank, int))[:MOST_RANKS]:
         used, seconds = usage.get(rank, {}), view.step_seconds.get(rank)
         mean = sum(seconds) / len(seconds) if seconds else None
         rows.append(
@@ -115,16 +116,12 @@ def _ranks(view: JobView) -> tuple[tuple[str, ...], ...]:
                 str(rank),
                 str(view.step_counts.get(rank, "")),
                 "" if mean is None else f"{mean:.3g} s",
-                shown_number(_float(used.get("cpu"))),
-                shown_amount(_float(used.get("memory"))),
+                shown_number(number_of(used.get("cpu"))),
+                shown_amount(number_of(used.get("memory"))),
                 str(used.get("state") or ""),
             )
         )
     return (("RANK", "STEPS", "STEP TIME", "CPU", "MEMORY", "STATE"), *rows) if rows else ()
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _notes(view: JobView) -> tuple[str, ...]:
@@ -141,7 +138,7 @@ def _notes(view: JobView) -> tuple[str, ...]:
 
 
 def _subject(event: dict[str, Any]) -> str:
-    seconds, median = _float(event.get("seconds")), _float(event.get("median"))
+    seconds, median = number_of(event.get("seconds")), number_of(event.get("median"))
     times = "" if seconds is None or median is None else f", {seconds:.3g} s a step where the median is {median:.3g} s"
     return f"rank {event.get('rank')}{times}"
 
@@ -159,16 +156,15 @@ def heading(row: Row) -> str:
     >>> heading(Row(name="a", backend="local", state="Training", running=True, created=0.0, fraction=0.5, eta=90.0))
     'Training on local   ━━━━╌╌╌╌  50 %   ETA 1 min 30 s'
     """
-    words = [f"{row.state} on {row.backend}"]
-    if row.seconds is not None:
-        words.append(f"for {shown_span(row.seconds)}" if row.running else f"took {shown_span(row.seconds)}")
-    words.append(progress_cell(row))
+    words = [f"{row.state} on {row.backend}", progress_cell(row)]
     if row.total is not None and row.done is not None:
         words.append(f"{row.done:g} of {row.total:g} {row.unit}".rstrip())
     if row.eta is not None:
         words.append(f"ETA {shown_eta(row.eta)}")
     if row.steps_per_second is not None:
         words.append(f"{shown_number(row.steps_per_second)} steps/s")
+    if row.seconds is not None:
+        words.append(f"{'for' if row.running else 'took'} {shown_span(row.seconds)}")
     return "   ".join(word for word in (*words, row.trouble) if word)
 
 

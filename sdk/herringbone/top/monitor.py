@@ -52,15 +52,17 @@ class JobReader:
     One thread looks; any thread may read `row`, `detail` and `since`.
     """
 
-    def __init__(self, record: JobRecord, *, metric: str | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, record: JobRecord, *, metric: str | None = None, backend_named: Callable[[str], Backend] = backend_named
+    ) -> None:
         self.name = record.name
-        self.row = row_of(record, JobView(), now=clock(), metric=metric)
+        self.row = row_of(record, JobView(), now=time.time(), metric=metric)
         self.detail: Detail | None = None
         self.gone = False
         # The beginning of a look that has not ended yet.
         self.since: float | None = None
         self.wants_detail = threading.Event()
-        self._record, self._metric, self._clock = record, metric, clock
+        self._record, self._metric, self._backend_named = record, metric, backend_named
         self._view = JobView()
         self._lines: deque[LogLine] = deque(maxlen=MOST_LINES)
         self._live: dict[str, LogLine] = {}
@@ -72,7 +74,7 @@ class JobReader:
 
     def look(self) -> Row:
         """Read what is new, and publish the job's row; an error of the service is the row's `trouble`."""
-        self.since = self._clock()
+        self.since = time.time()
         trouble = ""
         try:
             self._read()
@@ -107,7 +109,7 @@ class JobReader:
 
         Raises the backend's errors.
         """
-        backend_named(self._record.backend).stop(self.name)
+        self._backend_named(self._record.backend).stop(self.name)
 
     def close(self) -> None:
         for source in (self._events, self._logs):
@@ -118,7 +120,7 @@ class JobReader:
     def _read(self) -> None:
         if self._backend is None:
             # A backend a job: a connection that waits must not be waited for by another job's thread.
-            self._backend = backend_named(self._record.backend)
+            self._backend = self._backend_named(self._record.backend)
         # The state first: what a job wrote before its end is read after it.
         self._record = self._backend.describe(self.name)
         if self._events is None:
@@ -143,9 +145,17 @@ class JobReader:
             self._lines.append(line)
 
     def _publish(self, trouble: str) -> None:
+        """Publish what is known; damaged events must not end the thread that reads the job."""
+        try:
+            self._publish_view(trouble)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self._view = JobView()
+            self._publish_view(f"its events cannot be shown: {error}")
+
+    def _publish_view(self, trouble: str) -> None:
         newest = [*self._live.values()] or [*self._lines][-1:]
         last = newest[-1].text.rpartition("\r")[2].strip() if newest else ""
-        row = row_of(self._record, self._view, now=self._clock(), last_line=last, metric=self._metric, trouble=trouble)
+        row = row_of(self._record, self._view, now=time.time(), last_line=last, metric=self._metric, trouble=trouble)
         # The detail of a job that is over is made once, before its reader ends.
         if self.wants_detail.is_set() or not row.running:
             lines = (f"{line.prefix} {line.text}" for line in (*self._lines, *self._live.values()))
@@ -163,12 +173,16 @@ class Monitor:
     """
 
     def __init__(
-        self, *, metric: str | None = None, num_finished: int = NUM_FINISHED, index: JobIndex | None = None
+        self,
+        *,
+        metric: str | None = None,
+        num_finished: int = NUM_FINISHED,
+        backend_named: Callable[[str], Backend] = backend_named,
     ) -> None:
-        self._metric, self._num_finished = metric, num_finished
+        self._metric, self._num_finished, self._backend_named = metric, num_finished, backend_named
         self._path = find_home().index
         # The threads of jobs write to the index as well, so a short wait for its lock is enough.
-        self._index = JobIndex(self._path, busy_seconds=1.0) if index is None else index
+        self._index = JobIndex(self._path, busy_seconds=1.0)
         # Replaced, never changed: other threads go through it.
         self._readers: dict[str, JobReader] = {}
         self._seen: object = None
@@ -200,7 +214,7 @@ class Monitor:
         reader = self._readers.get(record.name)
         # A name may belong to another job by now.
         if reader is None or not reader.started or reader.row.created != record.created:
-            return JobReader(record, metric=self._metric)
+            return JobReader(record, metric=self._metric, backend_named=self._backend_named)
         return reader
 
     def rows(self, *, now: float | None = None) -> list[Row]:

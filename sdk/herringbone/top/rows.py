@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The metric of a row, unless the user names one: the first of these names, then any name that ends with "loss".
 _LOSSES = ("loss", "train_loss", "train/loss", "training_loss")
 _BAR_COLUMNS = 8
-NAME, METRIC, LAST_LINE = "NAME", "METRIC", "LAST LINE"
+NAME, STATE, METRIC, LAST_LINE = "NAME", "STATE", "METRIC", "LAST LINE"
 _LEAST_NAME, _MOST_NAME = 16, 40
 _LEAST_LAST_LINE = 16
 _MOST_METRIC = 16
@@ -90,12 +90,12 @@ def row_of(
     """
     running = not record.done
     progress = view.progress
-    shown_metric = chosen_metric((key[0] for key in view.series), metric)
+    shown_metric = chosen_metric((key[0] for key in view.series if isinstance(key[0], str)), metric)
     row: dict[str, Any] = {}
     if progress is not None:
-        row |= {"done": _number(progress.done), "total": _number(progress.total), "unit": str(progress.unit)}
-        row |= {"fraction": _number(progress.fraction)}
-        if running and (eta := _number(progress.eta)) is not None:
+        row |= {"done": number_of(progress.done), "total": number_of(progress.total), "unit": str(progress.unit)}
+        row |= {"fraction": number_of(progress.fraction)}
+        if running and (eta := number_of(progress.eta)) is not None:
             row["eta"] = eta - max(0.0, now - progress.time)
     if shown_metric is not None:
         row |= {"metric": shown_metric, "value": view.last(shown_metric)}
@@ -131,8 +131,8 @@ def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
 def resources(view: JobView) -> dict[str, float | None]:
     """Return use of processors, memory and GPUs at this moment, over all hosts; None where no host measures it."""
     samples = [samples[-1] for samples in view.samples.values() if samples]
-    gpus = [gpu for sample in samples for gpu in sample.get("gpus") or () if isinstance(gpu, dict)]
-    uses = [use for gpu in gpus if (use := _number(gpu.get("use"))) is not None]
+    gpus = [gpu for sample in samples for gpu in gpus_of(sample)]
+    uses = [use for gpu in gpus if (use := number_of(gpu.get("use"))) is not None]
     return {
         "cpu": _sum(sample.get("cpu") for sample in samples),
         "memory": _sum(sample.get("memory") for sample in samples),
@@ -141,12 +141,18 @@ def resources(view: JobView) -> dict[str, float | None]:
     }
 
 
+def gpus_of(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the GPUs of a sample; what is no GPU is left out."""
+    gpus = sample.get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+
+
 def _sum(values: Iterable[object]) -> float | None:
-    numbers = [number for value in values if (number := _number(value)) is not None]
+    numbers = [number for value in values if (number := number_of(value)) is not None]
     return sum(numbers) if numbers else None
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
     """Return a number of an event; None for anything else, which only a damaged event or a script has there."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -203,7 +209,7 @@ def table_of(rows: Sequence[Row], width: int | None, *, metric: str | None = Non
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     columns = {
         NAME: [row.name for row in rows],
-        "STATE": [row.state for row in rows],
+        STATE: [row.state for row in rows],
         "PROGRESS": [progress_cell(row) for row in rows],
         "ETA": [shown_eta(row.eta) for row in rows],
         METRIC: [shown_number(row.value) for row in rows],
@@ -214,7 +220,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "GPU MEM": [shown_amount(row.gpu_memory) for row in rows],
         LAST_LINE: [row.trouble or row.last_line for row in rows],
     }
-    return {name: cells for name, cells in columns.items() if name in (NAME, "STATE") or any(cells)}
+    return {name: cells for name, cells in columns.items() if name in (NAME, STATE) or any(cells)}
 
 
 def _cell(column: str, text: str, width: int) -> str:

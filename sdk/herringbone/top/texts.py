@@ -15,6 +15,8 @@ _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3))
 # Eight heights of a bar. A value that is no number leaves its place blank.
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _MOST_MARKS = 3
+# Differences below this are none: 0 times infinity is no height.
+_MOST_SCALE = 1e300
 
 
 def fitted(text: str, width: int) -> str:
@@ -137,11 +139,13 @@ def sparkline(values: list[float], width: int) -> str:
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return ""
-    least, span = min(finite), max(finite) - min(finite)
-    top = len(_HEIGHTS) - 1
-    # Two huge numbers may have a difference that is not finite.
-    scale = top / span if 0 < span < math.inf else 0.0
-    return "".join(" " if mean is None else _HEIGHTS[round((mean - least) * scale)] for mean in means)
+    # Halves: two huge numbers may have a difference that is not finite.
+    least, most = min(finite) / 2, max(finite) / 2
+    scale = (len(_HEIGHTS) - 1) / (most - least) if most > least else 0.0
+    return "".join(
+        " " if mean is None else _HEIGHTS[min(len(_HEIGHTS) - 1, round((mean / 2 - least) * min(scale, _MOST_SCALE)))]
+        for mean in means
+    )
 
 
 def _mean(part: list[float]) -> float | None:

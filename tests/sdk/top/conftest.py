@@ -13,7 +13,7 @@ from herringbone_contract.events.format import encode
 
 @pytest.fixture
 def make_job(home):
-    """Writes a job as a controller does: `make_job(name, events, lines, status=...)`; a running one is this process's."""
+    """Writes jobs as a controller does: `make_job(name, events, lines, status=...)`; this process runs them."""
     home.make()
 
     def make(name, events=(), lines=(), *, status="InProgress", secondary="Training", created=None):

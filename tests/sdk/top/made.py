@@ -3,7 +3,12 @@
 import time
 
 # Markup, escapes, marks of direction, marks that pile up, wide letters and letters from right to left.
-HOSTILE = "[bold red]x[/] \x1b[2J\x1b]0;title\x07 \u202eevil\u2066 " + "a" + "\u0301" * 500 + " 日本語 שלום [@click=app.quit]go[/]"
+HOSTILE = (
+    "[bold red]x[/] \x1b[2J\x1b]0;title\x07 \u202eevil\u2066 "
+    + "a"
+    + "\u0301" * 500
+    + " 日本語 שלום [@click=app.quit]go[/]"
+)
 
 
 def training(step=120, total=500, loss=0.5, *, gpus=False):
