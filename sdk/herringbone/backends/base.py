@@ -40,7 +40,16 @@ class EventSource(Protocol):
     """The events of one job; each read continues where the last one ended."""
 
     def read(self) -> list[Event]:
-        """Return the events that arrived since the last call, by time; [] when there are none yet."""
+        """Return the next events, by time; [] when there are no more for now.
+
+        The events of a long job come in several parts, which fit in memory: read until there are no more.
+        """
+
+    def rest(self, ended: float | None) -> Iterator[list[Event]]:
+        """Yield the remaining events of a job that is over; `ended` is its end, in seconds since 1970.
+
+        A service may deliver the last ones late; this waits for them.
+        """
 
     def close(self) -> None:
         """Close files and connections."""

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobRecord
+from herringbone.jobs.index import STARTING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
@@ -92,7 +93,9 @@ class DetachedBackend(OwnHostsBackend):
     def submit(self, plan: JobPlan) -> None:
         with claim(plan, self.name, self._home) as job, ExitStack() as descriptors:
             job.make_folder()
-            self._home.job(plan.job_name).logs.mkdir()
+            folder = self._home.job(plan.job_name)
+            folder.logs.mkdir()
+            JobEvents(folder.job_events).state(STARTING)
             inherited = self._open_inherited(plan)
             # After this block the controller alone holds them: their other ends then notice when it dies.
             for descriptor in inherited:
@@ -215,6 +218,7 @@ class DetachedBackend(OwnHostsBackend):
             "warning": 0.0,
             "stop_grace": stop_grace(),
             "patience": self._patience,
+            "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
             "output": str(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
         }

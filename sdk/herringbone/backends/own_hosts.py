@@ -58,8 +58,7 @@ class OwnHostsBackend(ABC):
         from herringbone.events.source import FileEvents
 
         hosts = self._index.get(name).plan_dict.get("hosts", ())
-        folder = self._home.job(name)
-        return FileEvents([folder.job_events, *(folder.events(host["name"]) for host in hosts)])
+        return FileEvents(self._home.job(name).all_events(host["name"] for host in hosts))
 
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
         return None

@@ -16,7 +16,6 @@ from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.events.metrics import Run, Value
-    from herringbone.jobs.logs import Metric
 
 
 @click.command()
@@ -50,7 +49,7 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
     if as_csv and (as_json or best):
         raise click.UsageError("--csv shows every value; leave out --json and --best.")
     jobs = {name: attach(name) for name in names}
-    values: dict[str, Sequence[Metric]] = {name: job.metrics() for name, job in jobs.items()}
+    values = {name: job.metrics() for name, job in jobs.items()}
     for name, metrics in values.items():
         if not metrics:
             print(

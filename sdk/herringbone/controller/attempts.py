@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from herringbone.controller.hosts import Restart
-from herringbone.controller.record import record_of
+from herringbone.controller.record import job_events, record_of
 from herringbone.controller.retry import announcement, decide, describe_attempts, find_policy
 from herringbone.jobs.index import RESTARTING
 from herringbone.jobs.logs import STAMP_CHARS
@@ -54,6 +54,7 @@ def restart(config: ControllerConfig, site: Site, verdict: Verdict) -> Restart:
         **site.attempt_columns(attempts),
         description=describe_attempts(attempts),
     )
+    job_events(config).restart(attempt.number + 1, attempt.why, attempt.excluded)
     return site.restart(attempts)
 
 

@@ -13,6 +13,7 @@ from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.attempts import restart
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.hosts import Conclusion, Host, Restart
+from herringbone.controller.log_files import LogFile
 from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
@@ -41,12 +42,13 @@ def conclude(
     stopped: bool,
     max_run_over: bool,
     packing_is_ended: Callable[[], bool] = lambda: False,
+    finish_metrics: Callable[[], list[str]] = list,
 ) -> Conclusion:
     """Bring the attempt to its end.
 
     `hosts` are in the order of their ends, each with whether the controller had signalled it. The record says that
     the job is over only when nothing of the hosts is left. `packing_is_ended` reports whether the user asked to end
-    the packing.
+    the packing. `finish_metrics` has the metrics of the last lines written, and returns notes for the log.
     """
     ends = [_host_end(config, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
@@ -56,8 +58,7 @@ def conclude(
             return Conclusion.RESTART
         if outcome is Restart.ELSEWHERE:
             # The other controller writes the record and removes what is left, so neither may happen here.
-            for host, _ in hosts:
-                host.log.close(time.time())
+            _close_logs(config, hosts, finish_metrics)
             return Conclusion.FAILED
     record = record_of(config)
     model = None
@@ -77,7 +78,7 @@ def conclude(
         if host.log.lost:
             text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
             host.log.say(text, time.time())
-        host.log.close(time.time())
+    _close_logs(config, hosts, finish_metrics)
     # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     site.remove()
@@ -89,6 +90,21 @@ def conclude(
         model=None if model is None else str(model),
     )
     return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
+
+
+def _close_logs(
+    config: ControllerConfig, hosts: Sequence[tuple[Host, bool]], finish_metrics: Callable[[], list[str]]
+) -> None:
+    for host, _ in hosts:
+        host.log.close(time.time())
+    # After the logs are closed: only then is a last line without its end in the file.
+    notes = finish_metrics()
+    if notes:
+        first = config["hosts"][0]["name"]
+        log = LogFile(f"{config['logs']}/{first}.log")
+        for note in notes:
+            log.say(f"[{first}] {printable(note)}", time.time())
+        log.close(time.time())
 
 
 def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:

@@ -74,6 +74,7 @@ class ControllerConfig(TypedDict):
     `retries`: number of restarts the job may have. `policies`: log pattern -> action, see `controller.retry`.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
+    `metric_definitions`: pairs of a metric's name and its regular expression.
     `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
     archives, not folders.
     """
@@ -93,5 +94,6 @@ class ControllerConfig(TypedDict):
     warning: float
     stop_grace: float
     patience: float
+    metric_definitions: list[tuple[str, str]]
     output: str | None
     compress: bool

@@ -24,6 +24,7 @@ import time
 
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.metrics_process import MetricsProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Controller:
         self._config = config
         self._site = site
         self._hosts = site.hosts
+        self._metrics = MetricsProcess(config)
         self._selector = selectors.DefaultSelector()
         # Deadlines of `time.monotonic()`; each is `_NEVER` until it is set.
         self._max_run_at = _NEVER
@@ -76,6 +78,8 @@ class Controller:
             from herringbone.controller import record
 
             record.training(self._config, first=first)
+            if self._metrics.is_wanted:
+                self._find_metrics()
             if first:
                 self._load_at = time.monotonic() + _LOAD_SECONDS
             first = False
@@ -102,6 +106,7 @@ class Controller:
             stopped=stopped,
             max_run_over=self._max_run_over,
             packing_is_ended=self._packing_is_ended,
+            finish_metrics=self._metrics.finish,
         )
 
     def _packing_is_ended(self) -> bool:
@@ -172,6 +177,11 @@ class Controller:
                 if descriptor is not None:
                     self._selector.register(descriptor, selectors.EVENT_READ, host)
 
+    def _find_metrics(self) -> None:
+        """Start the process that finds metrics in the log, once."""
+        self._metrics.start(self._hosts)
+        self._site.spared = self._metrics.pids
+
     def _take_signals(self, numbers: bytes) -> None:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.
         self._take_endings()
@@ -202,8 +212,10 @@ class Controller:
             self._site.on_host_failure()
 
     def _drain(self, host: Host) -> None:
-        pipe = host.output
+        pipe, had_mllog = host.output, host.has_mllog
         host.drain()
+        if host.has_mllog and not had_mllog:
+            self._find_metrics()
         if pipe is not None and host.output is None:
             # epoll has dropped the closed descriptor already, but the selector's own map has not, and the number is
             # given out again.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from herringbone.controller.retry import Attempt
 
 _READ_BYTES = 1 << 20
+# Begins a line of MLPerf's log; `herringbone_contract.mllog.PREFIX`, without its module.
+_MLLOG_MARK = b":::MLLOG "
 
 
 class Restart(enum.Enum):
@@ -46,6 +48,8 @@ class Site:
     hosts: Sequence[Host]
     # The attempts of this job that failed before this one.
     failed_attempts: Sequence[Attempt] = ()
+    # Children of the controller that belong to no host: no orphans.
+    spared: frozenset[int] = frozenset()
 
     @property
     def machines(self) -> Mapping[str, str]:
@@ -114,6 +118,10 @@ class Host:
         self.lost = False
         # The byte of the log file at which this attempt begins.
         self.log_begins = 0
+        # The host has printed a line of MLPerf's log.
+        self.has_mllog = False
+        # The last bytes of the output: the mark may be cut by the end of a chunk.
+        self._end = b""
 
     @property
     def over(self) -> bool:
@@ -159,7 +167,11 @@ class Host:
             chunk = b""
         # An empty read is end-of-file: every process that held the write end has ended or closed it.
         if chunk:
-            self.log.feed(self._text(chunk), time.time())
+            text = self._text(chunk)
+            self.log.feed(text, time.time())
+            if not self.has_mllog:
+                self.has_mllog = _MLLOG_MARK in text or _MLLOG_MARK in self._end + text[: len(_MLLOG_MARK)]
+                self._end = (self._end + text)[-len(_MLLOG_MARK) :] if len(text) < len(_MLLOG_MARK) else text[-8:]
         else:
             self.close_output()
 

@@ -137,7 +137,7 @@ class Processes(Site):
     def kill_orphans(self) -> None:
         """Kill what ended hosts left, and the orphans that each kill creates in turn."""
         deadline = time.monotonic() + _KILL_SECONDS
-        living = {host.pid for host in self.hosts if host.exit_code is None}
+        living = {host.pid for host in self.hosts if host.exit_code is None} | self.spared
         while kill_orphans(living) and time.monotonic() < deadline:
             time.sleep(0.001)
 

@@ -17,9 +17,11 @@ from typing import Any, Protocol
 
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.log_files import complain
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.jobs.state_lines import why_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
 
@@ -171,8 +173,40 @@ def stop_request_path(report: Path) -> Path:
     return report.with_name("stop.json")
 
 
+class RecordWithEvents:
+    """A record whose changes of state are events of the job, too."""
+
+    def __init__(self, record: Record, events: JobEvents) -> None:
+        self._record, self._events = record, events
+
+    def update(self, **columns: Any) -> None:
+        self._note(columns)
+        self._record.update(**columns)
+
+    def finish(self, **columns: Any) -> None:
+        # The event first: whoever reads the record's end has read all events by then.
+        self._note(columns)
+        self._record.finish(**columns)
+
+    def requested_grace(self) -> float | None:
+        return self._record.requested_grace()
+
+    def _note(self, columns: dict[str, Any]) -> None:
+        if "secondary_status" in columns:
+            self._events.state(columns["secondary_status"], why_of(columns))
+
+
 def record_of(config: ControllerConfig) -> Record:
     """Return the record that this job's controller writes."""
+    return RecordWithEvents(_record_of(config), job_events(config))
+
+
+def job_events(config: ControllerConfig) -> JobEvents:
+    """Return the events about the whole job, which its controller writes."""
+    return JobEvents(f"{config['logs']}/job.events")
+
+
+def _record_of(config: ControllerConfig) -> Record:
     if config["report"] is not None:
         return FileRecord(Path(config["report"]))
     assert config["index"] is not None

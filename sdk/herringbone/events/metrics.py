@@ -1,102 +1,103 @@
-"""The metrics of jobs: found in log files fast, summed up, and set side by side.
+"""The metrics of jobs: read from their events, summed up, and set side by side.
 
-log files -> metrics_in_files -> Metric per value -> summarize -> Summary per metric -> comparison, csv_lines
+events -> job_metrics -> Metrics, columns of values -> summarize -> Summary per metric -> comparison, csv_lines
+
+Jobs of older releases have no events; their metrics are found in their log files.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from herringbone.jobs.logs import STAMP_CHARS, FileLogs, LogLine, Metric, find_metrics, parse_line
-from herringbone_contract import mllog
-from herringbone_contract.constants import split_line
+from herringbone.events.columns import Columns, Metrics, read_files
+from herringbone.events.from_log import Finder, HostMetrics, find_metrics
+from herringbone.events.source import FileEvents
+from herringbone.events.view import NO_STEP, Series
+from herringbone.jobs.logs import FileLogs, Metric
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.backends.base import Backend, LogSource
     from herringbone.estimators.options import MetricDefinition
     from herringbone.jobs.index import JobRecord
 
-_MARK = mllog.PREFIX.encode()
+_READ_BYTES = 1 << 20
 # Hyperparameters that steer the container, not the script.
 _STEERING = "sagemaker_"
 
 
-def metrics_of(record: JobRecord, source: LogSource) -> list[Metric]:
-    """Return the metrics in a job's log so far; `source` is the log, of which nothing has been read."""
+def job_metrics(record: JobRecord, backend: Backend) -> Metrics:
+    """Return the metrics of a job so far, from its events, or from its log if an older release ran it."""
+    with closing(backend.events(record.name)) as source:
+        if isinstance(source, FileEvents):
+            metrics, has_events = read_files(source.paths)
+        else:
+            columns, has_events = Columns(), False
+            for events in source.rest(record.ended) if record.done else iter(source.read, []):
+                has_events = True
+                for event in events:
+                    columns.take(event)
+            metrics = columns.metrics
+    if has_events:
+        return metrics
+    with closing(backend.logs(record.name)) as log:
+        return Metrics.of(metrics_in_log(record, log))
+
+
+def definitions_of(record: JobRecord) -> tuple[MetricDefinition, ...]:
+    """Return the metric definitions of a job's plan."""
     import msgspec
 
     from herringbone.estimators.options import MetricDefinition
 
     # Of the stored plan only this member is needed, which a plan of another release has as well.
     stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
-    definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
+    return msgspec.convert(stored, tuple[MetricDefinition, ...])
+
+
+def metrics_in_log(record: JobRecord, source: LogSource) -> list[Metric]:
+    """Return the metrics in a job's log so far; `source` is the log, of which nothing has been read."""
+    finder = Finder.of(definitions_of(record))
     if isinstance(source, FileLogs):
-        return metrics_in_files(source.paths, definitions, over=record.done)
+        return metrics_in_files(source.paths, finder, over=record.done)
     batches = source.rest(record.ended) if record.done else iter(source.read, [])
-    return find_metrics((line for lines in batches for line in lines), definitions)
+    return find_metrics((line for lines in batches for line in lines), finder)
 
 
-def metrics_in_files(files: Iterable[Path], definitions: Sequence[MetricDefinition], *, over: bool) -> list[Metric]:
-    """Return what `find_metrics` finds in the log files of all hosts; `over` says that nobody writes to them any more.
+def metrics_in_files(files: Iterable[Path], finder: Finder, *, over: bool) -> list[Metric]:
+    """Return the metrics in the log files of all hosts, by time; `over` says that nobody writes to them any more.
 
-    >>> metrics_in_files([], [], over=True)
+    >>> metrics_in_files([], Finder([]), over=True)
     []
-
-    Only lines that may hold a value are parsed, which takes a tenth of the time.
     """
-    is_candidate = _candidates(definitions)
-    hosts = [_lines(path, is_candidate, over=over) for path in files]
-    return find_metrics(heapq.merge(*hosts, key=lambda line: line.time), definitions)
+    metrics: list[Metric] = []
+    for path in files:
+        host = HostMetrics(path.stem, finder)
+        for lines in _pieces(path, over=over):
+            metrics += host.take(lines)
+    return sorted(metrics, key=lambda metric: metric.time)
 
 
-def _candidates(definitions: Sequence[MetricDefinition]) -> Callable[[bytes], bool]:
-    patterns = [re.compile(definition.regex) for definition in definitions]
-
-    def is_candidate(line: bytes) -> bool:
-        if _MARK in line:
-            return True
-        if not patterns:
-            return False
-        # A line without a time stamp is all text.
-        text = split_line(line[STAMP_CHARS:])[2] if _is_stamped(line) else line
-        decoded = text.decode("utf-8", "replace")
-        return any(pattern.search(decoded) for pattern in patterns)
-
-    return is_candidate
-
-
-def _lines(path: Path, is_candidate: Callable[[bytes], bool], *, over: bool) -> Iterator[LogLine]:
+def _pieces(path: Path, *, over: bool) -> Iterator[bytes]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        stamped = b""
-        for raw in file:
-            # The rest of the last line may still come, and with it the rest of a number.
-            if not over and not raw.endswith(b"\n"):
-                return
-            line = raw.removesuffix(b"\n")
-            if _is_stamped(line):
-                stamped = line
-            if is_candidate(line):
-                parsed = parse_line(line, path.stem)
-                # A line without a time stamp has the time of the one before it.
-                yield parsed if stamped is line else replace(parsed, time=parse_line(stamped, path.stem).time)
-
-
-def _is_stamped(line: bytes) -> bool:
-    return line[STAMP_CHARS - 2 : STAMP_CHARS] == b"Z "
+        partial = b""
+        while chunk := file.read(_READ_BYTES):
+            lines, _, partial = (partial + chunk).rpartition(b"\n")
+            yield lines
+        # The rest of the last line may still come, and with it the rest of a number.
+        if over:
+            yield partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +122,51 @@ class Summary:
     most: Value
 
 
-def numbered(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, int]]:
-    """Yield each value of a metric with its number among the values of its rank, from 1."""
-    counts: Counter[tuple[str, str, int | None]] = Counter()
-    for metric in metrics:
-        key = (metric.name, metric.host, metric.rank)
-        counts[key] += 1
-        yield metric, counts[key]
-
-
-def summarize(metrics: Iterable[Metric]) -> dict[str, Summary]:
+def summarize(metrics: Metrics) -> dict[str, Summary]:
     """Return a summary of each metric by name, in the order in which the metrics first appear.
 
     >>> summarize(job.metrics())["loss"].least.value                 # doctest: +SKIP
     0.125
     """
-    values: dict[str, list[Value]] = {}
-    for metric, number in numbered(metrics):
-        values.setdefault(metric.name, []).append(Value(metric.value, number, metric.time))
-    return {name: _summary(found) for name, found in values.items()}
+    named: dict[str, list[Series]] = {}
+    for series in metrics.series:
+        named.setdefault(series.name, []).append(series)
+    return {name: _summary(found) for name, found in named.items()}
 
 
-def _summary(values: Sequence[Value]) -> Summary:
-    # NaN compares with nothing, and is neither the smallest nor the largest unless there is nothing else.
-    comparable = [value for value in values if value.value == value.value] or values
+def _summary(found: Sequence[Series]) -> Summary:
+    def value(series: Series, position: int) -> Value:
+        time = datetime.fromtimestamp(series.times[position], timezone.utc)
+        return Value(series.values[position], position + 1, time)
 
-    def by_value(value: Value) -> float:
-        return value.value
+    # `max` and `min` return the first of equal ones, and of the last values the last one counts.
+    last = max(reversed(found), key=lambda series: series.last_time)
+    ranges = [_range(series) for series in found]
+    least = min(zip(found, ranges, strict=True), key=lambda pair: _or_nan_last(pair[1][0], math.inf))
+    most = max(zip(found, ranges, strict=True), key=lambda pair: _or_nan_last(pair[1][1], -math.inf))
+    return Summary(
+        sum(len(series.values) for series in found),
+        value(last, len(last.values) - 1),
+        value(least[0], _position(least[0], least[1][0])),
+        value(most[0], _position(most[0], most[1][1])),
+    )
 
-    return Summary(len(values), values[-1], min(comparable, key=by_value), max(comparable, key=by_value))
+
+def _range(series: Series) -> tuple[float, float]:
+    """Return the smallest and the largest value; NaN only if there is nothing else."""
+    values: Sequence[float] = series.values
+    # A sum is NaN if any value is, and costs a tenth of a comparison of each value.
+    if math.isnan(sum(values)):
+        values = [value for value in values if value == value] or [math.nan]
+    return min(values), max(values)
+
+
+def _or_nan_last(value: float, last: float) -> float:
+    return last if math.isnan(value) else value
+
+
+def _position(series: Series, value: float) -> int:
+    return 0 if math.isnan(value) else series.values.index(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +180,7 @@ class Run:
     metrics: Mapping[str, Summary]
 
 
-def final_metrics(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
+def final_metrics(metrics: Metrics) -> list[dict[str, Any]]:
     """Return the last value of each metric as `FinalMetricDataList` of DescribeTrainingJob."""
     return [
         {"MetricName": name, "Value": json_number(summary.last.value), "Timestamp": summary.last.time.isoformat()}
@@ -250,17 +267,28 @@ def _plain(value: str | None) -> str:
     return decoded if isinstance(decoded, str) else value
 
 
-def csv_lines(jobs: Mapping[str, Iterable[Metric]]) -> Iterator[str]:
+def csv_lines(jobs: Mapping[str, Metrics]) -> Iterator[str]:
     """Yield the lines of a CSV file with one line per value, the titles first.
 
-    >>> list(csv_lines({"a": []}))
-    ['job,metric,number,value,time,host,rank']
+    >>> list(csv_lines({"a": Metrics()}))
+    ['job,metric,number,value,time,host,rank,step,source']
     """
-    yield _csv("job", "metric", "number", "value", "time", "host", "rank")
+    yield "job,metric,number,value,time,host,rank,step,source"
     for job, metrics in jobs.items():
-        for metric, number in numbered(metrics):
-            rank = "" if metric.rank is None else metric.rank
-            yield _csv(job, metric.name, number, repr(metric.value), metric.time.isoformat(), metric.host, rank)
+        # Only texts may need quotes, and there are few of them.
+        named = {series: _csv(job, series.name) for series in metrics.series}
+        ends = {
+            series: ("" if series.rank is None else str(series.rank), _csv(series.source)) for series in metrics.series
+        }
+        hosts = {series: _csv(series.host) for series in metrics.series}
+        for series, position in metrics.numbered():
+            rank, source = ends[series]
+            time = datetime.fromtimestamp(series.times[position], timezone.utc).isoformat()
+            step = series.steps[position] if series.steps else NO_STEP
+            yield (
+                f"{named[series]},{position + 1},{series.values[position]!r},{time},{hosts[series]},{rank},"
+                f"{'' if step < 0 else step},{source}"
+            )
 
 
 def _csv(*cells: object) -> str:

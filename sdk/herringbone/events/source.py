@@ -1,23 +1,23 @@
 """Read a job's events as they arrive.
 
-Each host has a file of events next to its log: `logs/algo-1.events`. Events about the whole job are in
-`logs/job.events`.
+logs/job.events               the whole job: states, restarts, the bill
+logs/algo-1.events            one host: what its observer and its ranks have sent
+logs/algo-1.metrics.events    one host: metrics that `from_log` finds in its log
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from herringbone_contract.events.format import EVENT_MARK, MAX_EVENT_BYTES, Event, parse
+from herringbone.events.view import MAX_TIME
+from herringbone_contract.events.format import MAX_EVENT_BYTES, Event
 
-if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
-
-_READ_BYTES = 1 << 22
+# Read at once of each file: events of this many bytes take about ten times as much memory.
+_READ_BYTES = 1 << 20
 _DECODER = msgspec.json.Decoder()
 
 
@@ -29,63 +29,101 @@ class FileEvents:
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._files = [_EventFile(path) for path in files]
+        self.paths = tuple(files)
+        # Events that were read and not returned yet, by file.
+        self._waiting: dict[EventFile, list[Event]] = {EventFile(path): [] for path in self.paths}
 
     def read(self) -> list[Event]:
-        events = [event for file in self._files for event in file.read()]
-        # Of one host they are in order, but for those with the times of earlier lines.
-        events.sort(key=lambda event: event["t"])
-        return events
+        for file, waiting in self._waiting.items():
+            if not waiting:
+                waiting += file.read()
+        # A file that has events waiting may have more of them, so later events of the others wait for its turn.
+        horizon = min((max(map(_time, waiting)) for waiting in self._waiting.values() if waiting), default=0.0)
+        return by_time([_take_until(waiting, horizon) for waiting in self._waiting.values()])
+
+    def rest(self, ended: float | None) -> Iterator[list[Event]]:  # noqa: ARG002 - a controller writes all events before it ends
+        yield from iter(self.read, [])
 
     def close(self) -> None:
-        for file in self._files:
+        for file in self._waiting:
             file.close()
 
 
-class LogEvents:
-    """The events among the lines of a log, as an `EventSource`: a service stores nothing else of a job's hosts."""
+class EventLines:
+    """Collects bytes into events: pieces may end anywhere.
 
-    def __init__(self, logs: LogSource) -> None:
-        self._logs = logs
+    >>> lines = EventLines()
+    >>> lines.feed(b'{"kind":"bill","t":1.0,'), lines.feed(b'"text":"$2"}\\n')
+    ([], [{'kind': 'bill', 't': 1.0, 'text': '$2'}])
+    """
 
-    def read(self) -> list[Event]:
-        mark = EVENT_MARK.decode()
-        events = []
-        for line in self._logs.read():
-            if line.rank is None and line.text.startswith(mark):
-                event = parse(line.text.removeprefix(mark).encode())
-                if event is not None:
-                    events.append({"host": line.host, **event})
-        return events
+    def __init__(self) -> None:
+        self._partial = b""
 
-    def close(self) -> None:
-        self._logs.close()
+    def complete(self, chunk: bytes) -> bytes:
+        """Return the lines that are complete with the next bytes."""
+        complete, _, self._partial = (self._partial + chunk).rpartition(b"\n")
+        if len(self._partial) > MAX_EVENT_BYTES:
+            # No event is that long. Its rest is no event either.
+            self._partial = self._partial[-MAX_EVENT_BYTES:]
+        return complete
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Return the events that are complete with the next bytes."""
+        complete = self.complete(chunk)
+        return decode_lines(complete) if complete else []
 
 
-class _EventFile:
+class EventFile:
+    """Reads one file of events as it grows; the file may not exist yet."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        self._partial = b""
+        self._lines = EventLines()
 
     def read(self) -> list[Event]:
+        """Return the next events; [] when there are no more for now."""
+        while lines := self.read_lines():
+            if events := decode_lines(lines):
+                return events
+        return []
+
+    def read_lines(self) -> bytes:
+        """Return the next complete lines, at most about 1 MiB; b"" when there are no more for now."""
         if self._file is None:
             try:
                 # Unbuffered: a buffered reader would remember the end of a file that still grows.
                 self._file = self._path.open("rb", buffering=0)
             except FileNotFoundError:
-                return []
-        events: list[Event] = []
+                return b""
         while chunk := self._file.read(_READ_BYTES):
-            complete, _, self._partial = (self._partial + chunk).rpartition(b"\n")
-            if complete:
-                events += decode_lines(complete)
-        return events
+            if complete := self._lines.complete(chunk):
+                return complete
+        return b""
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def by_time(events: Iterable[list[Event]]) -> list[Event]:
+    """Return the events of several files as one list."""
+    # Of one host they are in order, but for those with the times of earlier lines.
+    return sorted((event for of_file in events for event in of_file), key=_time)
+
+
+def _take_until(waiting: list[Event], horizon: float) -> list[Event]:
+    count = next((number for number, event in enumerate(waiting) if event["t"] > horizon), len(waiting))
+    taken = waiting[:count]
+    del waiting[:count]
+    return taken
+
+
+def _time(event: Event) -> float:
+    time: float = event["t"]
+    return time
 
 
 def decode_lines(lines: bytes) -> list[Event]:
@@ -110,4 +148,7 @@ def _decode(line: bytes) -> object:
 
 
 def _is_event(event: object) -> bool:
-    return isinstance(event, dict) and isinstance(event.get("kind"), str) and type(event.get("t")) in (int, float)
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return False
+    time: Any = event.get("t")
+    return type(time) in (int, float) and 0 <= time < MAX_TIME

@@ -2,7 +2,7 @@
 
 column `facts`      what the client knows: the image that runs, the commit of the code
 output/versions.json    what the first host reports: its Python, Herringbone and framework
-the log             the last value of each metric
+the events          the last value of each metric
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.events.metrics import final_metrics, metrics_of
+from herringbone.events.metrics import final_metrics, job_metrics
+from herringbone.events.source import FileEvents
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.logs import FileLogs
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
@@ -56,13 +56,18 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
         return facts
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
-    with suppress(HerringboneError), closing(backend.logs(record.name)) as source:
-        # The log of a job that runs on other machines would have to travel first.
-        if record.done or isinstance(source, FileLogs):
-            facts["FinalMetricDataList"] = final_metrics(metrics_of(record, source))
+    with suppress(HerringboneError):
+        # The events of a job that runs on other machines would have to travel first.
+        if record.done or _has_files(backend, record.name):
+            facts["FinalMetricDataList"] = final_metrics(job_metrics(record, backend))
     if record.done:
         add_facts(JobIndex(backend.home.index), record.name, facts)
     return facts
+
+
+def _has_files(backend: Backend, name: str) -> bool:
+    with closing(backend.events(name)) as source:
+        return isinstance(source, FileEvents)
 
 
 def versions_in(folder: JobFolder) -> dict[str, str]:

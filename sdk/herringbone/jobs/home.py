@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,18 @@ class JobFolder:
     def events(self, host: str) -> Path:
         """The events of one host; see `herringbone_contract.events.format`."""
         return self.logs / f"{_part(host)}.events"
+
+    def metric_events(self, host: str) -> Path:
+        """The metrics that were found in the log of one host."""
+        return self.logs / f"{_part(host)}.metrics.events"
+
+    def all_events(self, hosts: Iterable[str]) -> list[Path]:
+        """All files of events of a job with these hosts.
+
+        >>> [path.name for path in JobFolder(Path("/jobs/a")).all_events(["algo-1"])]
+        ['job.events', 'algo-1.events', 'algo-1.metrics.events']
+        """
+        return [self.job_events, *(path for host in hosts for path in (self.events(host), self.metric_events(host)))]
 
     @property
     def job_events(self) -> Path:

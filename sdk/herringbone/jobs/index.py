@@ -119,7 +119,7 @@ class JobIndex:
     """
 
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
-        self._path = path
+        self._path = self.path = path
         self._busy_seconds = busy_seconds
 
     def add(self, record: JobRecord) -> None:

@@ -21,7 +21,7 @@ from herringbone.jobs.description import address, describe_own_job, describe_ser
 from herringbone.jobs.follow import Follower, raise_failure
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
-from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
+from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
@@ -29,6 +29,9 @@ from herringbone_contract.failure import Failure
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend
     from herringbone.code.commit import CommitQuery
+    from herringbone.events.columns import Metrics
+    from herringbone.events.live import LiveView
+    from herringbone.events.view import JobView, Progress
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
@@ -196,12 +199,45 @@ class TrainingJob:
             for lines in batches:
                 yield from lines
 
-    def metrics(self) -> list[Metric]:
-        """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        from herringbone.events.metrics import metrics_of
+    def metrics(self) -> Metrics:
+        """Return the values of all metrics so far, by time, each with its step, rank and source.
 
-        with closing(self._backend.logs(self.name)) as source:
-            return metrics_of(self._record(), source)
+        >>> [metric.value for metric in job.metrics() if metric.name == "loss"]     # doctest: +SKIP
+        [0.5, 0.25]
+
+        The result is a sequence of `Metric`; its `series` has the same values as columns, one for each metric and rank.
+        """
+        from herringbone.events.metrics import job_metrics
+
+        return job_metrics(self._record(), self._backend)
+
+    def progress(self) -> Progress | None:
+        """Return how far the job is, and the seconds until its end; None when nobody has told.
+
+        >>> job.progress().fraction                                  # doctest: +SKIP
+        0.25
+        """
+        return self.view().progress
+
+    def view(self) -> JobView:
+        """Return everything that the job's events say so far: progress, metrics, resources, restarts.
+
+        >>> job.view().last("loss")                                  # doctest: +SKIP
+        0.25
+        """
+        record = self._record()
+        with closing(self.live_view()) as live:
+            return live.rest(record.ended) if record.done else live.read()
+
+    def live_view(self) -> LiveView:
+        """Return a view that grows: its `read()` takes what has arrived, and never waits.
+
+        >>> with closing(job.live_view()) as live:                   # doctest: +SKIP
+        ...     while not live.read().state == "Completed": time.sleep(1)
+        """
+        from herringbone.events.live import LiveView
+
+        return LiveView(self._backend.events(self.name))
 
     def events(self, *, follow: bool = False) -> Iterator[Event]:
         """Yield the job's events so far, by time; with `follow`, wait for more until the job is over.
@@ -214,9 +250,10 @@ class TrainingJob:
         with closing(self._backend.events(self.name)) as source:
             while True:
                 # Asked before the read: what a job wrote before its end is read after it.
-                over = not follow or self._record().done
-                yield from source.read()
-                if over:
+                record = self._record()
+                for events in source.rest(record.ended) if record.done else iter(source.read, []):
+                    yield from events
+                if record.done or not follow:
                     return
                 time.sleep(_EVENT_SECONDS)
 

@@ -22,16 +22,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import COMPLETED, STOPPED, JobIndex, JobRecord
+from herringbone.events.job_events import JobEvents
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
+from herringbone.jobs.state_lines import why_of
 from herringbone.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home, JobFolder
+    from herringbone.jobs.home import JobFolder
     from herringbone.planning.plan import JobPlan
 
 
@@ -187,9 +190,28 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     if isinstance(truth, Failure):
         # Both writes are conditional in SQL, so a controller that ends the job at this moment wins.
         index.fail(name, truth)
-    elif truth:
+        record = index.get(name)
+        _note_state(index, name, asdict(record))
+        return record
+    if truth.get("status") in TERMINAL and not index.get(name).done:
+        # Before the row: whoever reads there that the job is over has all of its events.
+        _note_state(index, name, truth)
+    if truth:
         index.update(name, unless_done=True, **truth)
     return index.get(name)
+
+
+def change_state(index: JobIndex, name: str, columns: Mapping[str, Any]) -> None:
+    """Write a new state of a running job that has no controller of its own into its events and its row."""
+    _note_state(index, name, columns)
+    settle(index, name, columns)
+
+
+def _note_state(index: JobIndex, name: str, columns: Mapping[str, Any]) -> None:
+    folder = Home(index.path.parent).job(name)
+    # Jobs of a service have no folder.
+    if folder.logs.is_dir():
+        JobEvents(folder.job_events).state(columns["secondary_status"], why_of(columns))
 
 
 def settle_end(index: JobIndex, record: JobRecord, columns: Mapping[str, Any]) -> JobRecord:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from os import SEEK_END
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from herringbone_contract import mllog
 from herringbone_contract.constants import LIVE_MARK, live_path, split_line
 from herringbone_contract.errors import OptionError
-
-if TYPE_CHECKING:
-    from herringbone.estimators.options import MetricDefinition
+from herringbone_contract.events.format import EVENT_MARK, LOG
 
 STAMP_CHARS = len("2026-11-21T11:44:37.123456Z ")
+_EVENT_MARK = EVENT_MARK.decode()
 _LONG_AGO = datetime.fromtimestamp(0, timezone.utc)
 _READ_BYTES = 1 << 20
 
@@ -40,6 +38,15 @@ class LogLine:
     time: datetime
     text: str
     live: bool = False
+
+    @property
+    def event(self) -> str | None:
+        """The JSON of an event that a supervisor printed among its lines; None for every other line.
+
+        >>> LogLine("algo-1", None, _LONG_AGO, '\x1e{"kind": "bill"}').event
+        '{"kind": "bill"}'
+        """
+        return self.text[1:] if self.rank is None and self.text.startswith(_EVENT_MARK) else None
 
     @property
     def prefix(self) -> str:
@@ -159,10 +166,10 @@ class FileLogs:
         self._hosts = [HostLog(path, last_bytes=last_bytes) for path in self.paths]
 
     def read(self) -> list[LogLine]:
-        return _merged([host.read() for host in self._hosts])
+        return first_shown(lambda: _merged([host.read() for host in self._hosts]))
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - a controller writes all lines before it ends
-        yield from iter(lambda: _merged([host.rest() for host in self._hosts]), [])
+        yield from iter(lambda: first_shown(lambda: _merged([host.rest() for host in self._hosts])), [])
 
     def close(self) -> None:
         for host in self._hosts:
@@ -172,6 +179,24 @@ class FileLogs:
 def _merged(hosts: list[list[LogLine]]) -> list[LogLine]:
     # By time between hosts. Within one host the file's order stays, even if the clock was set back.
     return list(heapq.merge(*hosts, key=lambda line: line.time))
+
+
+def without_events(lines: list[LogLine]) -> list[LogLine]:
+    """Return the lines that people read; events are in the log of a service, which has no other place for them.
+
+    >>> without_events([LogLine("algo-1", None, _LONG_AGO, '\x1e{}'), LogLine("algo-1", 0, _LONG_AGO, "done")])[0].text
+    'done'
+    """
+    return [line for line in lines if line.event is None]
+
+
+def first_shown(read: Callable[[], list[LogLine]]) -> list[LogLine]:
+    """Read until there are lines that people read, or none at all."""
+    # Lines that are all events must not look like the end of the log.
+    while lines := read():
+        if shown := without_events(lines):
+            return shown
+    return []
 
 
 def check_pattern(pattern: str) -> None:
@@ -230,34 +255,16 @@ def last_lines(batches: Iterable[list[LogLine]], count: int) -> Iterator[list[Lo
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One value of a metric: matched by a metric definition in the log, or read from a line of MLPerf's log."""
+    """One value of a metric.
+
+    `source` says who found it: `log` (a metric definition), `mllog` (MLPerf's lines), `script`, `huggingface` and
+    others of `herringbone_contract.events.format`. `step` is None where the source counts no steps.
+    """
 
     name: str
     value: float
     time: datetime
     host: str
     rank: int | None
-
-
-def find_metrics(lines: Iterable[LogLine], definitions: Sequence[MetricDefinition]) -> list[Metric]:
-    """Return the values of `:::MLLOG` lines and of the definitions' matches, in the order of the lines.
-
-    A match without a number is ignored. The end of a run, an epoch or another interval yields `run_seconds`,
-    `epoch_seconds` and so on.
-    """
-    patterns = [(definition.name, re.compile(definition.regex)) for definition in definitions]
-    # One reader per rank: the start and the end of an interval come from the same rank.
-    readers: dict[str, mllog.Reader] = defaultdict(mllog.Reader)
-    metrics = []
-    for line in lines:
-        if event := mllog.parse(line.text):
-            numbers = readers[line.prefix].numbers(event)
-            metrics += [Metric(name, value, line.time, line.host, line.rank) for name, value in numbers]
-        for name, pattern in patterns:
-            for match in pattern.finditer(line.text):
-                try:
-                    value = float(match.group(1))
-                except (TypeError, ValueError):
-                    continue
-                metrics.append(Metric(name, value, line.time, line.host, line.rank))
-    return metrics
+    step: int | None = None
+    source: str = LOG

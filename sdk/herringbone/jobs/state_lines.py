@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from herringbone.jobs.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
 from herringbone_contract.errors import ContractError
@@ -78,9 +80,19 @@ def why_stopped(record: JobRecord) -> str | None:
 
 def why_ended(record: JobRecord, failure: str | None) -> str:
     """Return in one line why a job did not complete; "" for all other jobs. `failure` is the record's, as JSON."""
-    if record.status == STOPPED:
-        return _WHY_STOPPED.get(record.secondary_status, "asked to stop")
-    if record.status != FAILED or failure is None:
+    return why_of({"status": record.status, "secondary_status": record.secondary_status, "failure": failure})
+
+
+def why_of(columns: Mapping[str, Any]) -> str:
+    """Return the same for the columns of a row.
+
+    >>> why_of({"status": "Stopped", "secondary_status": "MaxRuntimeExceeded"})
+    'max_run was over'
+    """
+    if columns.get("status") == STOPPED:
+        return _WHY_STOPPED.get(columns["secondary_status"], "asked to stop")
+    failure = columns.get("failure")
+    if columns.get("status") != FAILED or failure is None:
         return ""
     try:
         read = parse_failure(failure)

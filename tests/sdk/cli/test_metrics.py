@@ -50,7 +50,7 @@ def test_a_table_of_one_job_and_of_several(herringbone, jobs):
 def test_csv_and_json(herringbone, jobs):
     code, out, _ = herringbone("metrics", "run-1", "--csv")
     assert code == 0
-    assert out.splitlines()[1] == "run-1,loss,1,2.0,2026-11-21T12:00:01+00:00,algo-1,0"
+    assert out.splitlines()[1] == "run-1,loss,1,2.0,2026-11-21T12:00:01+00:00,algo-1,0,,log"
     (run,) = json.loads(herringbone("metrics", "run-1", "--json")[1])
     assert (run["TrainingJobName"], run["HyperParameters"]["lr"]) == ("run-1", "0")
     (metric,) = run["Metrics"]

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from herringbone.estimators.options import MetricDefinition
+from herringbone.events.columns import Metrics
+from herringbone.events.from_log import Finder, find_metrics
 from herringbone.events.metrics import Run, comparison, csv_lines, final_metrics, metrics_in_files, one_run, summarize
-from herringbone.jobs.logs import FileLogs, Metric, find_metrics
+from herringbone.jobs.logs import FileLogs, Metric
 from herringbone_contract.errors import InputError
 
 START = datetime(2026, 11, 21, 11, 0, tzinfo=timezone.utc)
@@ -30,7 +32,7 @@ def run(name, hyperparameters=(), **named):
         status="Completed",
         started=START,
         hyperparameters=dict(hyperparameters),
-        metrics=summarize(found),
+        metrics=summarize(Metrics.of(found)),
     )
 
 
@@ -46,21 +48,23 @@ def test_only_candidates_are_parsed_and_nothing_is_missed(tmp_path, definitions,
     paths = [tmp_path / name for name in ("algo-1.log", "algo-2.log", "algo-3.log")]
     with closing(FileLogs(paths)) as source:
         batches = source.rest(None) if over else iter(source.read, [])
-        expected = find_metrics([line for batch in batches for line in batch], definitions)
-    assert metrics_in_files(paths, definitions, over=over) == expected
+        expected = find_metrics([line for batch in batches for line in batch], Finder.of(definitions))
+    assert metrics_in_files(paths, Finder.of(definitions), over=over) == expected
     assert len(expected) == {0: 2, 1: 6 if over else 5, 2: 11 if over else 9}[len(definitions)]
 
 
 def test_a_summary_has_the_last_the_smallest_and_the_largest_value():
-    summary = summarize([*metrics(3, float("nan"), 1, 2), *metrics(1, 5, rank=1)])["loss"]
-    assert (summary.count, summary.last.value, summary.last.number) == (6, 5, 2)
+    summary = summarize(Metrics.of([*metrics(3, float("nan"), 1, 2), *metrics(1, 5, rank=1)]))["loss"]
+    assert (summary.count, summary.last.value, summary.last.number) == (6, 2, 4)
     assert (summary.least.value, summary.least.number) == (1, 3)
     assert (summary.most.value, summary.most.number) == (5, 2)
-    assert summarize([]) == {}
+    assert summarize(Metrics()) == {}
+    only = summarize(Metrics.of(metrics(float("nan"), float("nan"))))["loss"]
+    assert (str(only.least.value), only.least.number, only.last.number) == ("nan", 1, 2)
 
 
 def test_final_metrics_have_sagemakers_keys():
-    (metric,) = final_metrics(metrics(2, 1))
+    (metric,) = final_metrics(Metrics.of(metrics(2, 1)))
     assert metric == {"MetricName": "loss", "Value": 1, "Timestamp": "2026-11-21T11:00:02+00:00"}
 
 
@@ -94,10 +98,12 @@ def test_runs_side_by_side():
 
 
 def test_csv_has_a_line_per_value():
-    rows = list(csv.DictReader(csv_lines({"a": metrics(2, 0.1), "b": metrics(1, name='"x",y')})))
+    jobs = {"a": Metrics.of(metrics(2, 0.1)), "b": Metrics.of(metrics(1, name='"x",y'))}
+    rows = list(csv.DictReader(csv_lines(jobs)))
     assert [(row["job"], row["metric"], row["number"], row["value"]) for row in rows] == [
-        ("a", "loss", "1", "2"),
+        ("a", "loss", "1", "2.0"),
         ("a", "loss", "2", "0.1"),
-        ("b", '"x",y', "1", "1"),
+        ("b", '"x",y', "1", "1.0"),
     ]
     assert rows[0]["time"] == "2026-11-21T11:00:01+00:00"
+    assert (rows[0]["step"], rows[0]["source"]) == ("", "log")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from herringbone.events.source import FileEvents
-from herringbone.events.view import JobView
+from herringbone.events.view import MAX_SERIES, JobView
 from herringbone_contract.events.format import Point, batches, encode
 
 
@@ -33,10 +33,17 @@ def test_unknown_and_damaged_events_change_nothing() -> None:
         {"kind": "progress", "t": 1.0},
         {"kind": "steps", "t": 1.0, "rank": [], "count": 1, "seconds": []},
         {"kind": "all", "t": 1.0},
+        {"kind": "progress", "t": 1.0, "done": "much"},
+        {"kind": "metrics", "t": 1.0, "name": "loss", "values": []},
+        {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "since": -1},
+        {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "step": 1 << 70},
+        {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1, 2], "step": 1, "by": 1 << 70},
+        {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "rank": "x"},
     ):
         view.take(event)
     assert view.last_time is None
     assert view.progress is None
+    assert view.series == {}
 
 
 def test_files_are_read_from_where_the_last_read_ended(tmp_path) -> None:
@@ -53,3 +60,21 @@ def test_files_are_read_from_where_the_last_read_ended(tmp_path) -> None:
     assert [event["t"] for event in source.read()] == [1.0, 3.0]
     assert source.read() == []
     source.close()
+
+
+def test_files_are_read_in_parts_and_by_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("herringbone.events.source._READ_BYTES", 100)
+    for name, times in {"algo-1": [1, 3, 5, 4, 7, 9], "job": [2, 8]}.items():
+        lines = [encode({"kind": "bill", "t": float(time), "text": "x" * 60}) for time in times]
+        (tmp_path / f"{name}.events").write_bytes(b"".join(lines))
+    source = FileEvents([tmp_path / "job.events", tmp_path / "algo-1.events"])
+    parts = list(source.rest(None))
+    source.close()
+    assert len(parts) > 2
+    assert [event["t"] for part in parts for event in part] == [1, 2, 3, 5, 4, 7, 8, 9]
+
+
+def test_names_without_end_do_not_fill_the_memory() -> None:
+    view = JobView()
+    view.take_all({"kind": "metrics", "t": 1.0, "name": str(n), "values": [1]} for n in range(MAX_SERIES + 10))
+    assert len(view.series) == MAX_SERIES

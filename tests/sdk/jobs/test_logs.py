@@ -9,8 +9,9 @@ import pytest
 
 from herringbone.controller.log_files import LogFile, stamp
 from herringbone.estimators.options import MetricDefinition
+from herringbone.events.from_log import Finder, find_metrics
 from herringbone.jobs.console import Console
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, parse_line, select_lines
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, parse_line, select_lines
 from herringbone_contract.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
@@ -127,7 +128,7 @@ def test_lines_are_selected_by_rank_and_host():
 
 def test_metrics_are_the_matches_of_the_definitions():
     definitions = [MetricDefinition("loss", r"loss=(\S+)"), MetricDefinition("acc", r"acc=([0-9.]+)")]
-    assert find_metrics(LINES, definitions) == [
+    assert find_metrics(LINES, Finder.of(definitions)) == [
         Metric("loss", 0.5, MOMENT, "algo-1", 0),
         Metric("acc", 0.9, MOMENT, "algo-1", 0),
         Metric("loss", 0.25, MOMENT, "algo-2", 1),
@@ -311,7 +312,7 @@ def test_metrics_of_an_mlperf_log_need_no_definition():
         line(render(stop)),
         line(render(stats)),
     ]
-    metrics = find_metrics(lines, [MetricDefinition("loss", r"loss=([0-9.]+)")])
+    metrics = find_metrics(lines, Finder.of([MetricDefinition("loss", r"loss=([0-9.]+)")]))
     assert [(metric.name, metric.value, metric.rank) for metric in metrics] == [
         ("loss", 0.5, 0),
         ("run_seconds", 2.0, 0),

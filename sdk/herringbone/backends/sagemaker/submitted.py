@@ -16,6 +16,7 @@ from herringbone.backends.sagemaker.logs import CloudWatchLogs
 from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
+from herringbone.backends.shown_logs import ShownLogs
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import client_lives, model_of, settle
@@ -114,6 +115,10 @@ class SubmittedJobs:
         self._sessions[name] = session
 
     def logs(self, name: str) -> LogSource:
+        return ShownLogs(self._lines(name))
+
+    def _lines(self, name: str) -> LogSource:
+        """Return the log with the events of supervisors among its lines."""
         record = self._index.get(name)
         if record.service is None:
             # The client has not sent a request yet, or died before it could.
@@ -123,9 +128,9 @@ class SubmittedJobs:
 
     def events(self, name: str) -> EventSource:
         # Imported here: a job that is only submitted has no reader of events.
-        from herringbone.events.source import LogEvents
+        from herringbone.backends.sagemaker.events import ServiceEvents
 
-        return LogEvents(self.logs(name))
+        return ServiceEvents(self._lines(name), lambda: self.describe(name), lambda: self.bill(name))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:

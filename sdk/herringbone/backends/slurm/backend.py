@@ -37,8 +37,9 @@ from herringbone.backends.slurm.script import (
 from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import UPLOADING, JobRecord
+from herringbone.jobs.index import PENDING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import SlurmError
@@ -193,6 +194,7 @@ class SlurmBackend(OwnHostsBackend):
         """Write the job's folder: the hosts' trees and the controller's config."""
         folder = self._home.job(plan.job_name)
         folder.logs.mkdir()
+        JobEvents(folder.job_events).state(PENDING)
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:
             fill_host(plan, host, folder, exclude=self._home.path, interface=interface)

@@ -83,6 +83,7 @@ def config_of(
         "warning": warning_seconds(max_run, grace),
         "stop_grace": grace,
         "patience": PATIENCE_SECONDS,
+        "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
         "output": str(output_folder(plan, folder)),
         "compress": not plan.options.disable_output_compression,
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
+from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.backends.ssh.images import check_image_here
@@ -32,9 +33,10 @@ from herringbone.backends.ssh.running_jobs import (
 )
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Transport
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STOPPING, TRAINING, UPLOADING, JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
+from herringbone.jobs.index import STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
+from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import HostError
@@ -108,6 +110,10 @@ class SshBackend(OwnHostsBackend):
         inventory = read_inventory(inventory_path(plan))
         with claim(plan, self.name, self._home) as job:
             job.make_folder(exist_ok=True)
+            folder = self._home.job(name)
+            folder.logs.mkdir(exist_ok=True)
+            events = JobEvents(folder.job_events)
+            events.state(STARTING)
             scratch = self._home.cache / "code"
             submission = Submission(
                 plan, inventory, self._transport, scratch=scratch, environ=self._environ, find=self._find
@@ -128,6 +134,7 @@ class SshBackend(OwnHostsBackend):
                 started=time.time(),
                 secondary_status=TRAINING,
             )
+            events.state(TRAINING)
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -151,7 +158,9 @@ class SshBackend(OwnHostsBackend):
         if record.done or record.service is None:
             return super().logs(name)
         self._readers[name] += 1
-        return RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
+        return ShownLogs(
+            RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
+        )
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
@@ -164,7 +173,7 @@ class SshBackend(OwnHostsBackend):
             settle(self._index, name, {"status": STOPPING})
             return
         # The row first: a retry that starts at this moment sees it, and stops the new attempt.
-        settle(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
+        change_state(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
 
     def kill(self, name: str) -> None:

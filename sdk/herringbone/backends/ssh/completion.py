@@ -31,7 +31,7 @@ from herringbone.controller.packing import PackingStoppedError, PackingWatch, no
 from herringbone.controller.verdict import Verdict
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import settle
+from herringbone.jobs.lifecycle import change_state, settle
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -117,7 +117,7 @@ class Completion:
             except (HerringboneError, OSError) as error:
                 why = f"{verdict.failure.message}; the job could not be restarted: {error}".removeprefix("; ")
                 verdict = replace(verdict, failure=verdict.failure._replace(message=why))
-        settle(self._index, self._record.name, {"secondary_status": UPLOADING})
+        change_state(self._index, self._record.name, {"secondary_status": UPLOADING})
         try:
             # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
             self._for_each_host(self._fetch_results)

@@ -36,9 +36,10 @@ from herringbone.controller.retry import (
     find_policy,
     policies_of,
 )
+from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import settle
+from herringbone.jobs.lifecycle import change_state
 from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import DEFAULT_BASE, MASK
 from herringbone_contract.errors import HostError
@@ -102,7 +103,7 @@ class Retry:
         if failed is None:
             return False
         self._check_startable()
-        settle(self._index, self._record.name, {"secondary_status": RESTARTING})
+        change_state(self._index, self._record.name, {"secondary_status": RESTARTING})
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
         name = attempt_name(self._record.name, failed.number + 1)
@@ -221,7 +222,8 @@ class Retry:
         attempt = msgspec.structs.replace(
             self._attempt, machines=machines, name=name, failed=attempts, log_begins=log_begins
         )
-        settle(
+        JobEvents(self._folder.job_events).restart(failed.number + 1, failed.why, failed.excluded)
+        change_state(
             self._index,
             self._record.name,
             {

@@ -1,0 +1,67 @@
+"""Write the events about a whole job: `logs/job.events` in its folder.
+
+A job's controller writes them. On `ssh:` no machine knows the whole job, and the process that follows the job does.
+One process at a time writes the file, which may be on NFS.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from herringbone_contract.events.format import Event, encode, parse
+from herringbone_contract.masking import printable
+
+# Enough to hold the last few events.
+_TAIL_BYTES = 16_384
+_WHY_CHARS = 1_000
+
+
+class JobEvents:
+    """Appends to the file at `path`; a full disk loses events, and the job goes on.
+
+    >>> JobEvents("job.events").state("Training")                    # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def state(self, state: str, why: str = "") -> None:
+        """Write a change of the job's secondary status; a state that is the last one already is not written again."""
+        if state != self._last_state():
+            self._add("state", state=state, why=_one_line(why))
+
+    def restart(self, attempt: int, why: str, machines: Sequence[str]) -> None:
+        """Write that attempt number `attempt` begins, without the excluded `machines`."""
+        self._add("restart", attempt=attempt, why=_one_line(why), machines=list(machines))
+
+    def _add(self, kind: str, **members: Any) -> None:
+        event: Event = {"kind": kind, "t": time.time(), **members}
+        with suppress(OSError, ValueError):
+            # No pathlib: controllers start without it. O_APPEND: those of several attempts write one after the other.
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, encode(event))
+            finally:
+                os.close(file)
+
+    def _last_state(self) -> str | None:
+        try:
+            file = os.open(self._path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            tail = os.pread(file, _TAIL_BYTES, max(0, os.fstat(file).st_size - _TAIL_BYTES))
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        events = (event for line in reversed(tail.split(b"\n")) if (event := parse(line)) is not None)
+        return next((event.get("state") for event in events if event["kind"] == "state"), None)
+
+
+def _one_line(text: str) -> str:
+    return printable(text.partition("\n")[0])[:_WHY_CHARS]
