@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Thread
@@ -23,7 +23,7 @@ from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.errors import HerringboneError, InputError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
@@ -60,9 +60,14 @@ class TrainingJob:
         return f"TrainingJob({self.name!r})"
 
     def _repr_html_(self) -> str:
-        from herringbone.notebook import job_html
+        from herringbone.notebook.tables import job_html
 
-        return job_html(self.describe())
+        view = None
+        # A service's answer has the last values, and its log may have thousands of pages.
+        if not is_complete(self._record()):
+            with suppress(HerringboneError, OSError), closing(self.live_view()) as live:
+                view = live.read()
+        return job_html(self.describe(), view)
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from herringbone.events.view import NO_STEP
 from herringbone.times import shown_span
 from herringbone.top.rows import Row, chosen_metric, gpus_of, number_of, progress_cell
 from herringbone.top.texts import (
@@ -27,6 +29,7 @@ MOST_METRICS = 50
 MOST_RANKS = 64
 MOST_LINES = 200
 _SPARKLINE_COLUMNS = 40
+_MOST_POINTS = 2_000
 _MOST_CELL_COLUMNS = 48
 
 
@@ -68,13 +71,18 @@ def _metrics(view: JobView, wanted: str | None) -> tuple[tuple[str, ...], ...]:
         (
             name,
             shown_number(view.last(name)),
-            sparkline(list(by_name[name].values), _SPARKLINE_COLUMNS),
-            str(by_name[name].steps[-1]) if by_name[name].steps else "",
+            course(by_name[name].values),
+            "".join(str(step) for step in by_name[name].steps[-1:] if step != NO_STEP),
             by_name[name].source,
         )
         for name in names
     ]
     return (("METRIC", "LAST", "COURSE", "STEP", "SOURCE"), *rows) if rows else ()
+
+
+def course(values: array[float]) -> str:
+    """Return the sparkline of a column that may have a million values: of many, every n-th is enough."""
+    return sparkline(list(values[:: 1 + len(values) // _MOST_POINTS]), _SPARKLINE_COLUMNS)
 
 
 def _rank(series: Series) -> int:
@@ -126,15 +134,15 @@ def _ranks(view: JobView) -> tuple[tuple[str, ...], ...]:
 
 def _notes(view: JobView) -> tuple[str, ...]:
     """Return a line for each kind of thing that went wrong, its newest one, and for the newest checkpoint."""
+    wrong = (("restart", view.restarts), ("straggler", view.stragglers), ("hang", view.hangs))
+    newest = [(name, [*events][-1]) for name, events in (*wrong, ("checkpoint", view.checkpoints)) if events]
     notes = [
-        (f"{name}: {event.get('text') or event.get('why') or _subject(event)}", event["t"])
-        for name, events in (("restart", view.restarts), ("straggler", view.stragglers), ("hang", view.hangs))
-        for event in events[-1:]
+        (event["t"], f"{name}: {event.get('text') or event.get('why') or event.get('path') or _subject(event)}")
+        for name, event in newest
     ]
-    notes += [(f"checkpoint: {event.get('path', '')}", event["t"]) for event in view.checkpoints[-1:]]
     if view.bill:
-        notes.append((f"bill: {view.bill}", view.last_time or 0.0))
-    return tuple(f"{_clock(moment)}  {text}" for text, moment in sorted(notes, key=lambda note: note[1]))
+        notes.append((view.last_time or 0.0, f"bill: {view.bill}"))
+    return tuple(f"{_clock(moment)}  {text}" for moment, text in sorted(notes))
 
 
 def _subject(event: dict[str, Any]) -> str:

@@ -149,8 +149,8 @@ class JobReader:
         try:
             self._publish_view(trouble)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            self._view = JobView()
-            self._publish_view(f"its events cannot be shown: {error}")
+            trouble = f"its events cannot be shown: {error}"
+            self.row = row_of(self._record, JobView(), now=time.time(), trouble=trouble)
 
     def _publish_view(self, trouble: str) -> None:
         newest = [*self._live.values()] or [*self._lines][-1:]
