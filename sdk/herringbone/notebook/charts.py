@@ -9,9 +9,20 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
+from herringbone_contract.masking import printable
+
 ACCENT = "#3d85e0"
 _WIDTH, _HEIGHT, _MARGIN = 260, 48, 2
 _MOST_POINTS = 260
+
+
+def escaped(text: str) -> str:
+    """Return a text of a job as HTML that shows it: tags, and control characters, are shown as they are written.
+
+    >>> escaped("a<b>\\x1b[2J")
+    'a&lt;b&gt;\\\\x1b[2J'
+    """
+    return html.escape(printable(text, keep="\n\t"))
 
 
 def chart(label: str, values: Sequence[float], steps: Sequence[float] = ()) -> str:
@@ -39,7 +50,7 @@ def chart(label: str, values: Sequence[float], steps: Sequence[float] = ()) -> s
             continue
         drawn.append(f"{pen}{across(x):.1f},{_HEIGHT - up(y):.1f}")
         pen = "L"
-    title = html.escape(f"{label}: {len(values)} values, the last is {values[-1]:.4g}")
+    title = escaped(f"{label}: {len(values)} values, the last is {values[-1]:.4g}")
     return (
         f'<svg role="img" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"><title>{title}</title>'
         f'<path d="{"".join(drawn)}" fill="none" stroke="{ACCENT}" stroke-width="1.5"/></svg>'

@@ -5,7 +5,6 @@ The log stays in the job: `job.logs()`. Errors of a service, and why a job stopp
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from herringbone.events.live import LiveView
 from herringbone.events.view import JobView
 from herringbone.jobs.console import Console
 from herringbone.jobs.state_lines import shown_state
-from herringbone.notebook.charts import chart, progress_bar
+from herringbone.notebook.charts import chart, escaped, progress_bar
 from herringbone.notebook.tables import progress_text
 from herringbone.times import shown_span
 from herringbone.top.rows import chosen_metric, row_of
@@ -131,11 +130,10 @@ def shown(record: JobRecord, view: JobView, last: str, notes: list[str], *, now:
     plain = "  ".join(
         [*facts[:1], *([bar(row.fraction, _BAR_COLUMNS)] if row.fraction is not None else []), *facts[1:]]
     )
-    head = html.escape(facts[0])
-    parts = [f"<b>{head}</b>", *([progress_bar(row.fraction)] if row.fraction is not None else [])]
-    parts += [html.escape(fact) for fact in facts[1:]]
+    parts = [f"<b>{escaped(facts[0])}</b>", *([progress_bar(row.fraction)] if row.fraction is not None else [])]
+    parts += [escaped(fact) for fact in facts[1:]]
     picture = _picture(view)
-    lines = "".join(f'<div style="opacity:.7;white-space:pre-wrap">{html.escape(line)}</div>' for line in below)
+    lines = "".join(f'<div style="opacity:.7;white-space:pre-wrap">{escaped(line)}</div>' for line in below)
     return {
         "text/html": f"<div>{' &nbsp; '.join(parts)}</div>{f'<div>{picture}</div>' if picture else ''}{lines}",
         "text/plain": "\n".join([plain, *below]),

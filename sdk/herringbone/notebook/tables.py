@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.view import NO_STEP
-from herringbone.notebook.charts import chart, progress_bar
+from herringbone.notebook.charts import chart, escaped, progress_bar
 from herringbone.planning.shown import is_internal
 from herringbone.top.rows import chosen_metric
-from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView, Progress, Series
@@ -26,20 +24,16 @@ def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     >>> html_table("JobPlan", [("name", "a<b")])[:32]
     '<table><caption style="text-alig'
     """
-    return _table(title, ((label, _shown(text)) for label, text in rows))
+    return _table(title, ((label, escaped(text)) for label, text in rows))
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return a table; titles and labels are escaped here, the second column is HTML."""
-    lines = [f'<table><caption style="{_STYLE}"><b>{_shown(title)}</b></caption>']
+    lines = [f'<table><caption style="{_STYLE}"><b>{escaped(title)}</b></caption>']
     lines += [
-        f'<tr><th style="{_STYLE}">{_shown(label)}</th><td style="{_STYLE}">{cell}</td></tr>' for label, cell in rows
+        f'<tr><th style="{_STYLE}">{escaped(label)}</th><td style="{_STYLE}">{cell}</td></tr>' for label, cell in rows
     ]
     return "\n".join([*lines, "</table>"])
-
-
-def _shown(text: str) -> str:
-    return html.escape(printable(text, keep="\n\t"))
 
 
 def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str:
@@ -49,7 +43,7 @@ def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str
     pictures = [] if view is None else [*_progress_rows(view), *_metric_rows(view.series.values())]
     if not pictures:
         pictures = [
-            (str(metric["MetricName"]), html.escape(str(metric["Value"])))
+            (str(metric["MetricName"]), escaped(str(metric["Value"])))
             for metric in (description.get("FinalMetricDataList") or ())[:_MOST_METRICS]
         ]
     for label, key in (("started", "TrainingStartTime"), ("ended", "TrainingEndTime")):
@@ -62,7 +56,7 @@ def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str
     values = description.get("HyperParameters") or {}
     rows += [("hyperparameter", f"{key} = {values[key]}") for key in sorted(values) if not is_internal(key)]
     rows.append(("log", f"herringbone logs {name}"))
-    texts = [(label, _shown(text)) for label, text in rows]
+    texts = [(label, escaped(text)) for label, text in rows]
     # The status, then what moves, then what stays.
     return _table(f"TrainingJob {name}", [texts[0], *pictures, *texts[1:]])
 
@@ -70,7 +64,7 @@ def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str
 def _progress_rows(view: JobView) -> list[tuple[str, str]]:
     if (progress := view.progress) is None:
         return []
-    done = _shown(progress_text(progress))
+    done = escaped(progress_text(progress))
     return [("progress", done if progress.fraction is None else f"{progress_bar(progress.fraction)} &nbsp; {done}")]
 
 
@@ -108,7 +102,7 @@ def _metric_cell(series: Series) -> str:
     extremes = f" &nbsp; min {min(finite):.4g}, max {max(finite):.4g}" if len(finite) > 1 else ""
     at = f" at step {steps[-1]}" if len(steps) else ""
     picture = chart(series.name, values, steps)
-    return f"{picture}{'<br>' if picture else ''}{values[-1]:.4g}{at}{extremes}, {len(values)} values"
+    return f"{picture}{'<br/>' if picture else ''}{values[-1]:.4g}{at}{extremes}, {len(values)} values"
 
 
 def metrics_html(series: Iterable[Series]) -> str:

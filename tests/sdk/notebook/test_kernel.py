@@ -16,7 +16,7 @@ if sys.argv[-1] == "fail":
 """
 CELLS = [
     """
-import os, signal, threading
+import os, signal, threading, time
 from herringbone import PyTorch
 settings = {"instance_type": "local_process", "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]}
 def estimator(end):
@@ -29,8 +29,12 @@ job = estimator("0.2").fit()
     'lines = estimator("0").fit(logs="All").logs()',
     # The square button of a notebook sends SIGINT to its kernel.
     """
-threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+def interrupt():
+    while not stopped.jobs or stopped.jobs[0].secondary_status != "Training":
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
 stopped = estimator("60")
+threading.Thread(target=interrupt).start()
 stopped.fit()
 """,
     "stopped.latest_training_job.status, sum(1 for line in lines)",
