@@ -24,6 +24,7 @@ _REQUIRED = {
     "docker": "--engine-required",
     "tensorflow": "--tensorflow-required",
     "mxnet": "--mxnet-required",
+    "huggingface": "--huggingface-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
 }

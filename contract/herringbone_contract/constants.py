@@ -98,6 +98,8 @@ class HostVariable:
     JOIN_TIMEOUT = "HERRINGBONE_JOIN_TIMEOUT"
     # Seconds between two heartbeats on the control channel; three missed ones mean a lost host.
     HEARTBEAT = "HERRINGBONE_HEARTBEAT"
+    # "off": this host has no observer, and its ranks send no events.
+    OBSERVER = "HERRINGBONE_OBSERVER"
 
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0
@@ -115,6 +117,8 @@ class RankVariable:
     GROUP_RANK = "GROUP_RANK"
     MASTER_ADDRESS = "MASTER_ADDR"
     MASTER_PORT = "MASTER_PORT"
+    # The FIFO to which ranks send events (`events.emit`); absent without an observer.
+    EVENTS = "HERRINGBONE_EVENTS"
 
 
 class ReduceVariable:
@@ -155,6 +159,9 @@ REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 # In front of the text of a line that the next line of the same rank replaces: the state of a progress bar that is not
 # over. A rank's other lines never begin with a carriage return.
 LIVE_MARK = b"\r"
+# In front of a line of a supervisor that is an event (`events.format`): the record separator of RFC 7464. Only behind
+# the prefix without a rank: whatever a rank prints begins with its own.
+EVENT_MARK = b"\x1e"
 # Python refuses to read a number of thousands of digits.
 _LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d{1,9}))?\] (.*)"
 

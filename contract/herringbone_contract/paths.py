@@ -69,6 +69,11 @@ class Paths(NamedTuple):
         return self.base / "output" / "data"
 
     @property
+    def tensorboard(self) -> PurePath:
+        """The folder of TensorBoard's event files, which SageMaker copies to S3 while the job runs."""
+        return self.base / "output" / "tensorboard"
+
+    @property
     def intermediate(self) -> PurePath:
         return self.base / "output" / "intermediate"
 

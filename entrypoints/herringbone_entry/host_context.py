@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.constants import line_prefix
 from herringbone_entry.event_loop import Loop
@@ -21,9 +21,21 @@ class HostContext:
         self.host, self.loop, self.output, self.report = host, loop, output, report
         # The text in front of each line that is not a rank's.
         self.prefix = line_prefix(host.name)
+        # Called with the whole lines of the observer's events, each one a JSON object, before they are printed.
+        self.listeners: list[Callable[[bytes], None]] = []
 
     def log(self, text: str) -> None:
         """Print lines of the supervisor's own."""
         # A text may hold the name of a file that is not UTF-8, which must not end the supervisor.
         lines = (line.encode("utf-8", "backslashreplace") for line in text.splitlines())
         self.output.write(b"".join(self.prefix + line + b"\n" for line in lines))
+
+    def send_event(self, event: dict[str, Any]) -> None:
+        """Print an event of the supervisor's own. Raises `ValueError` for one that is too long.
+
+        >>> context.send_event({"kind": "hang", "t": time.time(), "since": 1.0, "why": "..."})    # doctest: +SKIP
+        """
+        # Most jobs send none, and none at their start.
+        from herringbone_contract.events.format import EVENT_MARK, encode
+
+        self.output.write(self.prefix + EVENT_MARK + encode(event))

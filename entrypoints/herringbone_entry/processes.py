@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_PDEATHSIG = 36, 1
 # An ignored signal stays ignored in a child: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
 _RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
@@ -121,6 +121,21 @@ def adopt_orphans() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends.
+
+    Linux only; elsewhere the process may outlive a supervisor that was killed.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # A parent that ended before the call above sends no signal; the process then has another parent already.
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def descendants(root: int, parents: Mapping[int, int]) -> list[int]:

@@ -1,7 +1,9 @@
-"""The private folder of a host for its sockets and MPI's session files: the backend's, or one of our own."""
+"""The private folder of a host for its sockets, its FIFO and MPI's session files: the backend's, or one of our own."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,18 +11,20 @@ from pathlib import Path
 from herringbone_contract.errors import LaunchError
 
 _DEFAULT_PARENT = "/tmp"  # noqa: S108 - we make a folder there that only we can open
+_FIFO_BYTES = 1 << 20
 
 
 class RunFolder:
     """Keeps the backend's folder, which the backend removes; or makes one when `path` is first read.
 
-    Most jobs never read it: only ranks under mpirun connect there.
+    The FIFO for events is there; ranks under mpirun connect there.
     """
 
     def __init__(self, backend_folder: str | None, environ: Mapping[str, str]) -> None:
         self._path = backend_folder
         self._parent = environ.get("TMPDIR") or _DEFAULT_PARENT
         self._own: str | None = None
+        self._fifos: list[str] = []
 
     @property
     def path(self) -> str:
@@ -38,9 +42,32 @@ class RunFolder:
             self._path = self._own = path
         return self._path
 
+    def make_fifo(self, name: str) -> tuple[str, int]:
+        """Make a FIFO that only this user can open; return its path, and a descriptor for both of its ends.
+
+        With the writing end open here, a reader never sees the end. Raises `LaunchError` or `OSError`.
+        """
+        path = f"{self.path}/{name}"
+        os.mkfifo(path, 0o600)
+        self._fifos.append(path)
+        # POSIX leaves open what this does; Linux and macOS open both ends.
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            # Ranks drop what finds no room. The kernel refuses when this user's pipes hold too much memory.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _FIFO_BYTES)
+        return path, descriptor
+
     def remove(self) -> None:
-        """Remove the folder if we made it."""
-        if self._own is not None:
+        """Remove the FIFOs, and the folder if we made it."""
+        for path in self._fifos:
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 - as fast as can be: the user waits for the end
+        if self._own is None:
+            return
+        try:
+            os.rmdir(self._own)  # noqa: PTH106
+        except OSError:
             import shutil
 
             shutil.rmtree(self._own, ignore_errors=True)

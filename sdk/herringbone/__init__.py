@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from herringbone_contract.events.script import log_metrics, log_progress
 
 __all__ = [
     # Describe a job.
@@ -57,6 +58,9 @@ __all__ = [
     # Follow a job.
     "TrainingJob",
     "attach",
+    # Report from a script that runs in a job.
+    "log_metrics",
+    "log_progress",
     # Catch errors.
     "HerringboneError",
     "UsageError",
@@ -94,6 +98,8 @@ _MODULES = {
     "FileSystemInput": "herringbone.estimators.inputs",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
+    "log_metrics": "herringbone_contract.events.script",
+    "log_progress": "herringbone_contract.events.script",
 }
 
 

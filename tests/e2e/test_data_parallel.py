@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from herringbone import InstanceGroup, PyTorch
+from tests.e2e.counted import steps_by_rank
 
 SCRIPT = """
 import torch
@@ -74,6 +75,7 @@ def test_a_stock_script_trains_as_one_process_would(
         },
     ).fit(logs=False)
     assert job.status == "Completed"
+    assert steps_by_rank(job.events()) == {0: (6, 5), 1: (6, 5)}
     lines = [line.text for line in job.logs()]
     weights_by_rank = [match.groups() for line in lines if (match := re.fullmatch(r"weights (\d) 2 (\S+) (\S+)", line))]
     assert sorted(rank for rank, _, _ in weights_by_rank) == ["0", "1"]

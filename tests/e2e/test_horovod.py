@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from herringbone import PyTorch
+from tests.e2e.counted import steps_by_rank
 
 SCRIPT = """
 import torch
@@ -54,6 +55,7 @@ def test_a_script_for_horovod_trains_as_one_process_would(tmp_path: Path, monkey
         environment={"OMP_NUM_THREADS": "1"},
         distribution={"mpi": {"enabled": True, "processes_per_host": 1}},
     ).fit(logs=False)
+    assert steps_by_rank(job.events()) == {0: (3, 2), 1: (3, 2)}
     lines = [line.text for line in job.logs()]
     trained = [[float(word) for word in line.split()[1:]] for line in lines if line.startswith("weights")]
     assert trained == [pytest.approx([2, *weights_alone()], abs=1e-6)] * 2

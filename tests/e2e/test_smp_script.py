@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from herringbone import PyTorch
+from tests.e2e.counted import steps_by_rank
 
 NET = """
 import torch
@@ -163,7 +164,7 @@ def train_alone() -> tuple[list[float], nn.Module]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
     losses = []
-    for _ in range(2):
+    for _ in range(3):
         for data, target in zip(images.split(16), labels.split(16), strict=True):
             optimizer.zero_grad()
             loss = F.nll_loss(model(data), target)
@@ -188,7 +189,7 @@ def test_an_old_script_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
         source_dir=str(source),
         instance_type="local_process",
         instance_count=1,
-        hyperparameters={"epochs": 2},
+        hyperparameters={"epochs": 3},
         environment={"OMP_NUM_THREADS": "1"},
         distribution={
             "smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}},
@@ -198,7 +199,20 @@ def test_an_old_script_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = "\n".join(line.text for line in job.logs())
     losses, model = train_alone()
     assert [float(loss) for loss in re.findall(r"Loss: (\S+)", text)] == pytest.approx(losses, abs=1e-5)
-    assert len(re.findall(r"Test set: loss=\S+ correct=\d+", text)) == 2
+    assert len(re.findall(r"Test set: loss=\S+ correct=\d+", text)) == 3
+
+    # 4 training steps an epoch; the evaluations are none.
+    events = list(job.events())
+    assert steps_by_rank(events) == {0: (12, 11), 1: (12, 11)}
+    timelines = {event["rank"]: event for event in events if event["kind"] == "timeline"}
+    assert {rank: event["step"] for rank, event in timelines.items()} == {0: 10, 1: 10}
+    for rank, event in timelines.items():
+        assert {tuple(span[:3]) for span in event["spans"]} >= {
+            (phase, microbatch, rank) for phase in ("forward", "backward") for microbatch in range(4)
+        }
+        assert all(0 <= start <= end for *_, start, end in event["spans"])
+    assert 0 < timelines[0]["predicted"]["bubble"] < 0.5
+    assert "predicted" not in timelines[1]
 
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:
         archive.extractall(tmp_path / "model", filter="data")

@@ -13,6 +13,7 @@ import herringbone
 import herringbone_contract
 import herringbone_entry
 import herringbone_parallel
+from tests.e2e.counted import steps_by_rank
 
 # The sources of Herringbone, without the other packages of this Python.
 SOURCES = [
@@ -26,7 +27,8 @@ import json, sys
 from herringbone import InstanceGroup, TensorFlow
 
 job = TensorFlow(entry_point="train.py", source_dir=sys.argv[1], **eval(sys.argv[2])).fit(logs=False)
-print(json.dumps([job.status, [line.text for line in job.logs()]]))
+events = [event for event in job.events() if event["kind"] == "steps"]
+print(json.dumps([job.status, [line.text for line in job.logs()], events]))
 """
 SCRIPT = """
 import hashlib
@@ -62,8 +64,10 @@ def train(folder: Path, script: str, options: str) -> list[str]:
     command = [PYTHON, "-c", CLIENT, folder / "src", options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3_000:]
-    status, lines = json.loads(done.stdout.splitlines()[-1])
+    status, lines, events = json.loads(done.stdout.splitlines()[-1])
     assert status == "Completed"
+    # 8 epochs of 4 steps.
+    assert steps_by_rank(events) == {0: (32, 31), 1: (32, 31)}
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import ANSWER_SECONDS, JobMonitor
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import judge_job
@@ -95,7 +96,8 @@ def test_a_blamed_machine_that_answers_reports_its_own_failure(world):
 
 
 def test_the_log_names_silent_machines_and_silence_of_all_ends_no_job(world, tmp_path):
-    logs = RemoteLogs(lambda: (world.monitor, {}), log_file=lambda host: tmp_path / host, close=lambda: None)
+    files = RemoteFiles(lambda: (world.monitor, {}), tmp_path, ("log",), patience=0)
+    logs = RemoteLogs(files, close=lambda: None)
     broken = HostError("h-1: there is no route to it")
     world.receive("h-1", broken)
     world.receive("h-2", HostError("h-2: there is no route to it"))

@@ -10,8 +10,10 @@ import os
 import time
 from typing import Any
 
-VARIABLE = "HERRINGBONE_EVENTS"
-RANK_VARIABLE = "RANK"
+from herringbone_contract.constants import RankVariable
+
+VARIABLE = RankVariable.EVENTS
+RANK_VARIABLE = RankVariable.RANK
 # POSIX's PIPE_BUF on Linux: a longer write could be mixed with another process's.
 MAX_LINE_BYTES = 4096
 

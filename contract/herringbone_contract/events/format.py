@@ -21,6 +21,7 @@ that they do not know. The kinds:
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
     bill        text
+    lost        count                              events that were too many for the observer, of a rank or a host
 
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a
 second; `gpus` is a list of {index, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to
@@ -36,8 +37,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-# Marks a line of a supervisor's output as an event: the record separator of RFC 7464.
-EVENT_MARK = b"\x1e"
+from herringbone_contract.constants import EVENT_MARK as EVENT_MARK
+
 MAX_EVENT_BYTES = 64 * 1024
 MAX_NAME_CHARS = 256
 # Values of one `metrics` event.

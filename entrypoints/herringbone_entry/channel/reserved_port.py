@@ -1,4 +1,4 @@
-"""A TCP port that stays free for rank 0, from the moment its host is ready until rank 0 listens at it."""
+"""TCP ports that a host opens for its ranks: ports that stay free for rank 0, and one that takes posts of progress."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 _USUAL_RANGE = (32_768, 65_535)
 _LOWEST = 10_000
 _TRIES = 50
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 16
 
 
 class ReservedPort:
@@ -42,6 +44,39 @@ class ReservedPort:
     def release(self) -> None:
         """Free the port for rank 0."""
         self._socket.close()
+
+
+class StatusListener:
+    """Listens on the loopback interface for posts of the ranks' progress, which the observer answers.
+
+    `descriptor` is that of the socket. `token` is that of a file in memory, with the secret that posts must have:
+    ranks read it at `token_path`, as often as they like. Raises `OSError` where that cannot work.
+    """
+
+    def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise OSError("this system has no files in memory")
+        listener = socket.socket()
+        with listener:
+            listener.bind((LOOPBACK, 0))
+            listener.listen(_BACKLOG)
+            self.port: int = listener.getsockname()[1]
+            self.token = os.memfd_create("herringbone-token")
+            os.write(self.token, os.urandom(16).hex().encode())
+            self.descriptor = listener.detach()
+        # Not /dev/fd: ranks, and programs that they start, do not inherit this process's descriptors.
+        self.token_path = f"/proc/{os.getpid()}/fd/{self.token}"
+
+    def stop_listening(self) -> None:
+        """Close the socket here: when the observer's copy closes, too, posts are refused and no longer wait."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def close(self) -> None:
+        """Release both descriptors."""
+        self.stop_listening()
+        os.close(self.token)
 
 
 def numbers_left(ephemeral: tuple[int, int]) -> tuple[int, int]:

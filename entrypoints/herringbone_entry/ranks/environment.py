@@ -14,6 +14,9 @@ from herringbone_entry.host import Host
 DEFAULT_LOG_LEVEL = 20
 # OpenMP's own variable, which torch, NumPy's BLAS and MKL read.
 THREADS = "OMP_NUM_THREADS"
+# Hugging Face's Trainer posts its progress to this address, with the token in the file of that path.
+_STATUS_URL, _STATUS_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
+_LOOPBACK = "127.0.0.1"
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -70,6 +73,25 @@ def thread_environment(
     if num_on_machine < 2 or THREADS in inherited:
         return {}
     return {THREADS: str(max(1, min(num_cpus // num_local, machine_cpus // num_on_machine)))}
+
+
+def status_environment(inherited: Mapping[str, str], *, port: int, token_path: str) -> dict[str, str]:
+    """Return the variables by which a Hugging Face Trainer posts its progress to a port of the loopback interface.
+
+    >>> status_environment({}, port=4000, token_path="/proc/7/fd/9")["KUBEFLOW_TRAINER_SERVER_URL"]
+    'http://127.0.0.1:4000/'
+
+    Empty if the user has set the address. The posts must not go through the user's proxy: urllib prefers variables in
+    lower case, and `no_proxy` lists the exceptions.
+    """
+    if _STATUS_URL in inherited:
+        return {}
+    variables = {_STATUS_URL: f"http://{_LOOPBACK}:{port}/", _STATUS_TOKEN: token_path}
+    exceptions = inherited.get("no_proxy", inherited.get("NO_PROXY", "")).strip()
+    has_proxy = any(name.lower() in ("http_proxy", "all_proxy") for name in inherited)
+    if has_proxy and _LOOPBACK not in exceptions and exceptions != "*":
+        variables["no_proxy"] = ",".join(filter(None, [exceptions, _LOOPBACK]))
+    return variables
 
 
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:

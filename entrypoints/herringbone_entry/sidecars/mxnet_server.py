@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from herringbone_entry.sidecars.reduce_server import die_with
+from herringbone_entry.processes import die_with
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from herringbone_entry.sidecars.reduce_server import die_with
+from herringbone_entry.processes import die_with
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
+from herringbone_contract.constants import EVENT_MARK
 from herringbone_entry import processes
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.ranks.lines import LineStream, Tail
@@ -17,10 +18,12 @@ _KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, sig
 _NOISE = re.compile(rb"plm:[rs]sh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
 
 
-class _LinesWithoutNoise(LineStream):
-    """Prefixed lines without the harmless warnings."""
+class LinesOfSidecar(LineStream):
+    """Prefixed lines without the harmless warnings, and none of them taken for an event of the supervisor."""
 
     def _whole(self, lines: bytes) -> bytes:
+        # The prefix is the supervisor's own, and parameter servers run code of the user's packages.
+        lines = lines.replace(EVENT_MARK, b"")
         if _NOISE.search(lines):
             lines = b"".join(line for line in lines.splitlines(keepends=True) if not _NOISE.search(line))
         return super()._whole(lines) if lines else b""
@@ -40,7 +43,7 @@ class Sidecar:
         # True once we have signalled it: its end says nothing from then on.
         self._signalled = False
         self._pipes = [
-            Pipe(context.loop, context.output, _LinesWithoutNoise(context.prefix, self._tail), _ignore_end)
+            Pipe(context.loop, context.output, LinesOfSidecar(context.prefix, self._tail), _ignore_end)
             for _ in range(2)
         ]
         stdout, stderr = self._pipes

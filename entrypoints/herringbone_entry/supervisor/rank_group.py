@@ -59,6 +59,11 @@ class RankGroup:
         return [rank for rank in self._ranks.values() if rank.pid is not None and not rank.gone]
 
     @property
+    def pids(self) -> dict[int, int]:
+        """The pid of each rank that runs, by rank."""
+        return {rank.placement.rank: rank.pid for rank in self.living if rank.pid is not None}
+
+    @property
     def silent(self) -> bool:
         """True if everything that the ranks will ever print has been read."""
         return all(rank.silent for rank in self._ranks.values())

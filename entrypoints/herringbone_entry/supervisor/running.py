@@ -16,22 +16,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone_contract.constants import HostVariable, RankVariable
+from herringbone_contract.errors import LaunchError
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import lay_out
 from herringbone_entry import processes
 from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.rendezvous import Rendezvous
-from herringbone_entry.channel.reserved_port import ReservedPort
+from herringbone_entry.channel.reserved_port import ReservedPort, StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared, find_versions
-from herringbone_entry.ranks.environment import THREADS, thread_environment
+from herringbone_entry.ranks.environment import THREADS, status_environment, thread_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
@@ -42,12 +47,15 @@ from herringbone_entry.supervisor.start_message import start_message
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
     from herringbone_entry.sidecars.mpirun import Mpirun
+    from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
 # A process that a rank left running may hold the rank's output open for this long.
 DRAIN_SECONDS = 1.0
+# The observer starts this long after the ranks, whose first line does not wait for it.
+OBSERVER_SECONDS = 1.0
 
 
 class RunningSupervisor:
@@ -74,6 +82,12 @@ class RunningSupervisor:
         self._sidecars: list[RequiredSidecar] = []
         # Reserved before the coordinator hears of them, released just before the ranks listen at them.
         self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
+        # The FIFO to which ranks send events; None if it could not be made, or the user wants none.
+        self._fifo: int | None = None
+        # Takes posts of the ranks' progress; None where the system cannot have one, or the user has another.
+        self._status: StatusListener | None = None
+        # From about a second after the start on.
+        self._observer: ObserverSidecar | None = None
         self._finish_order: Finish | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
@@ -104,6 +118,8 @@ class RunningSupervisor:
             self._ranks.reaped(pid, exit_code_of(returncode))
             for sidecar in self._sidecars:
                 sidecar.reaped(pid, returncode)
+            if self._observer is not None:
+                self._observer.reaped(pid, returncode)
             if self._mpirun is not None and (event := self._mpirun.reaped(pid, returncode)) is not None:
                 self._ranks.launcher_ended()
                 self._context.report(event)
@@ -162,7 +178,8 @@ class RunningSupervisor:
         for port in self._ports:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
-        threads = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
+        variables = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
+        variables |= self._observe()
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -170,7 +187,7 @@ class RunningSupervisor:
                 prepared,
                 host,
                 rendezvous=rendezvous,
-                threads=threads,
+                variables=variables,
                 interface=interface,
                 token=self._membership.token(),
             )
@@ -215,6 +232,55 @@ class RunningSupervisor:
                 f"{THREADS} in `environment` for another number"
             )
         return threads
+
+    def _observe(self) -> dict[str, str]:
+        """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""
+        host = self._context.host
+        if host.environ.get(HostVariable.OBSERVER) == "off":
+            return {}
+        self._context.loop.later(OBSERVER_SECONDS, partial(self._start_observer, time.time()))
+        variables = self._listen_for_status()
+        try:
+            # Hosts of one machine share the folder.
+            path, self._fifo = self._run_folder.make_fifo(f"events-{host.name}")
+        except (OSError, LaunchError) as error:
+            self._context.log(f"metrics that the script sends are lost: no FIFO can be made ({error})")
+            return variables
+        return {**variables, RankVariable.EVENTS: path}
+
+    def _listen_for_status(self) -> dict[str, str]:
+        # Without a loopback interface, or files in memory, there are no posts.
+        with contextlib.suppress(OSError):
+            listener = StatusListener()
+            variables = status_environment(
+                self._context.host.base_environment, port=listener.port, token_path=listener.token_path
+            )
+            if variables:
+                self._status = listener
+                return variables
+            listener.close()
+        return {}
+
+    def _start_observer(self, started: float) -> None:
+        # The job may have ended meanwhile.
+        if self._finish_order is not None:
+            return
+        try:
+            from herringbone_entry.sidecars.observer import start_observer
+
+            self._observer = start_observer(
+                self._context,
+                self._prepared.environment,
+                lambda: self._ranks.pids,
+                fifo=self._fifo,
+                status=self._status,
+                started=started,
+            )
+        except Exception as error:  # noqa: BLE001 - the package may be gone, and no job fails for those who look at it
+            self._context.log(f"this host has no observer, and the job continues: {type(error).__name__}: {error}")
+            if self._status is not None:
+                # Nobody will answer posts that wait.
+                self._status.stop_listening()
 
     def _spawn(self, order: Spawn) -> None:
         if self._mpirun is not None:
@@ -274,6 +340,8 @@ class RunningSupervisor:
         # [1]
         for sidecar in self._sidecars:
             sidecar.end()
+        if self._observer is not None:
+            self._observer.end()
         self._context.loop.later(ABORT_GRACE_SECONDS, self._kill)
         self._leave_if_all_ended()
 
@@ -284,7 +352,7 @@ class RunningSupervisor:
         # [2]
         if self._mpirun is not None and self._mpirun.runs:
             return
-        if any(sidecar.runs for sidecar in self._sidecars):
+        if any(sidecar.runs for sidecar in self._sidecars) or (self._observer is not None and self._observer.runs):
             return
         # [3] A grandchild that holds a rank's output open may write its last lines.
         if self._ranks.silent:
@@ -298,4 +366,10 @@ class RunningSupervisor:
         if self._mpirun is not None:
             # No rank may attach any more: remaining processes are about to be killed.
             self._mpirun.close()
+        if self._fifo is not None and select.select([self._fifo], [], [], 0)[0]:
+            # A job of under a second has no observer, and ranks may have sent more since it ended.
+            with contextlib.suppress(Exception):
+                from herringbone_entry.sidecars.observer import flush_fifo
+
+                flush_fifo(self._context, self._fifo)
         self._ending.begin(self._finish_order)

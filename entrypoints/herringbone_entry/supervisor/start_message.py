@@ -21,21 +21,21 @@ def start_message(
     host: Host,
     *,
     rendezvous: Rendezvous,
-    threads: Mapping[str, str],
+    variables: Mapping[str, str],
     interface: str | None,
     token: str,
 ) -> Message:
     """Return the start message of one rank.
 
-    `threads` limit the rank's threads, `interface` leads to the other hosts, and `token` is the secret of the job's
-    ranks. `environment` in the message holds the variables that the rank inherits neither from its supervisor nor
-    through mpirun. `listen` is the address at which torch's rendezvous store is to listen, empty for all. Each of
+    `variables` are those of all ranks of this host, `interface` leads to the other hosts, and `token` is the secret of
+    the job's ranks. `environment` in the message holds the variables that the rank inherits neither from its supervisor
+    nor through mpirun. `listen` is the address of torch's rendezvous store, empty for all addresses. Each of
     `secrets` becomes a descriptor, and the variable of that name points to it.
     """
     inherited = host.base_environment
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
     # Later entries win: the launcher's variables must not be overwritten by the host's.
-    environment = {**prepared.environment, **threads, **place_in_job}
+    environment = {**prepared.environment, **variables, **place_in_job}
     # Below, a launcher's module is imported only by its own jobs.
     # Secrets are no variables: every child and every crash report copies those.
     secrets = {}

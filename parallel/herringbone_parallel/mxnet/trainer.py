@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.steps import tick
 from herringbone_parallel.mxnet.arrays import element_of, fetched, store
 from herringbone_parallel.mxnet.parameters import data_of
 from herringbone_parallel.reduce import session
@@ -59,11 +60,13 @@ class DistributedTrainer(mx.gluon.Trainer):
         """Average the gradients over all ranks and update the parameters; `batch_size` is this rank's batch."""
         self._refuse_stale(ignore_stale_grad)
         super().step(batch_size, ignore_stale_grad)
+        tick(self)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Update the parameters, after `allreduce_grads`."""
         self._refuse_stale(ignore_stale_grad)
         super().update(batch_size, ignore_stale_grad)
+        tick(self)
 
     def _allreduce_grads(self) -> None:
         """Average the gradients; Gluon calls this method to sum over workers."""

@@ -279,5 +279,6 @@ def load_modules() -> None:
     import shutil
 
     from herringbone.controller import completion
+    from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion
+    _ = filecmp, shutil, completion, events_format

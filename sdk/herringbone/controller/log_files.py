@@ -1,17 +1,22 @@
-"""Writes a host's output into its log file, each line behind the time of its arrival."""
+"""Writes a host's output into its log file, each line behind the time of its arrival, and its events into another."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 
-from herringbone_contract.constants import LIVE_MARK, line_prefix, live_path
+from herringbone_contract.constants import EVENT_MARK, LIVE_MARK, line_prefix, live_path
 
 _LIVE = b"] " + LIVE_MARK
 # A longer line is broken here: output without newlines must not fill the memory.
 MAX_LINE_BYTES = 16 << 20
+# Events of one host: a job with eight samples and metrics a second writes as much in some weeks.
+MAX_EVENTS_FILE_BYTES = 1 << 30
+# The controller and the client write these; a line of a host that says so is none of its events.
+_EVENTS_OF_THE_JOB = ("state", "restart", "bill")
 
 
 def stamp(now: float) -> bytes:
@@ -30,14 +35,8 @@ def complain(text: object) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class LogFile:
-    """Writes complete lines; Python works once per chunk, not per line.
-
-    >>> log = LogFile("algo-1.log")          # doctest: +SKIP
-    >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
-
-    The state of a progress bar that is not over is no line of the log. While the bar runs, `algo-1.live` has the newest
-    state of each rank, in the format of the log. A bar whose host died leaves its last state in the log.
+class AppendedFile:
+    """Appends whole lines to a file that several processes may write, one after the other.
 
     On a full disk lines are lost, and the job continues: `lost` counts the bytes. The line that was cut ends there, and
     the next one begins on a line of its own.
@@ -49,15 +48,6 @@ class LogFile:
         # The disk may have been full, or the machine have crashed, in the middle of an earlier attempt's last line.
         size = self.size
         self._cut = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        # Pieces of the last, incomplete line: joining them once is linear, appending to one string is not.
-        self._rest: list[bytes] = []
-        self._rest_size = 0
-        self._live_path = live_path(path)
-        self._rank_prefix = line_prefix(os.path.basename(path).removesuffix(".log")).rstrip(b"] ") + b":"  # noqa: PTH119
-        # The prefix of a rank's lines -> its line in the live file.
-        self._live: dict[bytes, bytes] = {}
-        # The controller of an earlier attempt may have been killed.
-        self._write_live()
         self.lost = 0
 
     @property
@@ -65,13 +55,110 @@ class LogFile:
         """The size of the file in bytes, including what earlier attempts wrote."""
         return os.fstat(self._file).st_size
 
+    def write(self, lines: bytes) -> None:
+        begin = b"\n" if self._cut else b""
+        view = memoryview(begin + lines)
+        while view:
+            try:
+                written = os.write(self._file, view)
+            # A full disk, for example. The job must not fail for its log.
+            except OSError:
+                self.lost += len(view)
+                return
+            self._cut = view[written - 1] != ord("\n")
+            view = view[written:]
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class EventsFile:
+    """The events of one host, next to its log; the file exists from the first event on.
+
+    >>> EventsFile("algo-1.events", "algo-1").take(b'{"kind":"sample","t":1.0}')          # doctest: +SKIP
+    True
+    """
+
+    def __init__(self, path: str, host: str) -> None:
+        self._path, self._host = path, host
+        self._file: AppendedFile | None = None
+        self._size = 0
+
+    def take(self, line: bytes) -> bool:
+        """Write the event of a line, without its mark, as one of this host; return False if it is no such event."""
+        # Controllers start without this module, and load it with all that they need later.
+        from herringbone_contract.events.format import encode, parse
+
+        event = parse(line)
+        if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
+            return False
+        try:
+            # The line names no other host than the one whose output it is.
+            encoded = encode({**event, "host": self._host})
+        except (ValueError, RecursionError):
+            return False
+        # A full disk loses events, and never the job.
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = AppendedFile(self._path)
+                self._size = self._file.size
+            if self._size + len(encoded) <= MAX_EVENTS_FILE_BYTES:
+                self._file.write(encoded)
+                self._size += len(encoded)
+        return True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class LogFile:
+    """Writes complete lines; Python works once per chunk, not per line.
+
+    >>> log = LogFile("algo-1.log")          # doctest: +SKIP
+    >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
+
+    The state of a progress bar that is not over is no line of the log. While the bar runs, `algo-1.live` has the newest
+    state of each rank, in the format of the log. A bar whose host died leaves its last state in the log.
+
+    An event of the host's supervisor is no line of the log either: `algo-1.events` has it. See `events.format`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = AppendedFile(path)
+        # Pieces of the last, incomplete line: joining them once is linear, appending to one string is not.
+        self._rest: list[bytes] = []
+        self._rest_size = 0
+        self._live_path = live_path(path)
+        host = os.path.basename(path).removesuffix(".log")  # noqa: PTH119
+        self._rank_prefix = line_prefix(host).rstrip(b"] ") + b":"
+        # Whatever ranks print begins with their own prefix, so this is a line of the supervisor.
+        self._event_start = line_prefix(host) + EVENT_MARK
+        self._events = EventsFile(f"{path.removesuffix('.log')}.events", host)
+        # The prefix of a rank's lines -> its line in the live file.
+        self._live: dict[bytes, bytes] = {}
+        # The controller of an earlier attempt may have been killed.
+        self._write_live()
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes, including what earlier attempts wrote."""
+        return self._file.size
+
+    @property
+    def lost(self) -> int:
+        """The bytes of the log that a full disk did not take."""
+        return self._file.lost
+
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1
         # Only complete lines are written, so a reader of the file never sees a line without its end.
         if cut:
             lines = b"".join([*self._rest, chunk[:cut]])
+            if self._event_start in lines:
+                lines = self._take_events(lines)
             # Only output with progress bars pays for a look at each line.
-            if self._live or _LIVE in lines:
+            if lines and (self._live or _LIVE in lines):
                 lines = self._take_live(lines, now)
             if lines:
                 self._write(lines, now)
@@ -91,10 +178,17 @@ class LogFile:
         self._flush(now)
         if self._live:
             for line in self._live.values():
-                self._write_stamped(line.replace(_LIVE, b"] ", 1))
+                self._file.write(line.replace(_LIVE, b"] ", 1))
             self._live = {}
             self._write_live()
-        os.close(self._file)
+        self._file.close()
+        self._events.close()
+
+    def _take_events(self, lines: bytes) -> bytes:
+        """Return the lines without the supervisor's events, which go into their own file."""
+        # At the start of a line only: a text may hold these bytes as well.
+        pattern = b"^" + re.escape(self._event_start) + b"(.*\n)"
+        return re.sub(pattern, lambda line: b"" if self._events.take(line[1]) else line[0], lines, flags=re.MULTILINE)
 
     def _take_live(self, lines: bytes, now: float) -> bytes:
         """Return the lines without states of progress bars, and show the newest states in the live file."""
@@ -135,17 +229,4 @@ class LogFile:
 
     def _write(self, lines: bytes, now: float) -> None:
         mark = stamp(now)
-        self._write_stamped(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
-
-    def _write_stamped(self, lines: bytes) -> None:
-        begin = b"\n" if self._cut else b""
-        view = memoryview(begin + lines)
-        while view:
-            try:
-                written = os.write(self._file, view)
-            # A full disk, for example. The job must not fail for its log.
-            except OSError:
-                self.lost += len(view)
-                return
-            self._cut = view[written - 1] != ord("\n")
-            view = view[written:]
+        self._file.write(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")

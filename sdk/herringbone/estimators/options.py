@@ -17,7 +17,7 @@ from herringbone.estimators.option_errors import explain, unknown_option
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone.estimators.texts import check_texts
 from herringbone.times import parse_span
-from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
+from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -321,6 +321,12 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
         if "\0" in value:
             raise OptionError(f"environment: {name} holds a NUL character, which no environment can carry")
+    observer = environment.get(HostVariable.OBSERVER, "on")
+    if observer not in ("on", "off"):
+        raise OptionError(
+            f"environment: {HostVariable.OBSERVER} is {observer!r}; use 'off' for a job without samples and metrics of "
+            "its script, or leave it out"
+        )
 
 
 def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:

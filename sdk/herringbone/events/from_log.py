@@ -7,14 +7,13 @@ metric definitions or print MLLOG lines:
     logs/algo-1.log    -> logs/algo-1.metrics.events
     standard output    notes for the log, one a line
 
-A user's regular expression may search for ever. Here it blocks no controller; after a second on one line the definition
+A user's regular expression may search for ever. Here it blocks no controller; after a second on one line a definition
 is given up, and a note says so.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import select
 import signal
@@ -25,6 +24,7 @@ from contextlib import suppress
 from itertools import groupby
 from types import FrameType
 
+from herringbone.events.job_events import append_lines
 from herringbone.jobs.logs import STAMP_CHARS, LogLine, Metric, parse_line
 from herringbone_contract import mllog
 from herringbone_contract.constants import split_line
@@ -36,8 +36,9 @@ _LOOK_SECONDS = 0.5
 # Values of a batch are at most this far apart.
 _BATCH_SECONDS = 1.0
 # Processor seconds after which a search of one line is given up; twice as many at most.
-_SEARCH_SECONDS = 1.0
-_NICE = 5
+_SEARCH_SECONDS = 0.5
+# A longer line is searched up to here, as CloudWatch has it.
+_SEARCHED_CHARS = 256 * 1024
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Finder:
     def find(self, text: str, prefix: str) -> list[tuple[str, float, str]]:
         """Return the name, value and source of each value in a line; `prefix` tells ranks apart."""
         found = []
+        text = text[:_SEARCHED_CHARS]
         if event := mllog.parse(text):
             found += [(name, value, MLLOG) for name, value in self._readers[prefix].numbers(event)]
         for definition in tuple(self._patterns):
@@ -146,6 +148,7 @@ def find_metrics(lines: Iterable[LogLine], finder: Finder) -> list[Metric]:
 def metric_events(metrics: Iterable[Metric]) -> Iterator[Event]:
     """Yield the `metrics` events of values in their order.
 
+    >>> from datetime import datetime, timezone
     >>> at = datetime.fromtimestamp(1.0, timezone.utc)
     >>> values = [Metric("a", value, at, "algo-1", 0) for value in (1.0, 2.0)]
     >>> [event["values"] for event in metric_events(values)]
@@ -191,9 +194,7 @@ class _Log:
     def _write(self, lines: bytes) -> None:
         events = b"".join(map(encode, metric_events(self._metrics.take(lines))))
         if events:
-            # A full disk loses values, as it loses lines of the log.
-            with suppress(OSError), open(self._target, "ab", buffering=0) as file:  # noqa: PTH123
-                file.write(events)
+            append_lines(self._target, events)
 
 
 def main() -> None:
@@ -201,7 +202,6 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # The controller ends this process by the end of its input. Slurm signals every process of a batch job.
         signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICE)
     request = json.loads(sys.stdin.buffer.readline())
     finder = Finder(request["definitions"])
 

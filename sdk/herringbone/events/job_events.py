@@ -40,13 +40,8 @@ class JobEvents:
 
     def _add(self, kind: str, **members: Any) -> None:
         event: Event = {"kind": kind, "t": time.time(), **members}
-        with suppress(OSError, ValueError):
-            # No pathlib: controllers start without it. O_APPEND: those of several attempts write one after the other.
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(file, encode(event))
-            finally:
-                os.close(file)
+        with suppress(ValueError):
+            append_lines(self._path, encode(event))
 
     def _last_state(self) -> str | None:
         try:
@@ -61,6 +56,20 @@ class JobEvents:
             os.close(file)
         events = (event for line in reversed(tail.split(b"\n")) if (event := parse(line)) is not None)
         return next((event.get("state") for event in events if event["kind"] == "state"), None)
+
+
+def append_lines(path: str | os.PathLike[str], lines: bytes) -> None:
+    """Append whole lines to a file of events; a full disk loses them."""
+    with suppress(OSError):
+        # No pathlib: controllers start without it. O_APPEND: those of several attempts write one after the other.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(file).st_size
+            # The disk may have been full, or the machine have crashed, in the middle of the last line.
+            is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            os.write(file, b"\n" + lines if is_cut else lines)
+        finally:
+            os.close(file)
 
 
 def _one_line(text: str) -> str:

@@ -153,7 +153,9 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
     job.start("algo-2", OWN="two")
     ended = job.wait()
     for rank, (host, value) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
-        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {value} ['MPIRUN', 'REDUCE']"]
+        assert ended[host].rank_lines == [
+            f"[{host}:{rank}] {host} {job.base(host)}/model {value} ['EVENTS', 'MPIRUN', 'REDUCE']"
+        ]
 
 
 def test_custom_options_that_cannot_be_split_are_refused() -> None:

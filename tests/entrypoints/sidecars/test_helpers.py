@@ -80,6 +80,7 @@ def test_the_dicts_settings_reach_ranks_and_servers(make_job) -> None:
     assert variables | {"REDUCE_MEET": "", "REDUCE_TOKEN_FILE": ""} == {
         "AGGREGATION_FREQUENCY": "4",
         "AVERAGE_AGGREGATED_GRADIENTS": "false",
+        "EVENTS": f"{job.run_folder}/events-algo-1",
         "REDUCE_MEET": "",
         "REDUCE_RAILS": "eth0,eth1",
         "REDUCE_SERVERS": f"algo-2=127.0.0.1:{port}",

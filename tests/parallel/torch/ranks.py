@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
+import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from herringbone_entry.channel.reserved_port import ReservedPort
@@ -40,6 +43,8 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
         )  # fmt: skip
         from herringbone_parallel.torch.model_parallel import state
 
+        if rank:
+            _wait_for_store(port)
         try:
             state.init()
             connection.send((True, function(*args)))
@@ -50,6 +55,20 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
             # A model and its hooks are a reference cycle. A model that stays keeps groups, whose threads keep waking
             # up.
             gc.collect()
+
+
+def _wait_for_store(port: int) -> None:
+    """Wait until rank 0's store listens: torch itself tries again only after up to half a second.
+
+    The kernel's table tells; a connection that only asks would keep the store from its work for five seconds.
+    """
+    # The state LISTEN is 0A.
+    listening = re.compile(rf":{port:04X} [0-9A-F]+:0000 0A ")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if any(listening.search(Path(table).read_text()) for table in ("/proc/net/tcp", "/proc/net/tcp6")):
+            return
+        time.sleep(0.003)
 
 
 class Ranks:

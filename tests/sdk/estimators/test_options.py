@@ -87,6 +87,7 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ({"environment": {"A": 1}}, "environment['A']: expected str, got int; write it in quotes"),
         ({"environment": {"B": "", "API_TOKEN": 1}}, "environment['API_TOKEN']: expected str, got int"),
         ({"environment": {1: "1"}}, "environment: a key is wrong: expected str, got int"),
+        ({"environment": {"HERRINGBONE_OBSERVER": "no"}}, "environment: HERRINGBONE_OBSERVER is 'no'; use 'off'"),
         ({"environment": ["A"]}, "environment: expected dict, got list"),
         ({"dependencies": "lib"}, "dependencies: expected list, got str (given: 'lib'); write ['lib']"),
         ({"metric_definitions": {"loss": "x"}}, "(given: {'loss': 'x'}); write [{'Name': ..., 'Regex': ...}]"),

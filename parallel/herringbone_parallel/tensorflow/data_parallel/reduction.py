@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.steps import tick
 from herringbone_parallel.reduce.advising import SumObserver
 from herringbone_parallel.reduce.comparison import Comparison
 from herringbone_parallel.reduce.engine import Engine, Handle
@@ -121,6 +122,9 @@ class Reduction:
         total = self._running.wait(ticket)
         if self._starts is not None:
             self._starts.ended()
+        if number == len(self._buckets) - 1:
+            # The gradients of a step are complete. A function that is traced again continues with its comparison.
+            tick(self._comparison)
         return self._buckets[number].pieces(total)
 
     def _eager(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.steps import tick
 from herringbone_parallel.core.pipeline.dataflow import Output
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
@@ -206,6 +207,9 @@ class _ReportingRun(Run):
                     # The averages over the replicas replace this replica's sums.
                     averages = average([self.sums[value] for value in summed], self._plan.variables)
                     self.sums.update(zip(summed, averages, strict=True))
+                if self._plan.summed:
+                    # It has gradients, so this is no evaluation.
+                    tick(rank_state)
                 return results
         except BaseException:
             # The failed step may be the last thing that this process does.

@@ -27,6 +27,7 @@ from herringbone_parallel.torch.data_parallel.advising import Clock, CudaClock, 
 from herringbone_parallel.torch.data_parallel.aggregation import Aggregator
 from herringbone_parallel.torch.data_parallel.backend import ReduceGroup
 from herringbone_parallel.torch.data_parallel.bucket_sizes import bucket_bytes
+from herringbone_parallel.torch.step_hook import count_steps
 
 _MEBIBYTE = 1 << 20
 # The engines for which advice has been logged or will be: once per job. Weak, so that closed engines are freed.
@@ -48,6 +49,7 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         _stock(self, *args, **kwargs)
         return
     setting = aggregation(os.environ)
+    count_steps()
     if group.engine.size > 1:
         _complete(arguments, group.engine)
     _stock(**arguments)

@@ -15,6 +15,7 @@ from herringbone_parallel.core.sums.aggregation import aggregation
 from herringbone_parallel.reduce.horovod import Average, Compression, Op, Sum, engine
 from herringbone_parallel.torch.data_parallel import agreement
 from herringbone_parallel.torch.horovod.gradients import Gradients
+from herringbone_parallel.torch.step_hook import count_steps
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -91,6 +92,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     ]
     named = _named(named_parameters, trained)
     agreement.require_alike(engine(), named)
+    count_steps()
     # A subclass, so that `isinstance` and schedulers see the user's optimizer class.
     mixed = type(optimizer.__class__.__name__, (_Distributed, optimizer.__class__), {})
     wrapped: Any = object.__new__(mixed)

@@ -29,6 +29,7 @@ from herringbone_parallel.torch.model_parallel.replicas.options import HookFunct
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+from herringbone_parallel.torch.step_hook import count_steps
 
 
 class DistributedModel(nn.Module):
@@ -89,6 +90,7 @@ class DistributedModel(nn.Module):
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         library.model = self
         guard_torch()
+        count_steps()
         if library.settings.partitions == 1:
             make_values(module)
             module.to(library.device)

@@ -26,6 +26,7 @@ from herringbone_parallel.core.pipeline.divergence import Progress, digest
 from herringbone_parallel.core.pipeline.schedule import make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.live_timeline import LiveTimeline
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.arguments import Arguments
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
@@ -38,6 +39,7 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.modes import entered, thread_modes
+from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
@@ -169,11 +171,11 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         if library.transport is not None:
             library.transport.reap()
 
-    record = None if library.timeline is None else library.timeline.of_step(step_number)
+    live = LiveTimeline.of_step(step_number, library.pp_rank)
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
-    token = RunToken(schedule, library.pool, count, body, randomness.save_generators, record)
+    token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
     try:
         if library.transport is None:
             token.run()
@@ -187,7 +189,23 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     finally:
         restore()
     library.book.turn_page()
+    if live is not None:
+        live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
+
+
+def _recorder(library: state.State, live: LiveTimeline | None) -> Callable[[Phase, int, float, float], None] | None:
+    """Return what notes each stretch of this step, None if nobody wants to know."""
+    of_step = None if library.timeline is None else library.timeline.of_step(library.steps)
+    if live is None:
+        return of_step
+
+    def record(phase: Phase, *stretch: Any) -> None:
+        live.note(phase.name.lower(), *stretch)
+        if of_step is not None:
+            of_step(phase, *stretch)
+
+    return record
 
 
 def _run_with_peers(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from herringbone.jobs.logs import LogLine
     from herringbone_contract.events.format import Event
 
+_OF_THE_JOB = ("state", "restart", "bill")
+
 
 class ServiceEvents:
     """The events of one job, as an `EventSource`.
@@ -82,7 +84,9 @@ class ServiceEvents:
             if line.event is None:
                 texts.append(line)
             else:
-                sent += [{"host": line.host, **event} for event in decode_lines(line.event.encode())]
+                # Only the service knows the job's states; a host that sends some is not believed.
+                events = (event for event in decode_lines(line.event.encode()) if event["kind"] not in _OF_THE_JOB)
+                sent += [{**event, "host": line.host} for event in events]
         return by_time([sent, list(metric_events(find_metrics(texts, self._finder)))])
 
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.completion import Completion, end_packing
+from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
-from herringbone.backends.ssh.logs import RemoteLogs
+from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
@@ -42,7 +43,7 @@ from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.backends.base import EventSource, LogSource
     from herringbone.engine.client import Engine
     from herringbone.planning.plan import JobPlan
 
@@ -158,9 +159,17 @@ class SshBackend(OwnHostsBackend):
         if record.done or record.service is None:
             return super().logs(name)
         self._readers[name] += 1
-        return ShownLogs(
-            RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
-        )
+        remote = RemoteFiles(lambda: self._follow_current(name), files.logs, (LOG,))
+        return ShownLogs(RemoteLogs(remote, close=lambda: self._release_reader(name)))
+
+    def events(self, name: str) -> EventSource:
+        record = self._index.get(name)
+        files = self._home.job(name)
+        if record.done or record.service is None:
+            return super().events(name)
+        self._readers[name] += 1
+        remote = RemoteFiles(lambda: self._follow_current(name), files.logs, EVENTS)
+        return RemoteEvents(remote, files.job_events, close=lambda: self._release_reader(name))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
@@ -266,9 +275,9 @@ class SshBackend(OwnHostsBackend):
         return monitor
 
     def _follow_current(self, name: str) -> tuple[JobMonitor, Mapping[str, int]]:
-        """Return the monitor of the job's current attempt, and where this attempt begins in the logs here."""
+        """Return the monitor of the job's current attempt, and where this attempt begins in the files here."""
         record = self._index.get(name)
-        return self._monitor_of(record), current_attempt(record).log_begins
+        return self._monitor_of(record), current_attempt(record).file_begins
 
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:
         """Start to complete a job whose hosts are over."""

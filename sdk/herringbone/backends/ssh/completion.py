@@ -164,19 +164,20 @@ class Completion:
             self._transport.fetch(host.machine, remote, self._folder.path / inside, every_kind=True)
 
     def _fetch_log(self, host: HostMonitor) -> None:
-        """Fetch a host's log and write it behind the logs of earlier attempts."""
+        """Fetch a host's log and events and write them behind those of earlier attempts."""
         assert host.row is not None
         # Into a folder of its own: `fetch` removes files that the machine does not have, such as other hosts' logs.
         fetched = self._folder.logs / f".{host.host}"
         self._transport.fetch(host.machine, f"{host.row['work']}/jobs/{self._attempt.name}/logs", fetched)
-        with (
-            contextlib.suppress(FileNotFoundError),
-            (fetched / f"{host.host}.log").open("rb") as log,
-            self._folder.log(host.host).open("ab") as target,
-        ):
-            # The log may have been fetched before: for a retry that did not start, or by a process that was killed.
-            target.truncate(self._attempt.log_begins.get(host.host, 0))
-            shutil.copyfileobj(log, target)
+        for path in (self._folder.log(host.host), *self._folder.all_events([host.host])[1:]):
+            with (
+                contextlib.suppress(FileNotFoundError),
+                (fetched / path.name).open("rb") as source,
+                path.open("ab") as target,
+            ):
+                # It may have been fetched before: for a retry that did not start, or by a process that was killed.
+                target.truncate(self._attempt.file_begins.get(path.name, 0))
+                shutil.copyfileobj(source, target)
         shutil.rmtree(fetched, ignore_errors=True)
 
     def _pack(self, *, with_model: bool) -> Path | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +38,23 @@ ANSWER_SECONDS = 0.75
 TakeBytes = Callable[[bytes], None]
 
 
+@dataclass(slots=True)
+class _Receiver:
+    """Takes the bytes of one of the host's files, which ends in `ending`, from the byte `offset` on.
+
+    `size` is the file's at the time of the request, None until the machine has answered.
+    """
+
+    ending: str
+    take: TakeBytes
+    offset: int = 0
+    size: int | None = None
+
+    @property
+    def has_all(self) -> bool:
+        return self.size is not None and self.offset >= self.size
+
+
 class HostMonitor:
     """The last known state of one host; `connection` is an open connection to its machine, None to open one."""
 
@@ -49,10 +67,10 @@ class HostMonitor:
         self._connection: Connection | None = None
         self._opened_earlier = connection
         self._failed_attempts, self._next_attempt = 0, 0.0
-        # number of the log request -> the receiver, and the next byte of the log
-        self._log_receivers: dict[int, tuple[TakeBytes, int]] = {}
-        # The same while there is no connection: request them again from these bytes on.
-        self._pending_logs: list[tuple[TakeBytes, int]] = []
+        # By the number of the request.
+        self._receivers: dict[int, _Receiver] = {}
+        # The same while there is no connection: request their files again.
+        self._pending: list[_Receiver] = []
         self.row: dict[str, Any] | None = None
         self.record: str | None = None
         self.result_folders: list[str] = []
@@ -73,12 +91,16 @@ class HostMonitor:
         """Return why the machine has not been heard of for a while; "" when it has."""
         return self.trouble if self.trouble and now - self._broken_at >= _REPORT_SECONDS else ""
 
-    def take_log(self, take: TakeBytes, offset: int = 0) -> None:
-        """Pass the host's log to `take`, from the byte `offset` on, in pieces as they arrive."""
-        if self._connection is None:
-            self._pending_logs.append((take, offset))
-        else:
-            self._log_receivers[self._request_log(self._connection, offset)] = (take, offset)
+    def take_file(self, ending: str, take: TakeBytes) -> None:
+        """Pass the host's file with this ending, such as `log`, to `take`, in pieces as they arrive."""
+        self._request(_Receiver(ending, take))
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Report whether the host's files have arrived as they were when asked for, or the machine is silent."""
+        if self.trouble or self.forgotten or self.state.done:
+            return True
+        return not self._pending and all(receiver.has_all for receiver in self._receivers.values())
 
     def look(self, now: float) -> None:
         """Process the messages that have arrived; open the connection when it is broken and its pause is over."""
@@ -115,26 +137,32 @@ class HostMonitor:
         self._connection = self._opened_earlier or self._transport.connect(self.machine)
         self._opened_earlier = None
         self._connection.send({"ask": "follow", "job": self._job, "host": self.host})
-        pending, self._pending_logs = self._pending_logs, []
-        for take, offset in pending:
-            self.take_log(take, offset)
+        pending, self._pending = self._pending, []
+        for receiver in pending:
+            self._request(receiver)
 
-    def _request_log(self, connection: Connection, offset: int) -> int:
-        return connection.send({"ask": "log", "job": self._job, "host": self.host, "offset": offset})
+    def _request(self, receiver: _Receiver) -> None:
+        if self._connection is None:
+            self._pending.append(receiver)
+            return
+        request = {"ask": "log", "job": self._job, "host": self.host, "offset": receiver.offset}
+        self._receivers[self._connection.send({**request, "file": receiver.ending})] = receiver
 
     def _process(self, message: Message, payload: bytes, now: float) -> None:
         # Any message proves that the machine is reachable.
         self._failed_attempts, self.trouble, self.last_message = 0, "", now
         if "log" in message:
-            take, offset = self._log_receivers[message["log"]]
-            # Count before delivery: after a broken connection the log continues behind exactly these bytes.
-            self._log_receivers[message["log"]] = (take, offset + len(payload))
-            take(payload)
+            receiver = self._receivers[message["log"]]
+            # Count before delivery: after a broken connection the file continues behind exactly these bytes.
+            receiver.offset += len(payload)
+            receiver.take(payload)
         elif "row" in message:
             self.row, self.record = message["row"], message.get("record")
             self.result_folders, self.unsafe_result = message.get("left", []), message.get("unsafe", "")
             # Too large by the time that the message took, which is short compared to a clock that is wrong.
             self.ahead = message["now"] - time.time()
+        elif "size" in message and message.get("answer") in self._receivers:
+            self._receivers[message["answer"]].size = message["size"]
         elif "refused" in message:
             # The machine answers and does not know the job; it will not know it later either, so stop asking.
             self.forgotten = True
@@ -147,8 +175,8 @@ class HostMonitor:
             self._broken_at = now
         self.trouble = why.removeprefix(f"{self.machine.name}: ")
         # Request numbers belong to a connection, so the next one gets new requests.
-        self._pending_logs += self._log_receivers.values()
-        self._log_receivers.clear()
+        self._pending += self._receivers.values()
+        self._receivers.clear()
         self._next_attempt = now + _RETRY_SECONDS[min(self._failed_attempts, len(_RETRY_SECONDS) - 1)]
         self._failed_attempts += 1
 
@@ -192,6 +220,11 @@ class JobMonitor:
             if not host.state.done:
                 host.look(now)
         self._give_up(now)
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Report whether every host that can be reached has sent what its files held when they were asked for."""
+        return self._closed or all(host.has_sent_all for host in self.hosts.values())
 
     def silences(self) -> dict[str, str]:
         """Return the reason for each host that has not been heard of for a while, by host."""

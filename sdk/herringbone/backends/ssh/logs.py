@@ -1,95 +1,52 @@
-"""The log of an ssh job as a `LogSource`: the bytes that machines send, and at the end the files on this machine."""
+"""The log and the events of an ssh job, as the machines send them, and at the end from the files on this machine."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.files import FileKey, RemoteFiles
 from herringbone.jobs.logs import LogLine, parse_line
 
-_READ_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from pathlib import Path
 
+    from herringbone.backends.ssh.follow import JobMonitor
+    from herringbone_contract.events.format import Event
 
-class _HostLines:
-    """The lines of one host's log, from pieces of any size.
-
-    `begins` is the position of the current attempt's first byte in the file on this machine. `offset` counts the bytes
-    of this attempt that have been taken.
-    """
-
-    def __init__(self, host: str, begins: int) -> None:
-        self.host = host
-        self.begins = begins
-        self.offset = 0
-        self._rest = b""
-        self._lines: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the log."""
-        self.offset += len(chunk)
-        # The last piece is a line without its end, or empty.
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._lines += lines
-
-    def start_attempt(self, begins: int) -> None:
-        """Count the following bytes as those of the next attempt."""
-        # Half a line of the attempt before has no rest: it was lost with its machine.
-        self.begins, self.offset, self._rest = begins, 0, b""
-
-    def take(self) -> list[LogLine]:
-        """Return the complete lines that have not been taken yet."""
-        lines, self._lines = self._lines, []
-        return [parse_line(line, self.host) for line in lines]
+LOG = "log"
+EVENTS = ("events", "metrics.events")
 
 
 class RemoteLogs:
-    """Reads the log lines that a monitor receives.
+    """The log of a job, as a `LogSource`. `files` follows the hosts' logs."""
 
-    `current` returns the monitor of the attempt that runs, and where this attempt begins in the files on this machine.
-    `log_file` returns the file that holds a host's whole log once the job is over.
-    """
-
-    def __init__(
-        self,
-        current: Callable[[], tuple[JobMonitor, Mapping[str, int]]],
-        log_file: Callable[[str], Path],
-        close: Callable[[], None],
-    ) -> None:
-        self._current = current
-        self._log_file = log_file
+    def __init__(self, files: RemoteFiles, close: Callable[[], None]) -> None:
+        self._files = files
         self._close = close
-        self._silent: dict[str, str] = {}
-        self._hosts: dict[str, _HostLines] = {}
         self._monitor: JobMonitor | None = None
-        self._follow_attempt()
+        self._silent: dict[str, str] = {}
 
     def read(self) -> list[LogLine]:
-        self._follow_attempt()
-        assert self._monitor is not None
-        self._monitor.look()
-        return [*self._silence_lines(), *self._take()]
+        lines = _parsed(self._files.read())
+        return [*self._silence_lines(), *lines]
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - nothing arrives late
-        self._follow_attempt()
-        if lines := self._take():
-            yield lines
-        # The files are complete by now; read them from the last byte that the machines sent.
-        for host_lines in self._hosts.values():
-            self._read_file(host_lines)
-        while lines := self._take():
-            yield lines
+        yield from map(_parsed, self._files.rest())
 
     def close(self) -> None:
         self._close()
 
     def _silence_lines(self) -> list[LogLine]:
         """Return a line for each machine that has fallen silent, and for each that answers again, once."""
-        assert self._monitor is not None
-        before, self._silent = self._silent, self._monitor.silences()
-        machines = {host: monitor.machine.name for host, monitor in self._monitor.hosts.items()}
+        monitor = self._files.monitor
+        if monitor is not self._monitor:
+            # Another attempt, on other machines.
+            self._monitor, self._silent = monitor, {}
+        before, self._silent = self._silent, monitor.silences()
+        machines = {host: of_host.machine.name for host, of_host in monitor.hosts.items()}
         texts = {
             host: f"waiting for {machines[host]}: {why}" for host, why in self._silent.items() if host not in before
         }
@@ -97,34 +54,44 @@ class RemoteLogs:
         now = datetime.now(timezone.utc)
         return [LogLine(host, None, now, text) for host, text in texts.items()]
 
-    def _follow_attempt(self) -> None:
-        """Continue with the attempt that runs now.
 
-        The log of the attempt before is then in the file on this machine, up to the point where this attempt begins.
-        """
-        monitor, begins = self._current()
-        if monitor is self._monitor:
-            return
-        self._monitor, self._silent = monitor, {}
-        # A retry may have fewer hosts than the attempt before; the others' lines must still be read to their end.
-        for host in dict.fromkeys([*self._hosts, *begins, *monitor.hosts]):
-            host_lines = self._hosts.setdefault(host, _HostLines(host, 0))
-            # The rest of the attempt before, of which the machine may not have sent everything.
-            self._read_file(host_lines, begins.get(host, 0))
-            host_lines.start_attempt(begins.get(host, 0))
-        for host, host_monitor in monitor.hosts.items():
-            host_monitor.take_log(self._hosts[host].feed)
+class RemoteEvents:
+    """The events of a job, as an `EventSource`.
 
-    def _read_file(self, host_lines: _HostLines, end: int | None = None) -> None:
-        try:
-            with self._log_file(host_lines.host).open("rb") as file:
-                position = file.seek(host_lines.begins + host_lines.offset)
-                while chunk := file.read(_READ_BYTES if end is None else min(_READ_BYTES, max(0, end - position))):
-                    position += len(chunk)
-                    host_lines.feed(chunk)
-        except FileNotFoundError:
-            pass  # the machine was lost, and the log with it
+    `files` follows the hosts' events. `here` are the events about the whole job, which are written on this machine.
+    """
 
-    def _take(self) -> list[LogLine]:
-        # Lines of different hosts are ordered by time. Lines of one host keep the order of its log, which `merge` does.
-        return list(heapq.merge(*(host.take() for host in self._hosts.values()), key=lambda line: line.time))
+    def __init__(self, files: RemoteFiles, here: Path, close: Callable[[], None]) -> None:
+        from herringbone.events.source import EventFile
+
+        self._files = files
+        self._here = EventFile(here)
+        self._close = close
+
+    def read(self) -> list[Event]:
+        while lines := self._files.read():
+            if events := self._joined(lines):
+                return events
+        return self._here.read()
+
+    def rest(self, ended: float | None) -> Iterator[list[Event]]:  # noqa: ARG002 - nothing arrives late
+        for lines in self._files.rest():
+            if events := self._joined(lines):
+                yield events
+        yield from iter(self._here.read, [])
+
+    def close(self) -> None:
+        self._here.close()
+        self._close()
+
+    def _joined(self, lines: Mapping[FileKey, Sequence[bytes]]) -> list[Event]:
+        from herringbone.events.source import by_time, decode_lines
+
+        hosts = [decode_lines(b"\n".join(of_file)) for of_file in lines.values()]
+        return by_time([*hosts, self._here.read()])
+
+
+def _parsed(lines: Mapping[FileKey, Sequence[bytes]]) -> list[LogLine]:
+    # Lines of different hosts are ordered by time. Lines of one host keep the order of its log, which `merge` does.
+    hosts = ([parse_line(line, host) for line in of_file] for (host, _), of_file in lines.items())
+    return list(heapq.merge(*hosts, key=lambda line: line.time))

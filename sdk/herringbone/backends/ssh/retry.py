@@ -218,9 +218,15 @@ class Retry:
             # After the announcement: the log of the new attempt follows it.
             log_begins[host] = log.size
             log.close(time.time())
+        files = [path for path in self._folder.all_events(hosts)[1:] if path.exists()]
         attempts = (*self._attempt.failed, failed)
         attempt = msgspec.structs.replace(
-            self._attempt, machines=machines, name=name, failed=attempts, log_begins=log_begins
+            self._attempt,
+            machines=machines,
+            name=name,
+            failed=attempts,
+            log_begins=log_begins,
+            event_begins={path.name: path.stat().st_size for path in files},
         )
         JobEvents(self._folder.job_events).restart(failed.number + 1, failed.why, failed.excluded)
         change_state(

@@ -26,7 +26,8 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is the job's name on its machines in this attempt. `code_path` and `code_digest` are those of the code that
     all attempts run, None when the job was submitted elsewhere. `failed` are the attempts before this one.
-    `log_begins` is the position, in bytes, of this attempt's first line in each host's log here.
+    `log_begins` is the position, in bytes, of this attempt's first line in each host's log here, by host;
+    `event_begins` is the same for the files of events, by their names.
     """
 
     machines: dict[str, Machine]
@@ -35,11 +36,17 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
     code_digest: str | None = None
     failed: tuple[Attempt, ...] = ()
     log_begins: dict[str, int] = msgspec.field(default_factory=dict, name="begins")
+    event_begins: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def machine_names(self) -> dict[str, str]:
         """Return the name of each host's machine."""
         return {host: machine.name for host, machine in self.machines.items()}
+
+    @property
+    def file_begins(self) -> dict[str, int]:
+        """Return the position of this attempt's first byte in each file here, by the file's name."""
+        return {**{f"{host}.log": begin for host, begin in self.log_begins.items()}, **self.event_begins}
 
     def to_json(self) -> str:
         """Return the content of the column."""

@@ -24,6 +24,7 @@ from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, 
 from herringbone_parallel.core.partition.work import Device
 from herringbone_parallel.torch.model_parallel.placement.trace import ModuleCost, SharedTensor, Trace, watching
 from herringbone_parallel.torch.model_parallel.placement.untouched import untouched
+from herringbone_parallel.torch.step_hook import not_counting
 
 # Runs the user's step function once with everything on this rank, inside the context manager.
 Run = Callable[[AbstractContextManager[None]], None]
@@ -120,7 +121,8 @@ def _state_after_trial(optimizer: torch.optim.Optimizer, group: dict[str, Any]) 
     trial._optimizer_step_post_hooks = OrderedDict()
     try:
         # The method of the class: a scheduler may have put a counting `step` on the instance.
-        type(optimizer).step(trial)
+        with not_counting():
+            type(optimizer).step(trial)
     except Exception:  # noqa: BLE001  an optimizer of the user may raise anything; its state is then unknown
         return 0.0
     return _copies(trial.state[probe], probe)

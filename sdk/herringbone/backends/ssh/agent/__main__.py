@@ -210,9 +210,13 @@ class Agent:
         return {}
 
     def _follow_log(self, message: Message, _: bytes) -> Message:
-        log = self._home.job(message["job"]).log(message["host"])
-        self._subscriptions.follow_log(message["number"], log, message["offset"])
-        return {}
+        folder = self._home.job(message["job"])
+        # A client names one of these files, and no other of the machine.
+        files = {"log": folder.log, "events": folder.events, "metrics.events": folder.metric_events}
+        file = files[message.get("file", "log")](message["host"])
+        self._subscriptions.follow_log(message["number"], file, message["offset"])
+        # The client knows by it when it has all that there is now.
+        return {"size": file.stat().st_size if file.exists() else 0}
 
     def _stop(self, message: Message, _: bytes) -> Message:
         self._backend_of(message["job"]).stop(message["job"], message["grace"])

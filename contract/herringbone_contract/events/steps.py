@@ -1,0 +1,120 @@
+"""Count the steps of a rank, and send their times to the supervisor about once a second.
+
+`smp`, `smddp` and the Horovod names call `tick` after each step, so that scripts need no line for it. A tick takes
+about a microsecond, and a tenth of that where nobody listens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from herringbone_contract.events import emit
+
+# So many times of steps fit into a line that pipes take whole; more in a second are sent in several events.
+MAX_STEPS = 300
+# A new owner counts after so many steps without one of the old owner, if that still exists.
+_OWNER_STEPS = 100
+
+
+class StepCounter:
+    """Counts steps and joins their times into batches. Pure: the caller passes the time in seconds.
+
+    >>> counter, optimizer = StepCounter(), set()
+    >>> [counter.tick(now, optimizer) for now in (10.0, 10.5)]
+    [None, None]
+    >>> counter.tick(11.25, optimizer)
+    {'count': 3, 'seconds': [0.5, 0.75]}
+
+    The first step has no time, because nobody knows its begin. `owner` is the object that steps, such as an optimizer.
+    Of several owners only the first one's steps count: a script with two optimizers takes one step of each. When the
+    first one is gone, or has not stepped for long, the next one counts.
+    """
+
+    def __init__(self) -> None:
+        # Weak, because an optimizer holds its parameters.
+        self._owner: Callable[[], object] = _gone
+        self._others = 0
+        self._count = 0
+        self._last: float | None = None
+        self._due = 0.0
+        self._seconds: list[float] = []
+
+    def tick(self, now: float, owner: object) -> dict[str, Any] | None:
+        """Count a step that ends now; return a batch once a second, or when it is full."""
+        if owner is not self._owner() and not self._takes_over(owner):
+            return None
+        self._others = 0
+        self._count += 1
+        if self._last is None:
+            self._due = now + 1.0
+        else:
+            self._seconds.append(now - self._last)
+        self._last = now
+        if now < self._due and len(self._seconds) < MAX_STEPS:
+            return None
+        self._due = now + 1.0
+        return self.batch()
+
+    def batch(self) -> dict[str, Any] | None:
+        """Return the steps since the last batch, None if there are none."""
+        seconds, self._seconds = self._seconds, []
+        # Four digits: a line must be short, and no clock is better.
+        return {"count": self._count, "seconds": [float(f"{value:.4g}") for value in seconds]} if seconds else None
+
+    def _takes_over(self, owner: object) -> bool:
+        self._others += 1
+        if self._owner() is not None and self._others < _OWNER_STEPS:
+            return False
+        self._owner = weakref.ref(owner)
+        return True
+
+
+def _gone() -> object:
+    return None
+
+
+def _send(batch: dict[str, Any] | None) -> None:
+    if batch is not None:
+        # The time at which the first of these steps began.
+        emit.emit("steps", count=batch["count"], since=time.time() - sum(batch["seconds"]), seconds=batch["seconds"])
+
+
+def is_heard() -> bool:
+    """Say whether this process is a rank whose events somebody reads."""
+    return emit.VARIABLE in os.environ
+
+
+def _ticker() -> Callable[[object], None]:
+    if not is_heard():
+        return lambda _: None
+    import atexit
+
+    counter, clock = StepCounter(), time.perf_counter
+
+    def tick(owner: object) -> None:
+        batch = counter.tick(clock(), owner)
+        if batch is not None:
+            _send(batch)
+
+    # The steps of the last second; a process that is killed loses them.
+    atexit.register(lambda: _send(counter.batch()))
+    return tick
+
+
+_tick: Callable[[object], None] | None = None
+
+
+def tick(owner: object) -> None:
+    """Count a step of this rank that ends now; nothing happens outside a job.
+
+    tick(optimizer)
+    """
+    global _tick
+    if _tick is None:
+        # At the first step, when the rank's environment is complete.
+        _tick = _ticker()
+    _tick(owner)

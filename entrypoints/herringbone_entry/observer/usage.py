@@ -1,0 +1,182 @@
+"""Measure what a host's processes use, in counters since their start and in states of this moment.
+
+In a container, where the supervisor is the first process, the control group counts; elsewhere the sum of the processes
+below the supervisor. Shared pages count once on a host, and in each of the ranks that have them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from herringbone_entry.observer import proc
+
+# A look at all processes of the machine finds those of this job, and may take this share of a core. In between only
+# those are read.
+_LOOK_SHARE = 0.001
+# Version 1 writes a number near 2^63 where there is no limit.
+_NO_LIMIT = 1 << 60
+
+
+class RankUsage(NamedTuple):
+    """CPU seconds since the start and resident bytes of a rank and its children, and the rank's state."""
+
+    cpu: float
+    memory: int
+    state: str
+
+
+class Usage(NamedTuple):
+    """The use of a host: CPU seconds and bytes since its start, and bytes of memory now; None if unknown."""
+
+    cpu: float
+    memory: int
+    disk: tuple[int, int] | None
+    net: tuple[int, int] | None
+    ranks: Mapping[int, RankUsage]
+
+
+def missed_cpu(stat: proc.ProcessStat, now: float, last: float) -> float:
+    """Return the CPU time of a process found at `now` that it used before `last`, the time of the reading before.
+
+    Counted as used since then it would show as cores that the host does not have.
+
+    >>> old = proc.ProcessStat(parent=1, state="R", cpu=10.0, started=100.0)
+    >>> missed_cpu(old, now=120.0, last=110.0), missed_cpu(old, now=120.0, last=90.0)
+    (5.0, 0.0)
+    """
+    if not last > stat.started:
+        return 0.0
+    return stat.cpu * (last - stat.started) / max(now - stat.started, 0.01)
+
+
+class HostUsage:
+    """Reads the usage of the processes at and below `supervisor`; `root` is the root of the host's file system."""
+
+    def __init__(self, supervisor: int, root: Path = Path("/")) -> None:
+        self._supervisor, self._root = supervisor, root
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._pids: set[int] = set()
+        self._look_at = self._read_at = float("-inf")
+        # CPU time that processes had used before they were found, of the host (None) and of each rank.
+        self._missed: defaultdict[int | None, float] = defaultdict(float)
+        self.has_own_group = supervisor == 1 and self._group_cpu() is not None
+
+    def read(self, ranks: Mapping[int, int], now: float) -> Usage:
+        """Return the usage now, in seconds since the machine's start. Raises `OSError` without /proc."""
+        new = self._find(now)
+        stats, memory = self._read_processes()
+        missed = {pid: missed_cpu(stats[pid], now, self._read_at) for pid in new & stats.keys()}
+        self._read_at = now
+        parents = {pid: stat.parent for pid, stat in stats.items()}
+        usages = {}
+        for rank, pid in ranks.items():
+            if pid in stats:
+                members = proc.family(pid, parents) & stats.keys()
+                self._missed[rank] += sum(missed[member] for member in members & missed.keys())
+                seconds = sum(stats[member].cpu for member in members) - self._missed[rank]
+                usages[rank] = RankUsage(seconds, sum(memory[member][0] for member in members), stats[pid].state)
+        self._missed[None] += sum(missed.values())
+        group_cpu = self._group_cpu() if self.has_own_group else None
+        group_memory = self._group_memory() if self.has_own_group else None
+        tree_cpu = sum(stat.cpu for stat in stats.values()) - self._missed[None]
+        private = sum(resident - shared for resident, shared in memory.values())
+        tree_memory = private + max((shared for _, shared in memory.values()), default=0)
+        return Usage(
+            cpu=tree_cpu if group_cpu is None else group_cpu,
+            memory=tree_memory if group_memory is None else group_memory,
+            disk=self._disk(stats),
+            net=self._net(),
+            ranks=usages,
+        )
+
+    def _find(self, now: float) -> set[int]:
+        """Look for processes of this host if it is time to; return those that are new."""
+        if now < self._look_at:
+            return set()
+        began = time.thread_time()
+        parents = {}
+        for name in os.listdir(self._root / "proc"):  # noqa: PTH208 - of a machine with a thousand processes
+            if name.isdigit() and (text := self._text(f"proc/{name}/stat")) is not None:
+                parents[int(name)] = proc.parse_stat(text).parent
+        found = proc.family(self._supervisor, parents)
+        new, self._pids = found - self._pids, found
+        self._look_at = now + (time.thread_time() - began) / _LOOK_SHARE
+        return new
+
+    def _read_processes(self) -> tuple[dict[int, proc.ProcessStat], dict[int, tuple[int, int]]]:
+        """Return the state and the memory of each process; of one that has ended its parent has the times."""
+        stats, memory = {}, {}
+        for pid in sorted(self._pids):
+            stat, pages = self._text(f"proc/{pid}/stat"), self._text(f"proc/{pid}/statm")
+            if stat is None or pages is None:
+                self._pids.discard(pid)
+                continue
+            stats[pid] = proc.parse_stat(stat)
+            memory[pid] = proc.parse_statm(pages, self._page_bytes)
+        return stats, memory
+
+    def memory_total(self) -> int | None:
+        """Return the bytes that this host may use: the smallest limit of its control groups, or the machine's."""
+        # Here, because it reads much and is needed once.
+        from herringbone_entry.preparation.devices import memory_groups
+
+        limits = []
+        for folder in memory_groups(self._root):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                limit = self._number(folder / name)
+                if limit is not None and limit < _NO_LIMIT:
+                    limits.append(limit)
+        text = self._text("proc/meminfo")
+        if text is not None and (total := proc.parse_pairs(text.replace(":", "")).get("MemTotal")):
+            limits.append(total * 1024)
+        return min(limits, default=None)
+
+    def _disk(self, stats: Mapping[int, object]) -> tuple[int, int] | None:
+        if self.has_own_group and (text := self._text("sys/fs/cgroup/io.stat")) is not None:
+            return proc.parse_io_stat(text)
+        counters = [proc.parse_io(text) for pid in stats if (text := self._text(f"proc/{pid}/io")) is not None]
+        # None of them can be read by another user than theirs.
+        return (sum(read for read, _ in counters), sum(written for _, written in counters)) if counters else None
+
+    def _net(self) -> tuple[int, int] | None:
+        text = self._text("proc/self/net/dev")
+        return None if text is None else proc.parse_net_dev(text)
+
+    def _group_cpu(self) -> float | None:
+        text = self._text("sys/fs/cgroup/cpu.stat")
+        usage = None if text is None else proc.parse_pairs(text).get("usage_usec")
+        if usage is not None:
+            return usage / 1e6
+        nanoseconds = self._number(self._root / "sys/fs/cgroup/cpuacct/cpuacct.usage")
+        return None if nanoseconds is None else nanoseconds / 1e9
+
+    def _group_memory(self) -> int | None:
+        """Return the memory of the container without the files that the kernel can drop, as `docker stats` does."""
+        for folder, used, dropped in (
+            ("sys/fs/cgroup", "memory.current", "inactive_file"),
+            ("sys/fs/cgroup/memory", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            number = self._number(self._root / folder / used)
+            if number is not None:
+                text = self._text(f"{folder}/memory.stat")
+                return max(0, number - (0 if text is None else proc.parse_pairs(text).get(dropped, 0)))
+        return None
+
+    def _number(self, path: Path) -> int | None:
+        try:
+            return int(path.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _text(self, path: str) -> str | None:
+        try:
+            # Unbuffered bytes: a text file of Python's costs twice as much, and these are read by the thousand.
+            with open(f"{self._root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return None

@@ -1,0 +1,139 @@
+"""Follow files of a job's hosts that grow on their machines: logs and events.
+
+    machine's agent   --bytes-->   HostMonitor   -->   RemoteFiles: whole lines per host and file
+
+At the end of an attempt the machines' files are fetched, and put behind those of earlier attempts in the job's folder
+here. What a machine has not sent by then is read from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from herringbone.backends.ssh.follow import JobMonitor
+
+_READ_BYTES = 1 << 20
+# The first read waits for machines that answer; one that has sent nothing for so long is not waited for.
+_PATIENCE_SECONDS = 3.0
+_POLL_SECONDS = 0.002
+
+# A host and the ending of one of its files, such as ("algo-1", "log").
+FileKey = tuple[str, str]
+
+
+class _Lines:
+    """The lines of one file, from pieces of any size.
+
+    `begins` is the position of the current attempt's first byte in the file on this machine. `offset` counts the bytes
+    of this attempt that have been taken.
+    """
+
+    def __init__(self) -> None:
+        self.begins = self.offset = 0
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the file."""
+        self.offset += len(chunk)
+        # The last piece is a line without its end, or empty.
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._lines += lines
+
+    def start_attempt(self, begins: int) -> None:
+        """Count the following bytes as those of the next attempt."""
+        # Half a line of the attempt before has no rest: it was lost with its machine.
+        self.begins, self.offset, self._rest = begins, 0, b""
+
+    def take(self) -> list[bytes]:
+        """Return the complete lines that have not been taken yet."""
+        lines, self._lines = self._lines, []
+        return lines
+
+
+class RemoteFiles:
+    """Reads the lines of the files that end in one of `endings`, of all hosts of a job.
+
+    `current` returns the monitor of the attempt that runs, and where this attempt begins in the files on this machine,
+    by the files' names. `folder` has the files of earlier attempts, and all of them once the job is over.
+    """
+
+    def __init__(
+        self,
+        current: Callable[[], tuple[JobMonitor, Mapping[str, int]]],
+        folder: Path,
+        endings: Sequence[str],
+        *,
+        patience: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._current, self._folder, self._endings, self._patience = current, folder, endings, patience
+        self._files: dict[FileKey, _Lines] = {}
+        self._monitor: JobMonitor | None = None
+        self._follow_attempt()
+
+    @property
+    def monitor(self) -> JobMonitor:
+        """The monitor of the attempt that runs."""
+        assert self._monitor is not None
+        return self._monitor
+
+    def read(self) -> dict[FileKey, list[bytes]]:
+        """Return the lines that have arrived since the last call; empty when there are no more for now.
+
+        The first calls wait for what the machines have when they are asked: a caller that reads once gets all of it.
+        """
+        self._follow_attempt()
+        deadline = time.monotonic() + self._patience
+        while True:
+            self.monitor.look()
+            if (lines := self._take()) or self.monitor.has_sent_all or time.monotonic() > deadline:
+                return lines
+            time.sleep(_POLL_SECONDS)
+
+    def rest(self) -> Iterator[dict[FileKey, list[bytes]]]:
+        """Yield the remaining lines of a job that is over."""
+        self._follow_attempt()
+        if lines := self._take():
+            yield lines
+        # The files are complete by now; read them from the last byte that the machines sent.
+        for key in self._files:
+            self._read_file(key)
+        while lines := self._take():
+            yield lines
+
+    def _follow_attempt(self) -> None:
+        """Continue with the attempt that runs now.
+
+        The files of the attempt before are then in the folder on this machine, up to the point where this one begins.
+        """
+        monitor, begins = self._current()
+        if monitor is self._monitor:
+            return
+        self._monitor = monitor
+        keys = [(host, ending) for host in monitor.hosts for ending in self._endings]
+        earlier = [(host, ending) for host, _, ending in (name.partition(".") for name in begins)]
+        # A retry may have fewer hosts than the attempt before; the others' lines must still be read to their end.
+        for key in dict.fromkeys([*self._files, *(key for key in earlier if key[1] in self._endings), *keys]):
+            lines = self._files.setdefault(key, _Lines())
+            begin = begins.get(".".join(key), 0)
+            # The rest of the attempt before, of which the machine may not have sent everything.
+            self._read_file(key, begin)
+            lines.start_attempt(begin)
+        for key in keys:
+            monitor.hosts[key[0]].take_file(key[1], self._files[key].feed)
+
+    def _read_file(self, key: FileKey, end: int | None = None) -> None:
+        lines = self._files[key]
+        try:
+            with (self._folder / ".".join(key)).open("rb") as file:
+                position = file.seek(lines.begins + lines.offset)
+                while chunk := file.read(_READ_BYTES if end is None else min(_READ_BYTES, max(0, end - position))):
+                    position += len(chunk)
+                    lines.feed(chunk)
+        except FileNotFoundError:
+            pass  # the machine was lost, and the file with it
+
+    def _take(self) -> dict[FileKey, list[bytes]]:
+        return {key: taken for key, lines in self._files.items() if (taken := lines.take())}

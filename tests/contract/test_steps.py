@@ -1,0 +1,81 @@
+"""Steps are counted once, whoever takes them, and their times arrive in batches that a pipe takes whole."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from herringbone_contract.events import emit, steps
+from herringbone_contract.events.steps import MAX_STEPS, StepCounter
+
+
+class Optimizer:
+    """Stands for an object that takes steps."""
+
+
+def ticks(counter: StepCounter, times, owner) -> list[dict]:
+    return [batch for now in times if (batch := counter.tick(now, owner)) is not None]
+
+
+def test_times_arrive_once_a_second_and_none_is_lost() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    batches = ticks(counter, [100 + index / 8 for index in range(41)], optimizer)
+    rest = counter.batch()
+    assert [batch["count"] for batch in batches] == [9, 17, 25, 33, 41]
+    assert rest is None
+    assert [seconds for batch in batches for seconds in batch["seconds"]] == [0.125] * 40
+
+
+def test_slow_steps_arrive_at_once() -> None:
+    optimizer = Optimizer()
+    assert ticks(StepCounter(), [1.0, 4.0, 7.5], optimizer) == [
+        {"count": 2, "seconds": [3.0]},
+        {"count": 3, "seconds": [3.5]},
+    ]
+
+
+def test_many_steps_in_a_second_fit_into_lines() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    batches = ticks(counter, [100 + index * 1.234567e-5 for index in range(3 * MAX_STEPS + 1)], optimizer)
+    assert [len(batch["seconds"]) for batch in batches] == [MAX_STEPS] * 3
+    members = {"kind": "steps", "t": 1795397716.286413, "rank": 100_000, "since": 1795397716.286413}
+    assert all(
+        len(json.dumps({**members, **batch}, separators=(",", ":"))) < emit.MAX_LINE_BYTES - 100 for batch in batches
+    )
+
+
+def test_the_second_optimizer_of_a_step_does_not_count() -> None:
+    counter, generator, critic = StepCounter(), Optimizer(), Optimizer()
+    for step in range(20):
+        counter.tick(step * 0.01, generator)
+        counter.tick(step * 0.01 + 0.005, critic)
+    assert counter.batch() == {"count": 20, "seconds": [0.01] * 19}
+    # When the first one is gone, the other counts.
+    del generator
+    counter.tick(0.25, critic)
+    assert counter.batch() == {"count": 21, "seconds": [0.06]}
+
+
+def test_ticks_reach_the_fifo_and_cost_nothing_without_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(steps, "_tick", None)
+    monkeypatch.delenv(emit.VARIABLE, raising=False)
+    optimizer = Optimizer()
+    steps.tick(optimizer)
+    monkeypatch.setattr(steps, "_tick", None)
+    monkeypatch.setattr(emit, "_pid", 0)
+    fifo = tmp_path / "events"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setenv(emit.VARIABLE, str(fifo))
+    monkeypatch.setenv(emit.RANK_VARIABLE, "1")
+    times = iter([5.0, 7.0])
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(times))
+    steps.tick(optimizer)
+    steps.tick(optimizer)
+    event = json.loads(os.read(reader, 4096))
+    assert (event["kind"], event["rank"], event["count"], event["seconds"]) == ("steps", 1, 2, [2.0])
+    assert event["t"] - event["since"] == pytest.approx(2.0, abs=0.01)
+    os.close(reader)
+    monkeypatch.setattr(emit, "_pid", 0)

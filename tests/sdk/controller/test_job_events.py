@@ -1,0 +1,131 @@
+"""A controller writes its job's states and the metrics of its log into the events, whatever the patterns do."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from herringbone import Estimator, TrainingJob
+from herringbone.events import from_log
+from herringbone.events.from_log import Finder
+from herringbone.events.job_events import JobEvents
+from herringbone.events.source import decode_lines
+
+MLLOG = ':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "accuracy", "value": 0.5}'
+# The definition matches at each attempt; the pattern of another one backtracks for years on one line.
+TRAINS = f"""
+import os, sys, time
+print("loss=0.5")
+print({MLLOG!r})
+if not os.path.exists("again"):
+    open("again", "w")
+    sys.exit(3)
+print("loss=nan")
+print("a" * 60 + "!", flush=True)
+while not os.path.exists(GO):
+    time.sleep(0.01)
+print("loss=0.25", end="")
+"""
+DEFINITIONS = [{"Name": "loss", "Regex": r"loss=(\S+)"}, {"Name": "slow", "Regex": r"((a+)+)$"}]
+
+
+def submit(backend, **options) -> TrainingJob:
+    plan = Estimator("train.py", instance_type="local_process", **options).plan(job_name="a")
+    return TrainingJob.submit(plan, backend)
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never became true"
+        time.sleep(0.02)
+
+
+def test_states_restarts_and_metrics_are_events_while_the_job_runs(script, backend, home, tmp_path) -> None:
+    go = tmp_path / "go"
+    script(f"GO = {str(go)!r}\n{TRAINS}")
+    policies = {"loss=0.5": "restart"}
+    job = submit(backend, metric_definitions=DEFINITIONS, max_retry_attempts=1, log_policies=policies)
+    until(lambda: sorted(str(metric.value) for metric in job.metrics()) == ["0.5", "0.5", "0.5", "0.5", "nan"])
+    assert job.status == "InProgress"
+    assert job.progress() is None
+    # The metrics come from the events, not from the log.
+    (home.job("a").log("algo-1")).rename(home.job("a").path / "log")
+    assert len(job.metrics()) == 5
+    (home.job("a").path / "log").rename(home.job("a").log("algo-1"))
+    go.touch()
+    begin = time.monotonic()
+    assert job.wait().status == "Completed"
+    assert time.monotonic() - begin < 8
+    metrics = job.metrics()
+    assert [(metric.name, metric.source) for metric in metrics[:2]] == [("loss", "log"), ("accuracy", "mllog")]
+    assert (metrics[-1].name, metrics[-1].value, metrics[-1].host, metrics[-1].rank) == ("loss", 0.25, "algo-1", 0)
+    view = job.view()
+    assert [state for _, state, _ in view.states] == [
+        *("Starting", "Training", "Restarting", "Training", "Uploading", "Completed")
+    ]
+    [restart] = view.restarts
+    assert (restart["attempt"], restart["machines"]) == (2, [])
+    assert restart["why"].startswith("restart by the log of algo-1")
+    [note] = job.logs(pattern="metric_definitions")
+    assert note.text == (
+        "metric_definitions: the regular expression of 'slow' needed too long for one line and was given up"
+    )
+    # What `describe` stores comes from the same place.
+    assert [entry["MetricName"] for entry in job.describe()["FinalMetricDataList"]] == ["loss", "accuracy"]
+
+
+def test_mllog_needs_no_definition_and_the_end_says_why(script, backend, home) -> None:
+    script(f"import sys\nprint({MLLOG!r})\nraise SystemExit(3)")
+    job = submit(backend).wait()
+    assert [(metric.name, metric.value) for metric in job.metrics()] == [("accuracy", 0.5)]
+    events = list(job.events())
+    assert [event["kind"] for event in events] == ["state", "state", "metrics", "state"]
+    assert events[-1]["why"] == "rank 0 on algo-1: exit code 3"
+    assert list(job.events(follow=True)) == events
+    # A job of an older release has no events.
+    for path in home.job("a").all_events(["algo-1"]):
+        path.unlink(missing_ok=True)
+    assert [(metric.name, metric.value) for metric in job.metrics()] == [("accuracy", 0.5)]
+    assert job.view().state == ""
+
+
+def test_a_job_without_metrics_starts_no_process(script, backend, home) -> None:
+    script("print('hello')")
+    assert submit(backend).wait().status == "Completed"
+    assert sorted(os.listdir(home.job("a").logs)) == ["algo-1.log", "job.events"]
+
+
+def test_a_search_that_ends_is_not_given_up() -> None:
+    finder = Finder([("loss", r"loss=(\S+)"), ("all", r"=(\d)")])
+    assert finder.find("loss=5", "algo-1:0") == [("loss", 5.0, "log"), ("all", 5.0, "log")]
+    finder.watch()
+    finder.watch()
+    assert finder.find("loss=5", "algo-1:0") == [("loss", 5.0, "log"), ("all", 5.0, "log")]
+    assert finder.slow == []
+
+
+def test_values_without_a_time_stamp_have_that_of_the_line_before() -> None:
+    metrics = from_log.HostMetrics("algo-1", Finder([("loss", r"loss=(\S+)")]))
+    first = metrics.take(b"2026-11-21T11:44:37.000000Z [algo-1:1] loss=1\nloss=2 cut\n\xff loss=3")
+    assert [(metric.value, metric.rank) for metric in first] == [(1.0, 1), (2.0, None), (3.0, None)]
+    assert len({metric.time for metric in first}) == 1
+    [event, *_] = from_log.metric_events(first)
+    assert (event["host"], event["rank"], event["values"], event["step"]) == ("algo-1", 1, [1.0], None)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"kind":"state","t":1.0,"state":"Training","why":""}\n{"kind":"sta'])
+def test_a_state_is_written_once_whoever_wrote_it(tmp_path, content: bytes) -> None:
+    path = tmp_path / "job.events"
+    path.write_bytes(content)
+    for _ in range(2):
+        JobEvents(path).state("Training", "why\nmore")
+    assert path.read_bytes().count(b"Training") == 1
+    JobEvents(path).state("Failed", "why\nmore")
+    assert [(event["state"], event["why"]) for event in decode_lines(path.read_bytes())][-1] == ("Failed", "why")
+
+
+def test_events_that_cannot_be_written_are_lost(tmp_path) -> None:
+    JobEvents(tmp_path / "missing" / "job.events").state("Training")
