@@ -38,7 +38,7 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
     and the seconds since the start of the job.
     """
     from herringbone.events.metrics import Run, csv_lines, summarize
-    from herringbone.jobs.job import attach
+    from herringbone.jobs.job import LOG_REMOVED, attach
 
     if last:
         names += (JobName().convert("-", None, None),)
@@ -51,7 +51,9 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
     jobs = {name: attach(name) for name in names}
     values = {name: job.metrics() for name, job in jobs.items()}
     for name, metrics in values.items():
-        if not metrics:
+        if not metrics and jobs[name].log_removed:
+            print(f"job {name}: {LOG_REMOVED}", file=sys.stderr)
+        elif not metrics:
             print(
                 f"job {name} has logged no metrics: give metric_definitions, or print MLLOG lines, as "
                 "herringbone_parallel.torch.recipes.RunLog does",

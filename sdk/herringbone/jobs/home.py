@@ -28,6 +28,11 @@ class JobFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def log_removed(self) -> bool:
+        """True where `herringbone rm --keep-model` left the folder with no more than a model."""
+        return self.path.is_dir() and not self.logs.exists()
+
     def log(self, host: str) -> Path:
         return self.logs / f"{_part(host)}.log"
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 # Time between two looks at a running job's events, which arrive once a second.
 _EVENT_SECONDS = 0.5
+LOG_REMOVED = (
+    "its log was removed by `herringbone rm --keep-model`; `herringbone describe` has the last values of metrics"
+)
 
 
 class TrainingJob:
@@ -204,6 +207,11 @@ class TrainingJob:
             for lines in batches:
                 yield from lines
 
+    @property
+    def log_removed(self) -> bool:
+        """True when the log was removed, by `herringbone rm --keep-model` or `remove(keep_model=True)`."""
+        return self._backend.home.job(self.name).log_removed and self._record().done
+
     def metrics(self) -> Metrics:
         """Return the values of all metrics so far, by time, each with its step, rank and source.
 
@@ -289,6 +297,8 @@ class TrainingJob:
 
         def fetch(folder: Path) -> Path:
             if part == "logs":
+                if self.log_removed:
+                    raise InputError(f"job {self.name}: {LOG_REMOVED}")
                 hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
                 return write_logs(self.logs(), hosts, folder)
             return self._backend.fetch(self.name, part, folder)

@@ -76,7 +76,7 @@ class TopApp(App[None]):
     #line { height: 1; padding: 0 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
+        Binding("q,ctrl+c", "quit", "Quit"),
         Binding("s", "stop", "Stop"),
         Binding("slash", "filter", "Filter", key_display="/"),
     ]
