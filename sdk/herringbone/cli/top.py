@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,7 +45,9 @@ def command(metric: str | None, number: int, *, once: bool, as_json: bool) -> in
     from herringbone.top.monitor import Monitor
 
     stderr = Console(sys.stderr)
-    if not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty():
+    # A dumb terminal, as an editor's, has no cursor that could move.
+    is_live = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if is_live and not (once or as_json):
         try:
             from herringbone.top.app import TopApp
         except ModuleNotFoundError as error:

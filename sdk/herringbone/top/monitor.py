@@ -112,10 +112,13 @@ class JobReader:
         self._backend_named(self._record.backend).stop(self.name)
 
     def close(self) -> None:
+        """Close files and connections."""
         for source in (self._events, self._logs):
             if source is not None:
                 source.close()
         self._events = self._logs = None
+        # The row and the detail stay; a job may have logged millions of values.
+        self._view = JobView()
 
     def _read(self) -> None:
         if self._backend is None:
