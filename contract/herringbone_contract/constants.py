@@ -47,6 +47,9 @@ class Key:
     PYTORCH_DDP_ENABLED = "sagemaker_pytorch_ddp_enabled"
     TORCH_DISTRIBUTED_ENABLED = "sagemaker_torch_distributed_enabled"
     PYTORCH_XLA_ENABLED = "sagemaker_pytorch_xla_multi_worker_enabled"
+    # Our own addition: seconds without a sign of life after which the job counts as hanging, 0 for never. Left out:
+    # DEFAULT_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, never for others.
+    HANG_TIMEOUT = "sagemaker_hang_timeout"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
 
 
@@ -103,6 +106,8 @@ class HostVariable:
 
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0
+# NCCL's own timeout of a collective operation in torch; gloo waits for half an hour.
+DEFAULT_HANG_TIMEOUT_SECONDS = 600.0
 DEFAULT_JOIN_TIMEOUT_SECONDS = 600.0
 DEFAULT_HEARTBEAT_SECONDS = 5.0
 

@@ -13,6 +13,7 @@
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
+    +-- RequestError               a running job that cannot be asked, or does not answer
     +-- HostError                  a machine that cannot be reached, or refuses a request
     +-- EngineError                no container engine answers, or it refuses a request
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
@@ -173,6 +174,27 @@ class SlurmError(ServiceError):
     """
 
     service = "Slurm"
+
+
+class RequestError(HerringboneError):
+    """A running job that cannot be asked something: it is over, its controller takes no requests, or no host answers.
+
+    To fix: Act on the reason in the message; `herringbone logs NAME` shows whether the hosts still run.
+    """
+
+
+class TrackerError(ServiceError):
+    """A tracker that a job's metrics are exported to does not answer, or refuses them; the job itself goes on.
+
+    To fix: Check the address, and the tracker's own variables for credentials; then `herringbone export NAME` sends
+    what is missing (docs/do/trackers.md).
+    """
+
+    service = "the tracker"
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 class HostError(HerringboneError):

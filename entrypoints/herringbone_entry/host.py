@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from herringbone_contract.constants import (
     BASE_VARIABLE,
     DEFAULT_BASE,
+    DEFAULT_HANG_TIMEOUT_SECONDS,
     DEFAULT_HEARTBEAT_SECONDS,
     DEFAULT_JOIN_TIMEOUT_SECONDS,
     DEFAULT_STOP_GRACE_SECONDS,
@@ -70,6 +71,15 @@ class Host(NamedTuple):
     def steering(self) -> dict[str, Any]:
         """The hyperparameters that steer the container."""
         return decode_values(split(self.raw_hyperparameters)[1])
+
+    @property
+    def hang_timeout(self) -> float:
+        """Seconds without a sign of life of any rank after which the job counts as hanging; 0.0 for never."""
+        value = self.steering.get(Key.HANG_TIMEOUT)
+        if value is None:
+            steps_itself = {Key.MODEL_PARALLEL_PARAMETERS, Key.DATA_PARALLEL_ENABLED} & self.raw_hyperparameters.keys()
+            return DEFAULT_HANG_TIMEOUT_SECONDS if steps_itself else 0.0
+        return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
 
     @property
     def job_name(self) -> str:

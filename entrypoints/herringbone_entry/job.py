@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Order
     from herringbone_entry.ranks.prewarm import PrewarmedRank
+    from herringbone_entry.supervisor.requests import Requests
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -60,7 +61,8 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
         if private is not None:
             host = host._replace(lifeline=private.lifeline)
         run_folder = RunFolder(host.run_folder, environ)
-        return Job(host, run_folder, starter, _key(host, private, environ)).run()
+        requested = b"" if private is None else private.rest
+        return Job(host, run_folder, starter, _key(host, private, environ), requested).run()
     except Stopped:
         return STOPPED_CODE
     except HerringboneError as error:
@@ -81,11 +83,18 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
 class Job:
     """This host's event loop, supervisor and membership in the job.
 
-    Raises `HerringboneError` from the constructor when this host cannot even report a failure to the others.
+    `requested` are the first bytes of clients' requests, which are read from the lifeline. Raises `HerringboneError`
+    from the constructor when this host cannot even report a failure to the others.
     """
 
-    def __init__(self, host: Host, run_folder: RunFolder, starter: RankStarter, key: bytes | None) -> None:
+    def __init__(
+        self, host: Host, run_folder: RunFolder, starter: RankStarter, key: bytes | None, requested: bytes = b""
+    ) -> None:
         self._host, self._run_folder, self._starter = host, run_folder, starter
+        # Bytes of requests that came with the private line.
+        self._requested = requested
+        # None until the first request.
+        self._requests: Requests | None = None
         self._loop = Loop()
         self._output = Output(self._loop, sys.stdout.fileno())
         self._stops = 0
@@ -141,7 +150,7 @@ class Job:
             self._context.report({"kind": "kill"})
 
     def _watch_lifeline(self) -> None:
-        """Stop when the backend dies: it holds the other end of this pipe, and sends nothing more through it."""
+        """Stop when the backend dies: it holds the other end of this pipe. Until then, requests come through it."""
         lifeline = self._host.lifeline
         if lifeline is None:
             return
@@ -149,14 +158,25 @@ class Job:
         os.set_inheritable(lifeline, False)
         os.set_blocking(lifeline, False)
 
-        def check_end() -> None:
+        def read() -> None:
             with contextlib.suppress(OSError):
-                if os.read(lifeline, 4096):
+                if chunk := os.read(lifeline, 4096):
+                    self._take_requests(chunk)
                     return
             self._loop.forget(lifeline)
             self._stop()
 
-        self._loop.read(lifeline, check_end)
+        self._loop.read(lifeline, read)
+        if self._requested:
+            self._loop.later(0.0, lambda: self._take_requests(self._requested))
+
+    def _take_requests(self, chunk: bytes) -> None:
+        if self._requests is None:
+            # Most jobs get no request and never need this module.
+            from herringbone_entry.supervisor.requests import Requests
+
+            self._requests = Requests(self._context)
+        self._requests.feed(chunk, self._supervisor.ranks)
 
 
 def _key(host: Host, private: Private | None, environ: MutableMapping[str, str]) -> bytes | None:

@@ -1,7 +1,8 @@
 """The private line from a controller to a supervisor: the user's environment and the job's secret.
 
 Everyone who may use the container engine can read a container's environment, so neither travels there. The line comes
-over a descriptor (a container's standard input) that then stays open: its end means that the controller is gone.
+over a descriptor (a container's standard input) that then stays open: requests of clients follow, one a line, and the
+descriptor's end means that the controller is gone.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ _LOWEST = 10
 
 
 class Private(NamedTuple):
-    """The content of the line. `lifeline` is its descriptor, moved to a number that no child inherits."""
+    """The content of the line. `lifeline` is its descriptor, moved to a number that no child inherits.
+
+    `rest` are the bytes after the line that came with it: the beginning of the first request.
+    """
 
     environment: dict[str, str]
     key: bytes | None
     lifeline: int
+    rest: bytes = b""
 
 
 def read_private(environ: Mapping[str, str]) -> Private | None:
@@ -39,7 +44,7 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
         return None
     try:
         descriptor = _move(int(number))
-        line = _line(descriptor)
+        line, rest = _line(descriptor)
     except (OSError, ValueError) as error:
         raise ContractError(f"{HostVariable.PRIVATE}={number} cannot be read: {error}") from error
     try:
@@ -51,7 +56,7 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
         raise ContractError(f"{HostVariable.PRIVATE}={number}: the line there is not the JSON of an object") from error
     if not all(isinstance(word, str) for pair in environment.items() for word in pair):
         raise ContractError(f"{HostVariable.PRIVATE}={number}: a name or a value of the environment is not text")
-    return Private(environment, key, descriptor)
+    return Private(environment, key, descriptor, rest)
 
 
 def _move(descriptor: int) -> int:
@@ -69,12 +74,14 @@ def _move(descriptor: int) -> int:
     return moved
 
 
-def _line(descriptor: int) -> bytes:
-    # The line may be longer than one read, and nothing follows it until the end.
+def _line(descriptor: int) -> tuple[bytes, bytes]:
+    """Return the line, and what was read after it."""
+    # The line may be longer than one read.
     line = b""
     while b"\n" not in line:
         chunk = os.read(descriptor, _READ_BYTES)
         if not chunk:
             raise ValueError("it ended before its line did; the program that started this host is gone")
         line += chunk
-    return line.partition(b"\n")[0]
+    line, _, rest = line.partition(b"\n")
+    return line, rest

@@ -38,7 +38,7 @@ def spawn(
     )
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send(pid: int, number: int) -> None:
     """Signal one process; a process that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -69,14 +69,14 @@ def has_children() -> bool:
     return True
 
 
-def handles(pid: int, number: signal.Signals) -> bool:
+def handles(pid: int, number: int) -> bool:
     """Say whether a process catches a signal; without /proc, assume that it does."""
-    status = _read(f"/proc/{pid}/status")
+    status = read_text(f"/proc/{pid}/status")
     return status is None or caught(status, number)
 
 
-def caught(status: str, number: signal.Signals) -> bool:
-    """Read the mask of caught signals from the text of /proc/PID/status.
+def caught(status: str, number: int, *, unknown: bool = True) -> bool:
+    """Read the mask of caught signals from the text of /proc/PID/status; return `unknown` if it has none.
 
     >>> caught("SigCgt:\\t0000000000004000", signal.SIGTERM)
     True
@@ -85,7 +85,7 @@ def caught(status: str, number: signal.Signals) -> bool:
         if line.startswith("SigCgt:"):
             # Bit 0 of the mask is signal 1.
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return True
+    return unknown
 
 
 def exit_code_before_reaping(pid: int) -> int | None:
@@ -95,7 +95,7 @@ def exit_code_before_reaping(pid: int) -> int | None:
     """
     if sys.platform != "linux":
         return None
-    text = _read(f"/proc/{pid}/stat")
+    text = read_text(f"/proc/{pid}/stat")
     if text is None:
         raise ProcessLookupError
     return shown_exit_code(text)
@@ -153,26 +153,27 @@ def descendants(root: int, parents: Mapping[int, int]) -> list[int]:
 
 def kill_descendants() -> None:
     """Kill every process below this one."""
-    for pid in descendants(os.getpid(), _parents()):
+    for pid in descendants(os.getpid(), parents()):
         send(pid, signal.SIGKILL)
 
 
-def _parents() -> dict[int, int]:
+def parents() -> dict[int, int]:
     """Return each process's parent; without /proc, an empty dict."""
-    parents: dict[int, int] = {}
+    family: dict[int, int] = {}
     try:
         names = os.listdir("/proc")  # noqa: PTH208 - as in `_read`
     except OSError:
-        return parents
+        return family
     for name in names:
         # A process may end between the listing and the read.
-        if name.isdigit() and (text := _read(f"/proc/{name}/stat")) is not None:
+        if name.isdigit() and (text := read_text(f"/proc/{name}/stat")) is not None:
             # The command's name, in parentheses, may itself hold spaces and parentheses.
-            parents[int(name)] = int(text.rpartition(")")[2].split()[1])
-    return parents
+            family[int(name)] = int(text.rpartition(")")[2].split()[1])
+    return family
 
 
-def _read(path: str) -> str | None:
+def read_text(path: str) -> str | None:
+    """Return the text of a file below /proc; None if it cannot be read, for example when its process has ended."""
     try:
         with open(path, errors="replace") as file:  # noqa: PTH123 - pathlib costs milliseconds before a rank's start
             return file.read()

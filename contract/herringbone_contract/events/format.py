@@ -15,9 +15,9 @@ that they do not know. The kinds:
     sample      cpu, memory, ...                   resources of a host, see SAMPLE below
     checkpoint  path, bytes
     restart     attempt, why
-    straggler   seconds, median, steps             a rank whose steps take longer than the others'
-    hang        since, why                         nothing has moved for `hang_timeout` seconds
-    stacks      id, ranks                          `ranks` maps a rank to its threads, innermost frame first
+    straggler   seconds, median, ratio, steps      a rank whose steps take longer than the others'
+    hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones
+    stacks      id, why, text, groups              where all ranks are, see STACKS below
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
     bill        text
@@ -26,6 +26,9 @@ that they do not know. The kinds:
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a
 second; `gpus` is a list of {index, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to
 {cpu, memory, state}. `seconds` is the time that the sample covers; figures are means over it.
+
+STACKS: `groups` are ranks at the same place, the odd ones first: {ranks, hosts, odd, why, state, frames}; `frames` are
+texts such as "train.py:12 in step", innermost first. `why` of the event is "request" or "hang".
 
 Source for the mark: RFC 7464, JSON Text Sequences.
 """

@@ -8,9 +8,16 @@ A rank attaches in one of two ways, and the conversation is the same:
 
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
-                                  "listen"} (+ two pipes)
+                                  "listen", "orders"} (+ two pipes)
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
                                   or {"kind": "done"} before a normal end
+
+After the start message the supervisor sends nothing over this link: its end is what the rank watches it for. An order
+comes as a file in the folder `orders`:
+
+    supervisor    writes order-PID.json, and then wakes the rank: through the FIFO wake-PID, if the rank listens in a
+                  thread, else by ORDER_SIGNAL
+    rank          removes the order, carries it out in a thread, writes answer-ID.json
 
 A rank imports this module before the user's first line, so it imports nothing itself.
 """
@@ -20,6 +27,17 @@ from __future__ import annotations
 REPORT = "HERRINGBONE_REPORT_FD"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
+
+# The signal that announces an order to a rank: SIGRTMIN + 5, which no library of the field uses. A plain number,
+# because systems without real-time signals (macOS) lack the name.
+ORDER_SIGNAL = 39
+# The signal at which a rank writes its Python stacks to its file `stacks-PID` in the folder for orders: SIGRTMIN + 11.
+STACKS_SIGNAL = 45
+
+# The number of operations that torch's flight recorder keeps. torch before 2.8 reads the second name, and later
+# releases warn about it: `ranks.import_hooks` renames the variable there.
+RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000"}
+OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 
 # mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and
 # refuses a rank that finds both names.

@@ -1,12 +1,13 @@
 """The messages between the coordinator and the supervisors of a job's hosts, by their `kind`.
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
-                          LauncherEnded · ServerEnded · Spawn · DaemonEnded
-    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish
-              -> one host Say · Spawn · DaemonEnded                                    (its name is in `host`)
+                          LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
+                          Moved · Steps · StacksWanted · RankStacks
+    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks
+              -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
 A message is the JSON object that travels, so nothing converts it. Messages are typed dictionaries, and this module is
-imported for type checks alone: nineteen NamedTuple classes would cost every supervisor milliseconds before its first
+imported for type checks alone: two dozen NamedTuple classes would cost every supervisor milliseconds before its first
 rank starts. `failure` is always the text that `Failure.to_json` writes.
 """
 
@@ -108,6 +109,42 @@ class ServerEnded(TypedDict):
     failure: str
 
 
+class Moved(TypedDict):
+    """No rank of the host has moved for `quiet` seconds; a job stands still after `limit` seconds."""
+
+    kind: Literal["moved"]
+    quiet: float
+    limit: float
+
+
+class Steps(TypedDict):
+    """The times in seconds of the next steps of ranks; JSON has a rank as text."""
+
+    kind: Literal["steps"]
+    seconds: dict[str, list[float]]
+
+
+class StacksWanted(TypedDict):
+    """A client asks where all ranks are; the event with the answer has this `id`."""
+
+    kind: Literal["stacks_wanted"]
+    id: str
+
+
+class RankStacks(TypedDict):
+    """A rank is at `place` (`watch.fold.Place`); `record` is its flight record, if it has one.
+
+    Of each connection: its own address, the peer's, and whether data waits to be confirmed.
+    """
+
+    kind: Literal["stacks"]
+    id: str
+    rank: int
+    place: list[Any]
+    connections: list[tuple[str, str, bool]]
+    record: dict[str, Any] | None
+
+
 class Stop(TypedDict):
     """Upwards: somebody asked this host to stop the job. Downwards: stop the ranks, with the grace period."""
 
@@ -162,6 +199,21 @@ class Say(TypedDict):
     text: str
 
 
+class Emit(TypedDict):
+    """Print this event of the job on the output of `host`."""
+
+    kind: Literal["emit"]
+    host: str
+    event: dict[str, Any]
+
+
+class LookAtStacks(TypedDict):
+    """Report where your ranks are, one message per rank."""
+
+    kind: Literal["stacks"]
+    id: str
+
+
 class Start(TypedDict):
     """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`.
 
@@ -207,5 +259,9 @@ Event = (
     | Kill
     | Spawn
     | DaemonEnded
+    | Moved
+    | Steps
+    | StacksWanted
+    | RankStacks
 )
-Order = Check | Say | Start | Stop | Release | Abort | Kill | Spawn | DaemonEnded | Finish
+Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Kill | Spawn | DaemonEnded | Finish

@@ -45,6 +45,8 @@ class Pipe:
         self._timer: Timer | None = None
         self._muted = False
         self.ended = False
+        # Monotonic seconds; 0.0 before the first byte.
+        self.read_at = 0.0
         loop.read(self._reader, self._read)
 
     def close_writer(self) -> None:
@@ -100,7 +102,8 @@ class Pipe:
         if not chunk:
             self._end()
             return 0
-        self._show(self._stream.feed(chunk, time.monotonic()))
+        self.read_at = time.monotonic()
+        self._show(self._stream.feed(chunk, self.read_at))
         # The last state of a progress bar may never be followed by another byte, so a timer shows it.
         if self._stream.bar and self._timer is None:
             self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)

@@ -56,14 +56,19 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
-    if message["listen"]:
-        sys.meta_path.insert(0, StoreFinder(message["listen"]))
+    if message["listen"] or int(message["environment"]["WORLD_SIZE"]) > 1:
+        from herringbone_entry.ranks import import_hooks
+
+        import_hooks.install(message["listen"], message["orders"])
+    take_orders(message["orders"])
     os.chdir(message["code"])
     guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))
     report = Report(wire, message["code"])
     sys.excepthook = _excepthook(message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
+    if message["orders"]:
+        _write_stacks_on_signal(message["orders"])
     _line_buffer()
     os._exit = report.exit_hook
     # [3]
@@ -84,6 +89,22 @@ def main() -> None:
     report.done()
 
 
+def take_orders(folder: str) -> None:
+    """Obey the supervisor's orders: a signal announces each of them, and `folder` holds its content; "" for none.
+
+    Nothing is imported and no thread runs before the first order. A forked child inherits this, but no signal comes.
+    """
+
+    def obey(_number: int, _frame: FrameType | None) -> None:
+        from herringbone_entry.ranks import orders
+
+        orders.obey(folder)
+
+    # macOS has no such signal.
+    if folder and sys.platform == "linux":
+        signal.signal(attach.ORDER_SIGNAL, obey)
+
+
 def connect() -> Wire:
     """Return the link to this host's supervisor, over which the start message comes."""
     inherited = os.environ.get(attach.REPORT)
@@ -101,34 +122,13 @@ def connect() -> Wire:
     return wire
 
 
-class StoreFinder:
-    """Changes one module when the script imports it: torch's rendezvous, whose store is to listen at one address."""
-
-    def __init__(self, listen: str) -> None:
-        self._listen = listen
-        # The script may change these variables later, for a store of its own.
-        self._host, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-
-    def find_spec(self, name: str, *_: object) -> Any:
-        """Return None, so that Python asks the next finder; for that one module, its specification."""
-        if name != "torch.distributed.rendezvous":
-            return None
-        from importlib.util import find_spec
-
-        from herringbone_entry.ranks.torch_store import limit
-
-        # Once is enough, and the next line asks all finders.
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader, execute = spec.loader, spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                limit(module, self._listen, self._host, self._port)
-
-            loader.__dict__["exec_module"] = exec_module
-        return spec
+def _write_stacks_on_signal(folder: str) -> None:
+    """Append the stacks of all threads to a file at each signal; forked children inherit this, programs do not."""
+    # A full disk, or a system without this signal, costs the stacks and not the job.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        file = os.open(f"{folder}/stacks-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # The handler is in C: it also runs while the main thread waits in a library, or another one holds the GIL.
+        faulthandler.register(attach.STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 class Report:

@@ -63,6 +63,11 @@ class RankProcess:
         return self._pipes[0].writer, self._pipes[1].writer
 
     @property
+    def moved_at(self) -> float:
+        """The last time at which it printed or ended, in monotonic seconds; 0.0 before it."""
+        return max(self._pipes[0].read_at, self._pipes[1].read_at, self.ended_at or 0.0)
+
+    @property
     def silent(self) -> bool:
         """True if everything that it will ever print has been read."""
         return all(pipe.ended for pipe in self._pipes)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Spawn,
         Stop,
     )
+    from herringbone_entry.supervisor.job_watch import JobWatch
 
 # After the first sign of failure, wait for an earlier one that took longer to arrive.
 SETTLE_SECONDS = 0.25
@@ -113,7 +114,10 @@ class Coordinator:
             "kill": self._kill,
             "spawn": self._spawn,
             "daemon_ended": self._daemon_ended,
+            **dict.fromkeys(("moved", "steps", "stacks", "stacks_wanted"), self._watched),
         }
+        # Only of jobs with `hang_timeout`, with step times, or that a client looks at.
+        self._watch: JobWatch | None = None
         later(join_timeout, lambda: self._end_joining(join_timeout))
 
     def joined(self) -> None:
@@ -242,6 +246,17 @@ class Coordinator:
         self._register.add_failed(host)
         failure = parse_failure(failed["failure"])
         self._fail(Evidence(self._clock(), failure, failure.exit_code))
+
+    # Hangs and stragglers
+
+    def _watched(self, host: str, event: Any) -> None:
+        if self.phase is not Phase.RUNNING:
+            return
+        if self._watch is None:
+            from herringbone_entry.supervisor.job_watch import JobWatch
+
+            self._watch = JobWatch(self._register.first, self._rank_hosts, order=self._order, later=self._later)
+        self._watch.receive(host, event)
 
     # Daemons of mpirun
 

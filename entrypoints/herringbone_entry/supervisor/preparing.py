@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class PreparingSupervisor:
     """Obeys orders until the host is ready, and also when preparation failed or was stopped."""
 
+    # For clients' requests: there are no ranks yet.
+    ranks = None
+
     def __init__(self, context: HostContext, membership: Membership) -> None:
         self._context = context
         # pip, or a rank that was started ahead, may still run.

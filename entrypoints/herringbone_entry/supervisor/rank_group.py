@@ -7,6 +7,8 @@ All methods run in the event loop's thread. A rank is in one of these states:
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -42,6 +44,8 @@ class RankGroup:
         self._children: dict[int, RankProcess] = {}
         # For ranks under mpirun, until they attach.
         self._start_messages: dict[int, Message] = {}
+        # The folder through which the ranks get orders (`channel.attach`); "" for none.
+        self.orders = ""
         # Ranks that get SIGTERM after the others, because they do not handle it.
         self._deferred: list[RankProcess] = []
         # A rank that attaches after a stop must still get its SIGTERM.
@@ -67,6 +71,16 @@ class RankGroup:
     def silent(self) -> bool:
         """True if everything that the ranks will ever print has been read."""
         return all(rank.silent for rank in self._ranks.values())
+
+    @property
+    def numbers(self) -> list[int]:
+        """The ranks of this host, also those that have ended."""
+        return list(self._ranks)
+
+    @property
+    def moved_at(self) -> float:
+        """The last time at which a rank printed or ended, in monotonic seconds; 0.0 before it."""
+        return max((rank.moved_at for rank in self._ranks.values()), default=0.0)
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -186,6 +200,10 @@ class RankGroup:
         if rank.end_reported:
             return
         rank.end_reported = True
+        for name in ("stacks", "wake"):
+            # The rank made them: its file of stacks, and the FIFO that announces orders.
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.orders}/{name}-{rank.pid}")  # noqa: PTH108 - as fast as can be: the user waits
         # The last lines belong into the failure record, and they may still be in the pipe.
         rank.drain()
         record = None if rank.code == 0 else self._failure(rank)

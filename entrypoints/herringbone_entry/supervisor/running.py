@@ -1,6 +1,6 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · start · stop · release · abort · kill · spawn · daemon_ended · finish
+    orders    check · say · emit · stacks · start · stop · release · abort · kill · spawn · daemon_ended · finish
     events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
 After `finish` this host leaves in steps, none of which blocks the loop:
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
 import signal
 import sys
@@ -36,19 +35,29 @@ from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.channel.reserved_port import ReservedPort, StatusListener
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared, find_versions
-from herringbone_entry.ranks.environment import THREADS, status_environment, thread_environment
+from herringbone_entry.ranks.environment import status_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
 from herringbone_entry.supervisor.membership import Membership
 from herringbone_entry.supervisor.rank_group import RankGroup
-from herringbone_entry.supervisor.start_message import start_message
+from herringbone_entry.supervisor.start_message import start_message, thread_limits
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
+    from herringbone_entry.channel.messages import (
+        Abort,
+        Check,
+        DaemonEnded,
+        Finish,
+        Order,
+        Say,
+        Spawn,
+        Start,
+    )
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
+    from herringbone_entry.supervisor.host_watch import HostWatch
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -89,10 +98,13 @@ class RunningSupervisor:
         # From about a second after the start on.
         self._observer: ObserverSidecar | None = None
         self._finish_order: Finish | None = None
+        self._watch: HostWatch | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
             "check": self._check,
             "say": self._say,
+            "emit": lambda order: context.send_event({"t": time.time(), **order["event"]}),
+            "stacks": lambda order: self._host_watch().look(order),
             "start": self._start,
             "stop": self._stop,
             "release": self._release,
@@ -103,6 +115,11 @@ class RunningSupervisor:
             "finish": self._finish,
         }
         self._get_ready()
+
+    @property
+    def ranks(self) -> RankGroup:
+        """The ranks of this host, for clients' requests."""
+        return self._ranks
 
     def receive(self, order: Order) -> None:
         """Obey an order of the coordinator."""
@@ -170,6 +187,18 @@ class RunningSupervisor:
     def _say(self, order: Say) -> None:
         self._context.log(order["text"])
 
+    def _take_events(self, lines: bytes) -> None:
+        if self._watch is not None or b'"steps"' in lines:
+            self._host_watch().take_events(lines)
+
+    def _host_watch(self) -> HostWatch:
+        if self._watch is None:
+            # Only for jobs that somebody looks at, or with `hang_timeout`.
+            from herringbone_entry.supervisor.host_watch import HostWatch
+
+            self._watch = HostWatch(self._context, self._ranks)
+        return self._watch
+
     def _start(self, order: Start) -> None:
         prepared, host = self._prepared, self._context.host
         layout = lay_out(order["counts"])
@@ -178,8 +207,8 @@ class RunningSupervisor:
         for port in self._ports:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
-        variables = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
-        variables |= self._observe()
+        orders = self._ranks.orders = self._orders_folder()
+        variables = thread_limits(self._context, prepared, layout, order["machine_ranks"]) | self._observe()
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -191,6 +220,7 @@ class RunningSupervisor:
                 interface=interface,
                 token=self._membership.token(),
             )
+            message["orders"] = orders
             if self._mpirun is not None:
                 self._ranks.expect(placement, message)
             else:
@@ -203,7 +233,21 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
+        if layout.ranks(host.name):
+            self._context.listeners.append(self._take_events)
+            if host.hang_timeout:
+                self._host_watch().watch(host.hang_timeout)
         self._write_versions()
+
+    def _orders_folder(self) -> str:
+        """Return the folder through which ranks get orders; "" for ranks that take none."""
+        # The rank's own process only waits for a program that knows nothing of us.
+        if self._prepared.program.entry == "program":
+            return ""
+        # A host without a folder for orders runs its job all the same.
+        with contextlib.suppress(LaunchError):
+            return self._run_folder.path
+        return ""
 
     def _write_versions(self) -> None:
         """Report what the ranks run with, in a file for `describe`; the ranks start meanwhile."""
@@ -212,26 +256,6 @@ class RunningSupervisor:
         with contextlib.suppress(OSError):
             versions = json.dumps(find_versions(self._prepared.python, sys.path))
             Path(host.paths.versions).write_text(versions, encoding="utf-8")
-
-    def _threads(self, num_local: int, num_on_machine: int) -> dict[str, str]:
-        """Return the variables that limit the threads of this host's ranks; the first host says so in the log."""
-        host = self._context.host
-        if not num_local:
-            return {}
-        machine_cpus = os.cpu_count() or 1
-        threads = thread_environment(
-            host.base_environment,
-            num_local=num_local,
-            num_cpus=int(self._prepared.environment["SM_NUM_CPUS"]),
-            num_on_machine=num_on_machine,
-            machine_cpus=machine_cpus,
-        )
-        if threads and host.is_first:
-            self._context.log(
-                f"{THREADS}={threads[THREADS]}: {num_on_machine} ranks share this machine's {machine_cpus} cores; set "
-                f"{THREADS} in `environment` for another number"
-            )
-        return threads
 
     def _observe(self) -> dict[str, str]:
         """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from herringbone_contract.constants import ReduceVariable
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.layout import RankPlacement
+from herringbone_contract.layout import Layout, RankPlacement
+from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message
 from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
 from herringbone_entry.host import Host
+from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared
-from herringbone_entry.ranks.environment import rank_environment
+from herringbone_entry.ranks.environment import THREADS, rank_environment, thread_environment
 
 
 def start_message(
@@ -58,6 +60,10 @@ def start_message(
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
+    if placement.world_size > 1 and (host.hang_timeout or int(prepared.environment["SM_NUM_GPUS"])):
+        # torch then records the last collective operations. A record costs gloo up to 0.1 ms of an operation, NCCL
+        # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
+        environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
@@ -76,3 +82,30 @@ def start_message(
         # Only rank 0 has torch's rendezvous store.
         "listen": rendezvous.listen if placement.rank == 0 else "",
     }
+
+
+def thread_limits(
+    context: HostContext, prepared: Prepared, layout: Layout, machine_ranks: Mapping[str, int]
+) -> dict[str, str]:
+    """Return the variables that limit the threads of this host's ranks; the first host says so in the log.
+
+    `machine_ranks` are the ranks of all hosts on each host's machine.
+    """
+    host = context.host
+    num_local, num_on_machine = len(layout.ranks(host.name)), machine_ranks.get(host.name, 0)
+    if not num_local:
+        return {}
+    machine_cpus = os.cpu_count() or 1
+    threads = thread_environment(
+        host.base_environment,
+        num_local=num_local,
+        num_cpus=int(prepared.environment["SM_NUM_CPUS"]),
+        num_on_machine=num_on_machine,
+        machine_cpus=machine_cpus,
+    )
+    if threads and host.is_first:
+        context.log(
+            f"{THREADS}={threads[THREADS]}: {num_on_machine} ranks share this machine's {machine_cpus} cores; set "
+            f"{THREADS} in `environment` for another number"
+        )
+    return threads

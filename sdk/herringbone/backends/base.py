@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
     from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from herringbone.jobs.polling import Pace
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.format import Event
+    from herringbone_contract.events.requests import Request
 
 
 class LogSource(Protocol):
@@ -50,6 +52,16 @@ class EventSource(Protocol):
 
         A service may deliver the last ones late; this waits for them.
         """
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+class Answers(Protocol):
+    """The events of a job's hosts that have come since a request was sent."""
+
+    def read(self) -> list[Event]:
+        """Return what has arrived since the last call, without waiting."""
 
     def close(self) -> None:
         """Close files and connections."""
@@ -100,6 +112,20 @@ class Backend(Protocol):
 
     def events(self, name: str) -> EventSource:
         """Return the job's events from its first one."""
+
+    def ask(self, name: str, request: Request) -> Answers:
+        """Send a request to the supervisors of a running job, and return the source of the events that follow.
+
+        Callers use `herringbone.access.requests.ask`, which waits. Raises `RequestError` when the request cannot reach
+        them now, `UnsupportedError` where it never can.
+        """
+
+    def access(self, name: str, host: str) -> HostAccess:
+        """Return the way into a host of a running job, for a shell or a debugger.
+
+        Callers use `herringbone.access.requests.way_into`. Raises `RequestError` when the host does not run,
+        `UnsupportedError` where nobody gets in.
+        """
 
     def stop(self, name: str, grace: float | None = None) -> None:
         """Ask the job to stop and return; the job is killed after `grace` seconds.

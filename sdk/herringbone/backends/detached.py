@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
@@ -43,8 +43,11 @@ from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
+    from herringbone_contract.events.requests import Request
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
 PATIENCE_SECONDS = 5.0
@@ -77,6 +80,10 @@ class DetachedBackend(OwnHostsBackend):
     @abstractmethod
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """See `Backend.review`."""
+
+    @abstractmethod
+    def access(self, name: str, host: str) -> HostAccess:
+        """See `Backend.access`."""
 
     @abstractmethod
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
@@ -125,6 +132,16 @@ class DetachedBackend(OwnHostsBackend):
         record = self._index.get(name)
         return record if record.done else self._mark_as_lost(record)
 
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
+        folder = self._home.job(name)
+        return FolderAnswers(
+            folder, [host["name"] for host in hosts], request, lambda: self._signal(name, REQUEST_SIGNAL)
+        )
+
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:
             self._index.update(name, unless_done=True, stop_grace=grace)
@@ -152,11 +169,15 @@ class DetachedBackend(OwnHostsBackend):
             shutil.rmtree(run_folder, ignore_errors=True)
             raise
 
+    def _check_here(self, record: JobRecord) -> None:
+        """Raise `LaunchError` for a job whose processes cannot be seen from here."""
+        if elsewhere := unseen(record):
+            # Its pids belong to other processes here, or to none.
+            raise LaunchError(elsewhere)
+
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
-        if elsewhere := unseen(record):
-            # The pid belongs to another process here, or to none.
-            raise LaunchError(elsewhere)
+        self._check_here(record)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)

@@ -13,8 +13,9 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.names import job_name
 from herringbone.jobs.console import Console
+from herringbone.jobs.download import removed_log
 from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
-from herringbone.jobs.job import LOG_REMOVED, attach
+from herringbone.jobs.job import attach
 from herringbone.jobs.logs import check_pattern
 from herringbone.times import parse_moment
 from herringbone_contract.errors import OptionError
@@ -64,8 +65,8 @@ def command(
     """Show a job's log, or those of its lines that all the flags together choose."""
     console = Console(timestamps=timestamps)
     job = attach(name)
-    if job.log_removed:
-        Console(sys.stderr).say(f"job {job.name}: {LOG_REMOVED}")
+    if removed := removed_log(job.name):
+        Console(sys.stderr).say(removed)
     try:
         for line in job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection):
             if as_json:

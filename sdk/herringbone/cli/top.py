@@ -53,7 +53,7 @@ def command(metric: str | None, number: int, *, once: bool, as_json: bool) -> in
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "textual":
                 raise
-            stderr.say("the live view needs Textual: pip install 'herringbone[top]' (in a clone: pip install '.[top]')")
+            stderr.say("the live view needs Textual: run pip install '.[top]' in your clone of Herringbone")
         else:
             monitor = Monitor(metric=metric, num_finished=number)
             monitor.start()

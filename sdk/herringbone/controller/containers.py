@@ -1,6 +1,7 @@
 """Hosts that are containers: the client started them, and the controller inherited two connections to each.
 
-    stream   the host's output, in frames; while the controller holds it open, the host knows that the controller lives
+    stream   the host's output, in frames; while the controller holds it open, the host knows that the controller lives.
+             The other way: the private line, and then requests of clients
     ending   the engine's answer to a request that waits for the end: JSON, then the end of the connection
 
 Everything else goes to the engine as separate requests.
@@ -70,16 +71,25 @@ class Frames:
 
 
 class ContainerHost(Host):
-    """A container and its connections."""
+    """A container and its connections; `reads_line` means that its program is our supervisor."""
 
-    def __init__(self, config: HostConfig, log: LogFile, container: ContainerConfig, engine: Engine) -> None:
+    def __init__(
+        self, config: HostConfig, log: LogFile, container: ContainerConfig, engine: Engine, *, reads_line: bool
+    ) -> None:
         super().__init__(config, log)
+        # A foreign image would take a request for input of its own program.
+        self._reads_line = reads_line
         self.id = container["id"]
         self.ending = container["ending"]
         self.output = container["stream"]
         self._frames = Frames()
         self._answer = b""
         self._engine = engine
+
+    def tell(self, request: bytes) -> bool:
+        # The same connection as the output, which `close_output` closes.
+        self.line = self.output if self._reads_line else None
+        return super().tell(request)
 
     def signal(self, number: int) -> None:
         # An ended container keeps its name until it is removed, and the engine would refuse the signal.
@@ -199,6 +209,7 @@ class Containers(Site):
                 LogFile(f"{config['logs']}/{host['name']}.log"),
                 containers["containers"][host["name"]],
                 self._engine,
+                reads_line=bool(containers["line"]),
             )
             for host in self._host_configs
         ]
@@ -290,7 +301,7 @@ class Containers(Site):
             connections = {"stream": stream.detach(), "ending": ending.detach()}
         container: ContainerConfig = {**self._config["containers"][host.name], **connections}  # type: ignore[typeddict-item]
         config = next(config for config in self._host_configs if config["name"] == host.name)
-        restarted = ContainerHost(config, host.log, container, self._engine)
+        restarted = ContainerHost(config, host.log, container, self._engine, reads_line=bool(self._config["line"]))
         # Policies and the log tail must not see lines of the failed attempt.
         restarted.log_begins = host.log.size
         return restarted

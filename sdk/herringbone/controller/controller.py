@@ -17,12 +17,13 @@ No lock is needed: signal handlers only write a byte into a pipe, and everything
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import time
 
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.metrics_process import MetricsProcess
 
@@ -161,12 +162,15 @@ class Controller:
         # Python's C handler writes to this end. A blocking write into a full pipe would hang the whole process.
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*CONTROLLER_SIGNALS, signal.SIGCHLD):
+        for number in (*CONTROLLER_SIGNALS, REQUEST_SIGNAL, signal.SIGCHLD):
             # A Python handler must exist: with the default action, SIGTERM kills and SIGCHLD writes no byte.
             signal.signal(number, lambda *_: None)
         # The client blocked these before the start; a signal that arrived meanwhile is delivered now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CONTROLLER_SIGNALS)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Clients may send that signal from now on, which this folder tells them.
+        with contextlib.suppress(OSError):
+            os.mkdir(requests_folder(self._config["logs"]), 0o700)  # noqa: PTH102 - controllers start without pathlib
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
 
@@ -185,6 +189,10 @@ class Controller:
     def _take_signals(self, numbers: bytes) -> None:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.
         self._take_endings()
+        if REQUEST_SIGNAL in numbers:
+            from herringbone.controller.requests import forward
+
+            forward(requests_folder(self._config["logs"]), self._hosts)
         if signal.SIGINT in numbers:
             self._kill()
         elif signal.SIGTERM in numbers:
@@ -273,12 +281,21 @@ class Controller:
         self._kill_at = time.monotonic() + _LAST_CHANCE_SECONDS
 
 
+def requests_folder(logs: str) -> str:
+    """Return the folder in which clients leave requests, next to that of the logs.
+
+    >>> requests_folder("/jobs/digits-1/logs")
+    '/jobs/digits-1/requests'
+    """
+    return f"{os.path.dirname(logs)}/requests"  # noqa: PTH120
+
+
 def load_modules() -> None:
     """Import what the end of a job needs: the package may be upgraded or removed while the job runs."""
     import filecmp
     import shutil
 
-    from herringbone.controller import completion
+    from herringbone.controller import completion, requests
     from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, events_format
+    _ = filecmp, shutil, completion, requests, events_format

@@ -11,6 +11,10 @@ KEY_FD = 4
 # that they stay pending until the controller has handlers.
 CONTROLLER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+# The signal that tells a controller of requests in the job's folder. A controller of an earlier release would die of
+# it, so clients wait for the folder of requests, which the controller makes once it handles the signal.
+REQUEST_SIGNAL = signal.SIGUSR1
+
 # The signals whose default action a supervisor gets back. An ignored signal stays ignored in a child, and some are
 # ignored further up: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
 RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

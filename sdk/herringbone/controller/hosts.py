@@ -118,6 +118,10 @@ class Host:
         self.lost = False
         # The byte of the log file at which this attempt begins.
         self.log_begins = 0
+        # The descriptor through which requests reach the supervisor, None while there is none; it never blocks.
+        self.line: int | None = None
+        # The end of a request that a full socket has cut.
+        self._untold = b""
         # The host has printed a line of MLPerf's log.
         self.has_mllog = False
         # The last bytes of the output: the mark may be cut by the end of a chunk.
@@ -131,6 +135,21 @@ class Host:
     def signal(self, number: int) -> None:
         """Signal the supervisor; a supervisor that has ended is no error."""
         raise NotImplementedError
+
+    def tell(self, request: bytes) -> bool:
+        """Send the supervisor a line with a request; return False when it cannot take one."""
+        if self.exit_code is not None or self.line is None:
+            return False
+        begin = len(self._untold)
+        line = self._untold + request
+        try:
+            written = os.write(self.line, line)
+        except OSError:
+            # A supervisor that is stopped, or so far behind that the pipe is full; or one that has just ended.
+            return False
+        # A pipe takes a request as a whole or not at all. A socket may cut it, and then needs the rest before the next.
+        self._untold = line[written:]
+        return written > begin
 
     def clear(self) -> None:
         """Remove what an earlier attempt wrote, except for its checkpoints.

@@ -1,7 +1,8 @@
 """Hosts that are processes of this machine: each a supervisor, the pipe that it writes to, and its end.
 
 controller                                       supervisor (a session of its own)
-   lifeline, write end  --------- pipe --------->  descriptor 3: end-of-file means that the controller is gone
+   lifeline, write end  --------- pipe --------->  descriptor 3: requests of clients, one a line; end-of-file means
+                                                   that the controller is gone
    secret               --------- pipe --------->  descriptor 4, when there are several hosts
    output, read end     <-------- pipe ----------  descriptors 1 and 2
 """
@@ -42,8 +43,13 @@ class ProcessHost(Host):
 
     pid = 0
 
-    def start(self, argv: list[str], environment: dict[str, str], *, lifeline: int, secret: bytes) -> None:
+    def start(self, argv: list[str], environment: dict[str, str], *, secret: bytes) -> None:
         """Start the supervisor in a session of its own. Raises `OSError`."""
+        # The controller keeps the only write end open. The kernel closes it when the controller dies, however it dies,
+        # and the supervisor reads end-of-file.
+        lifeline, self.line = _pipe()
+        # A supervisor that reads nothing must not stop the controller.
+        os.set_blocking(self.line, False)
         read_end, write_end = _pipe()
         _enlarge(read_end)
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
@@ -74,10 +80,17 @@ class ProcessHost(Host):
         finally:
             # The supervisor alone may hold the write end: end-of-file then means that all of the host has ended.
             os.close(write_end)
+            os.close(lifeline)
             if key is not None:
                 os.close(key)
         os.set_blocking(read_end, False)
         self.output = read_end
+
+    def close_line(self) -> None:
+        """Close the lifeline of a supervisor that has ended."""
+        if self.line is not None:
+            os.close(self.line)
+            self.line = None
 
     def signal(self, number: int) -> None:
         # A pid stays reserved until `endings` reaps it and sets the exit code, so this signals no other process.
@@ -102,9 +115,6 @@ class Processes(Site):
     def start(self) -> None:
         # Before the first host: an orphan of a supervisor that was killed earlier would belong to init, for good.
         become_reaper()
-        # The controller keeps the only write end open and never writes. The kernel closes it when the controller dies,
-        # however it dies, and the supervisors read end-of-file.
-        lifeline, self._lifeline = _pipe()
         secret = (self._config["key"] or "").encode()
         if not secret and len(self.hosts) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
@@ -115,8 +125,7 @@ class Processes(Site):
                 # The supervisor inherits the namespace. This process itself never looks below /opt/ml.
                 private_tree.enter(host.base)
             environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
-            host.start(self._config["argv"], environment, lifeline=lifeline, secret=secret)
-        os.close(lifeline)
+            host.start(self._config["argv"], environment, secret=secret)
 
     def endings(self) -> Iterator[tuple[Host, int]]:
         """Reap every child that has ended; adopted orphans are among them and are not reported."""
@@ -154,9 +163,9 @@ class Processes(Site):
         import shutil
 
         self.failed_attempts = failed
-        os.close(self._lifeline)
         try:
             for host in self.hosts:
+                host.close_line()
                 host.clear()
         except OSError as error:
             first = self.hosts[0]

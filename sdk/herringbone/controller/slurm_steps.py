@@ -3,8 +3,9 @@
     sbatch's script = controller --- srun --relative=0 ---> slurmstepd --- supervisor of algo-1     on the first node
                             \\--- srun --relative=1 ---> slurmstepd --- supervisor of algo-2     on the second
 
-An srun's standard input is its supervisor's private line and lifeline. The controller makes the job's secret for each
-attempt, and sends it over no other path. When the controller ends, Slurm ends what is left of the job.
+An srun's standard input is its supervisor's private line and lifeline, and then brings it requests of clients. The
+controller makes the job's secret for each attempt, and sends it over no other path. When the controller ends, Slurm
+ends what is left of the job.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ class StepHost(Host):
         with contextlib.suppress(BrokenPipeError):
             self._srun.stdin.write(line)
             self._srun.stdin.flush()
+        # Requests of clients follow, and an srun that does not read must not stop the controller.
+        self.line = self._srun.stdin.fileno()
+        os.set_blocking(self.line, False)
 
     def signal(self, number: int) -> None:
         """Stop the supervisor: SIGTERM ends its lifeline, SIGINT makes Slurm kill the step, SIGKILL ends the srun."""
@@ -87,6 +91,7 @@ class StepHost(Host):
             return
         if number == signal.SIGTERM and not self.lost:
             assert self._srun.stdin is not None
+            self.line = None
             with contextlib.suppress(BrokenPipeError):
                 self._srun.stdin.close()
         elif number == signal.SIGINT and not self.lost:

@@ -199,8 +199,9 @@ class Estimator:
         # Imported here, as below: who only makes an estimator needs none of it.
         from herringbone.code.files import measure_code
         from herringbone.jobs.home import find_home
-        from herringbone.planning.checks import disk_warnings
+        from herringbone.planning.checks import check_trackers, disk_warnings
 
+        check_trackers(plan)
         # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
         return msgspec.structs.replace(
             plan,

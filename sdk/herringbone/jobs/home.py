@@ -28,11 +28,6 @@ class JobFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
-    @property
-    def log_removed(self) -> bool:
-        """True where `herringbone rm --keep-model` left the folder with no more than a model."""
-        return self.path.is_dir() and not self.logs.exists()
-
     def log(self, host: str) -> Path:
         return self.logs / f"{_part(host)}.log"
 
@@ -57,6 +52,11 @@ class JobFolder:
         """The events about the whole job."""
         return self.logs / "job.events"
 
+    @property
+    def requests(self) -> Path:
+        """The requests of clients to a running job; its controller makes the folder once it takes requests."""
+        return self.path / "requests"
+
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"
@@ -71,9 +71,19 @@ class JobFolder:
         return self.path / "output"
 
     @property
+    def report(self) -> Path:
+        """The page of a job that is over, as one file; see `herringbone.page.at_end`."""
+        return self.path / "report.html"
+
+    @property
     def controller_log(self) -> Path:
         """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
+
+    @property
+    def exports(self) -> Path:
+        """The state of the job's exports to trackers; made for the first one."""
+        return self.path / "exports"
 
     @property
     def end(self) -> Path:

@@ -6,7 +6,8 @@ The log stays in the job: `job.logs()`. Errors of a service, and why a job stopp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.live import LiveView
@@ -14,7 +15,7 @@ from herringbone.events.view import JobView
 from herringbone.jobs.console import Console
 from herringbone.jobs.state_lines import shown_state
 from herringbone.notebook.charts import chart, escaped, progress_bar
-from herringbone.notebook.tables import progress_text
+from herringbone.notebook.tables import job_html, progress_text
 from herringbone.times import shown_span
 from herringbone.top.rows import chosen_metric, row_of
 from herringbone.top.texts import bar, shown_eta
@@ -105,6 +106,16 @@ class NotebookConsole(Console):
         if data != self._last_shown:
             self._display(data, self._last_shown is None)
             self._last_shown = data
+
+
+def job_table(description: Mapping[str, Any], open_view: Callable[[], LiveView]) -> str:
+    """Return the table in which a notebook shows a job, with what its events say so far."""
+    view = None
+    # SageMaker's answer has the last values, and its log may have thousands of pages.
+    if "TrainingJobArn" not in description:
+        with suppress(HerringboneError, OSError), closing(open_view()) as live:
+            view = live.read()
+    return job_html(description, view)
 
 
 def shown(record: JobRecord, view: JobView, last: str, notes: list[str], *, now: float) -> dict[str, Any]:

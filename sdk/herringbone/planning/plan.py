@@ -218,6 +218,10 @@ def make_plan(
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
+    if request.options.hang_timeout and (request.source is None or request.options.container_entry_point):
+        raise OptionError(
+            "hang_timeout: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
+        )
     # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
     check_user_values(request.hyperparameters)
     hyperparameters = {
@@ -253,6 +257,8 @@ def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
         added[Key.SUBMIT_DIRECTORY] = request.source.address
         added[Key.PROGRAM] = request.source.entry_point
     added[Key.LOG_LEVEL] = request.options.container_log_level
+    if request.options.hang_timeout is not None:
+        added[Key.HANG_TIMEOUT] = request.options.hang_timeout
     if job_name is not None:
         added[Key.JOB_NAME] = job_name
     return added

@@ -24,13 +24,16 @@ WITHOUT_PREWARMED = (
 # Everything by which a program could notice that it was started in another way.
 SELF_PORTRAIT = """
     import json, os, signal, sys
-    os.environ.pop("MASTER_PORT")  # another one in each job
+    for name in [name for name in os.environ if name == "MASTER_PORT" or name.startswith("KUBEFLOW_TRAINER_")]:
+        os.environ.pop(name)  # another one in each job
     print(json.dumps({
         "environ": dict(os.environ), "path": sys.path, "argv": sys.argv, "flags": str(sys.flags), "cwd": os.getcwd(),
         "leads": os.getpgrp() == os.getpid(), "session": os.getsid(0) == os.getsid(os.getppid()),
-        "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "signals": [getattr(handler, "__qualname__", str(handler))
+                    for handler in map(signal.getsignal, sorted(signal.valid_signals()))],
         "mask": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        "descriptors": sorted(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in os.listdir("/proc/self/fd")
+        "descriptors": sorted(os.readlink(f"/proc/self/fd/{fd}").rstrip("0123456789[]:")
+                              for fd in os.listdir("/proc/self/fd")
                               if os.path.exists(f"/proc/self/fd/{fd}")),
         "encoding": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering],
     }, sort_keys=True))

@@ -14,7 +14,8 @@ from herringbone.jobs.index import JobIndex, JobRecord
 PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
-EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm", "textual"}
+EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS |= {"starlette", "textual", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -54,6 +55,8 @@ COMMANDS = {
     "top": (0, ""),
     "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
+    "report digit-1": (2, "did you mean digits-1?"),
+    "page": (2, "pip install 'herringbone[page]'"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),

@@ -323,6 +323,14 @@ def test_options_without_effect_are_named(folder):
         ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
         ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
         ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
+        (
+            {"tensorboard_output_config": {"s3_output_path": "s3://b/tb"}},
+            "tensorboard_output_config: s3://b/tb is not on this machine",
+        ),
+        (
+            {"tensorboard_output_config": {"s3_output_path": "tb", "container_local_output_path": "/tb"}},
+            "served as /opt/ml/output/tensorboard only here, not as /tb",
+        ),
         ({"model_uri": "s3://b/m"}, "channel 'model': s3://b/m is not on this machine"),
         (
             {"inputs": "s3://b/data"},

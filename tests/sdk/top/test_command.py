@@ -38,4 +38,4 @@ def test_without_textual_the_table_is_shown_and_the_extra_named(herringbone, mak
     code, out, err = herringbone("top")
     assert code == 0
     assert "digits-1" in out
-    assert "pip install 'herringbone[top]' (in a clone: pip install '.[top]')" in err
+    assert "run pip install '.[top]' in your clone of Herringbone" in err

@@ -43,6 +43,10 @@ def check_image(plan: JobPlan, image: Image, backend: str = _NAME) -> None:
             f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
+    if plan.options.hang_timeout and not image.is_ours:
+        raise UnsupportedError(
+            f"hang_timeout: {image.name} was not built by Herringbone, so nothing watches the job there; leave it out"
+        )
     if not image.is_ours:
         # Another image may have AWS's library, but never Herringbone's additions to it.
         refuse(

@@ -96,7 +96,7 @@ DESCRIPTION_ONLY = frozenset(
     }
 )
 # The hyperparameters that planning writes itself.
-_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.JOB_NAME, Key.REGION)
+_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
 
 
 def rebuild(
@@ -119,6 +119,11 @@ def rebuild(
     # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
     if _take(rest, "OutputDataConfig", "CompressionType") == "NONE":
         options["disable_output_compression"] = True
+    if tensorboard := _take(rest, "TensorBoardOutputConfig"):
+        options["tensorboard_output_config"] = {
+            "s3_output_path": tensorboard["S3OutputPath"],
+            "container_local_output_path": tensorboard.get("LocalPath"),
+        }
     groups = _groups(rest)
     # `_groups` returns one group of this name for a job that has a single type and count, and no groups of its own.
     if groups[0].instance_group_name != HOMOGENEOUS_GROUP:
@@ -260,6 +265,8 @@ def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[
         return None
     if Key.LOG_LEVEL in steering:
         options["container_log_level"] = steering[Key.LOG_LEVEL]
+    if Key.HANG_TIMEOUT in steering:
+        options["hang_timeout"] = steering[Key.HANG_TIMEOUT]
     return SourceCode(entry_point=program, archive=address)
 
 

@@ -44,6 +44,8 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     options = changed_options(plan.options)
     refuse(_NAME, {name: reason for name, reason in _REFUSED.items() if options.get(name)})
     _check_image(plan)
+    if plan.options.hang_timeout and is_of_aws(plan.arguments["image_uri"]):
+        refuse(_NAME, {"hang_timeout": "AWS's images do not watch a job; use an image of `herringbone images build`"})
     refuse(
         _NAME, unserved_settings(plan, Library.AWS if is_of_aws(plan.arguments["image_uri"]) else Library.HERRINGBONE)
     )
@@ -85,8 +87,10 @@ def _check_spot_and_checkpoints(plan: JobPlan) -> None:
 
 
 def _check_s3_options(plan: JobPlan) -> None:
-    for name in _S3_OPTIONS:
-        address = getattr(plan.options, name)
+    addresses = {name: getattr(plan.options, name) for name in _S3_OPTIONS}
+    config = plan.options.tensorboard_output_config
+    addresses["tensorboard_output_config"] = None if config is None else config.s3_output_path
+    for name, address in addresses.items():
         if address is not None and not address.startswith("s3://"):
             raise OptionError(f"{name}: {address} is no s3:// address, and SageMaker accepts no other address")
 

@@ -92,6 +92,8 @@ def batch_script(plan: JobPlan, context: ScriptContext, *, grace: float, runtime
         "",
         "# The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
         *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
+        "# Clients send it to the controller. One that comes before the controller has a handler must not end the job.",
+        "trap '' USR1",
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
         shlex.join(["exec", context.python, "-m", "herringbone.controller", plan.job_name])
         + f" < {shlex.quote(str(config_path(context.folder)))}",

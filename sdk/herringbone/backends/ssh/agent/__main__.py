@@ -35,6 +35,7 @@ from herringbone.processes import identity
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
+    from herringbone.backends.base import Answers
     from herringbone.backends.detached import DetachedBackend
 
 _READ_BYTES = 1 << 20
@@ -55,6 +56,8 @@ class Agent:
         # job -> the backend that starts, stops and describes its host
         self._backends: dict[str, DetachedBackend] = {}
         self._subscriptions = Subscriptions(home, self._describe, self._send)
+        # Requests of this connection: one that no controller has taken yet ends with it.
+        self._asked: list[Answers] = []
         self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
             "facts": self._facts,
             "detailed_facts": self._detailed_facts,
@@ -71,6 +74,8 @@ class Agent:
             "jobs": self._jobs,
             "follow": self._follow,
             "log": self._follow_log,
+            "request": self._request,
+            "place": self._place,
             "stop": self._stop,
             "kill": self._kill,
             "forget": self._forget,
@@ -91,6 +96,8 @@ class Agent:
                 chunk = os.read(self._input, _READ_BYTES)
                 if not chunk:
                     # [4] End of input. This also ends the agent when the client or its machine dies.
+                    for answers in self._asked:
+                        answers.close()
                     return
                 for message, payload in unpacker.feed(chunk):
                     self._answer(message, payload)
@@ -185,7 +192,7 @@ class Agent:
         from herringbone.planning.plan import parse_plan
 
         config = msgspec.convert(message["config"], HostConfig)
-        backend = self._backend_named("container" if config.image else "host", config)
+        backend = backend_named(self._home, "container" if config.image else "host", config)
         plan = parse_plan(config.plan)
         backend.submit(plan)
         controller = JobIndex(self._home.index).get(plan.job_name).controller
@@ -199,7 +206,7 @@ class Agent:
             # A job without this file was killed before its host started.
             with contextlib.suppress(OSError, ValueError):
                 machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
-                row = self._backend_named(record.backend).describe(record.name)
+                row = backend_named(self._home, record.backend).describe(record.name)
                 jobs.append({"row": asdict(row), "machines": machines})
         return {"jobs": jobs}
 
@@ -217,6 +224,18 @@ class Agent:
         self._subscriptions.follow_log(message["number"], file, message["offset"])
         # The client knows by it when it has all that there is now.
         return {"size": file.stat().st_size if file.exists() else 0}
+
+    def _place(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        """Return what another connection needs to run a command of ours here."""
+        return {"python": sys.executable, "work": str(self._home.path)}
+
+    def _request(self, message: Message, _: bytes) -> Message:
+        """Hand a client's request to the job's controller, and send the events of the host from now on."""
+        events = self._home.job(message["job"]).events(message["host"])
+        offset = events.stat().st_size if events.exists() else 0
+        self._asked.append(self._backend_of(message["job"]).ask(message["job"], message["request"]))
+        self._subscriptions.follow_log(message["number"], events, offset)
+        return {}
 
     def _stop(self, message: Message, _: bytes) -> Message:
         self._backend_of(message["job"]).stop(message["job"], message["grace"])
@@ -252,7 +271,7 @@ class Agent:
 
         for record in JobIndex(self._home.index).all():
             # `describe` marks jobs as lost whose controller was killed; otherwise they would never count as over.
-            self._backend_named(record.backend).describe(record.name)
+            backend_named(self._home, record.backend).describe(record.name)
         # The lock keeps new jobs away while files are removed that they might count on.
         owner = self._lock.acquire(
             {"job": "herringbone hosts clean", "client": message["client"]}, holder=self._identity
@@ -276,17 +295,18 @@ class Agent:
     def _backend_of(self, job: str) -> DetachedBackend:
         """Return the backend of a job in the index. Raises `JobNotFoundError`."""
         if job not in self._backends:
-            self._backends[job] = self._backend_named(JobIndex(self._home.index).get(job).backend)
+            self._backends[job] = backend_named(self._home, JobIndex(self._home.index).get(job).backend)
         return self._backends[job]
 
-    def _backend_named(self, name: str, config: HostConfig | None = None) -> DetachedBackend:
-        """Return the backend with a name, as the index stores it; only a start needs `config`."""
-        if name == ProcessHost.name:
-            return ProcessHost(self._home, config)
-        # Imported here: it loads the modules of the container engine.
-        from herringbone.backends.ssh.agent.container_host import ContainerHost
 
-        return ContainerHost(self._home, config)
+def backend_named(home: Home, name: str, config: HostConfig | None = None) -> DetachedBackend:
+    """Return the backend with a name, as the index stores it; only a start needs `config`."""
+    if name == ProcessHost.name:
+        return ProcessHost(home, config)
+    # Imported here: it loads the modules of the container engine.
+    from herringbone.backends.ssh.agent.container_host import ContainerHost
+
+    return ContainerHost(home, config)
 
 
 def main() -> None:

@@ -1,0 +1,149 @@
+"""One host's part in watching the job: it reports how long its ranks have not moved, and shows where they are.
+
+`hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
+the order `stacks`       stacks   to the coordinator, one message per rank
+ranks report steps       steps    to the coordinator, at most once a second
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone_contract.events.format import parse
+from herringbone_contract.masking import printable
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.supervisor.rank_orders import RankOrder
+from herringbone_entry.watch import collect
+from herringbone_entry.watch.fold import place_of
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import LookAtStacks
+    from herringbone_entry.supervisor.rank_group import RankGroup
+
+# Reports per `hang_timeout`, and the longest time between two.
+_REPORTS, _MAX_PERIOD_SECONDS = 8, 15.0
+_STEPS_PERIOD_SECONDS = 1.0
+# Between two messages: one link's buffer must not fill up, which would look like a lost host.
+_PAUSE_SECONDS = 0.01
+_MAX_SOURCE_CHARS = 120
+_MAX_STEP_TIMES = 100
+# A rank whose other thread holds the GIL gives no record.
+_RECORD_SECONDS = 0.6
+
+
+class HostWatch:
+    """Watches the ranks of one host. All methods run in the loop's thread."""
+
+    def __init__(self, context: HostContext, ranks: RankGroup) -> None:
+        self._context, self._ranks = context, ranks
+        self._moved_at = time.monotonic()
+        self._steps: dict[int, list[float]] = {}
+
+    def watch(self, hang_timeout: float) -> None:
+        """Report from now on how long no rank has moved."""
+        quiet = time.monotonic() - max(self._moved_at, self._ranks.moved_at)
+        self._context.report({"kind": "moved", "quiet": quiet, "limit": hang_timeout})
+        period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
+        self._context.loop.later(period, lambda: self.watch(hang_timeout))
+
+    def look(self, order: LookAtStacks) -> None:
+        """Look at all ranks, and report where they are: their flight records first, and then their stacks."""
+        folder = self._ranks.orders
+        records: dict[int, Any] = {}
+        # A rank without this FIFO has not imported torch.distributed, so it has no record.
+        pids = {rank: pid for rank, pid in self._ranks.pids.items() if Path(f"{folder}/wake-{pid}").exists()}
+        if not pids:
+            self._look(order["id"], records)
+
+        def note(rank: int, answer: dict[str, Any]) -> None:
+            records[rank] = answer if "entries" in answer else None
+            if len(records) == len(pids):
+                self._look(order["id"], records)
+
+        for rank, pid in pids.items():
+            on_answer = functools.partial(note, rank)
+            name = f"{order['id']}-{rank}"
+            RankOrder(self._context.loop, folder, pid, "flight_record", name, on_answer).send(_RECORD_SECONDS)
+
+    def _look(self, number: str, records: Mapping[int, Any]) -> None:
+        folder = self._ranks.orders
+        targets = {rank: collect.Target(pid, f"{folder}/stacks-{pid}") for rank, pid in self._ranks.pids.items()}
+        code = str(Path(self._context.host.paths.code).resolve())
+        ranks = self._ranks.numbers
+        ours, theirs = socket.socketpair()
+        results: list[dict[str, Any]] = []
+
+        def work() -> None:
+            # In a thread, because it waits. The end of the socket wakes the loop, which reads `results` only then.
+            with theirs:
+                found = collect.look(targets)
+                for rank in ranks:
+                    results.append(_report(number, rank, found.get(rank), code) | {"record": records.get(rank)})
+
+        def done() -> None:
+            self._context.loop.forget(ours.fileno())
+            ours.close()
+            self._send(results)
+
+        self._context.loop.read(ours.fileno(), done)
+        # A daemon thread: a job that ends does not wait for it.
+        threading.Thread(target=work, daemon=True).start()
+
+    def _send(self, results: list[dict[str, Any]]) -> None:
+        if results:
+            self._context.report(results.pop(0))  # type: ignore[arg-type]
+            self._context.loop.later(_PAUSE_SECONDS, lambda: self._send(results))
+
+    def take_events(self, lines: bytes) -> None:
+        """Take events of the ranks: they have moved, and the steps of one may be slower than the others'."""
+        for line in lines.splitlines():
+            event = parse(line)
+            if event is None or event["kind"] == "sample":
+                continue
+            self._moved_at = time.monotonic()
+            if event["kind"] == "steps":
+                self._take_steps(event)
+
+    def _take_steps(self, event: Mapping[str, Any]) -> None:
+        rank, seconds = event.get("rank"), event.get("seconds")
+        if not isinstance(rank, int) or not isinstance(seconds, list):
+            return
+        if not self._steps:
+            self._context.loop.later(_STEPS_PERIOD_SECONDS, self._report_steps)
+        times = [float(each) for each in seconds if isinstance(each, (int, float))]
+        self._steps[rank] = (self._steps.get(rank, []) + times)[-_MAX_STEP_TIMES:]
+
+    def _report_steps(self) -> None:
+        self._context.report({"kind": "steps", "seconds": {str(rank): times for rank, times in self._steps.items()}})
+        self._steps = {}
+
+
+def _report(number: str, rank: int, found: dict[str, Any] | None, code: str) -> dict[str, Any]:
+    """Return the message about one rank; `found` is None when its process has ended."""
+    processes = [] if found is None else found["processes"]
+    for process in processes:
+        for thread in process["threads"]:
+            thread["frames"] = [[*frame, _source(frame, code)] for frame in thread["frames"]]
+    place = place_of(processes, code)
+    return {
+        "kind": "stacks",
+        "id": number,
+        "rank": rank,
+        "place": list(place),
+        "connections": [] if found is None else found["connections"],
+    }
+
+
+def _source(frame: list[Any], code: str) -> str:
+    """Return the line of the user's code at which a frame is; an empty text for other code."""
+    file, line = Path(code, frame[0]), frame[1]
+    if not file.is_relative_to(code):
+        return ""
+    return printable(linecache.getline(str(file), line).strip()[:_MAX_SOURCE_CHARS])

@@ -1,0 +1,224 @@
+"""The coordinator's part in watching the job: it finds a hang, a rank that keeps the others waiting, a straggler.
+
+    moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
+    stacks_wanted  from a host    a client asks where the ranks are
+    stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
+    steps          from hosts     step times, for stragglers
+
+It does no I/O: orders have the first host print its results, as lines of the log and as events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from herringbone_entry.watch import flight
+from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
+from herringbone_entry.watch.standstill import Standstill
+from herringbone_entry.watch.stragglers import Stragglers
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Order
+
+# Hosts look for two seconds at most.
+PATIENCE_SECONDS = 3.0
+# Looks that wait for answers; a client that asks more often gets no answer.
+_MAX_LOOKS = 4
+_MAX_GROUPS = 20
+# Parts of an event, which has at most 64 KiB as ASCII.
+_MAX_TEXT_BYTES, _MAX_GROUPS_BYTES = 24_000, 32_000
+
+
+class Look(NamedTuple):
+    """The answers of the ranks to one order `stacks`. `quiet` (seconds) is None when a client asked."""
+
+    id: str
+    quiet: float | None
+    limit: float
+    places: dict[int, Place]
+    connections: dict[int, list[Any]]
+    records: dict[int, dict[str, Any]]
+
+
+class JobWatch:
+    """Watches the whole job; `rank_hosts` has the host of each rank, and `first` is the host that prints."""
+
+    def __init__(
+        self,
+        first: str,
+        rank_hosts: Mapping[int, str],
+        *,
+        order: Callable[[Order], None],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._first, self._rank_hosts = first, rank_hosts
+        self._order, self._later = order, later
+        self._standstill: Standstill | None = None
+        self._stragglers = Stragglers(len(rank_hosts))
+        self._looks: dict[str, Look] = {}
+        self._num_looks = 0
+        # The places of the ranks at the last hang: a longer standstill at the same places is no news.
+        self._reported: dict[int, tuple[str, ...]] = {}
+        self._handlers: dict[str, Callable[[str, Any], None]] = {
+            "moved": self._moved,
+            "stacks": self._stacks,
+            "stacks_wanted": self._stacks_wanted,
+            "steps": self._steps,
+        }
+
+    def receive(self, host: str, event: Any) -> None:
+        """Take an event from a host."""
+        self._handlers[event["kind"]](host, event)
+
+    def _moved(self, host: str, event: Any) -> None:
+        if self._standstill is None:
+            self._standstill = Standstill(set(self._rank_hosts.values()), float(event["limit"]))
+        quiet = self._standstill.take(host, float(event["quiet"]))
+        if quiet is None:
+            return
+        if quiet < 2 * float(event["limit"]):
+            # The ranks have moved since the last hang, so the same places would be news.
+            self._reported = {}
+        self._num_looks += 1
+        self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
+
+    def _stacks_wanted(self, _host: str, event: Any) -> None:
+        self._look(str(event["id"])[:64], None, 0.0)
+
+    def _look(self, number: str, quiet: float | None, limit: float) -> None:
+        if len(self._looks) >= _MAX_LOOKS or number in self._looks:
+            return
+        self._looks[number] = Look(number, quiet, limit, {}, {}, {})
+        self._order({"kind": "stacks", "id": number})
+        self._later(PATIENCE_SECONDS, lambda: self._end(number))
+
+    def _stacks(self, _host: str, event: Any) -> None:
+        look, rank = self._looks.get(event["id"]), event["rank"]
+        if look is None:
+            return
+        key, frames, state, waits = event["place"]
+        look.places[rank] = Place(tuple(key), tuple(frames), state, waits)
+        look.connections[rank] = event["connections"]
+        if event["record"]:
+            look.records[rank] = event["record"]
+        if look.places.keys() >= self._rank_hosts.keys():
+            self._end(look.id)
+
+    def _end(self, number: str) -> None:
+        look = self._looks.pop(number, None)
+        if look is None:
+            return
+        ages = [float(record["age"]) for record in look.records.values()]
+        if look.quiet is not None and ages and min(ages) < look.limit:
+            # Silent ranks that begin collectives are at work.
+            assert self._standstill is not None, "only a standstill looks with a limit"
+            self._standstill.excuse(look.quiet, min(ages))
+            return
+        difference = flight.first_difference(look.records)
+        missing = {} if difference is None else dict.fromkeys(difference.odd, difference.reason)
+        groups = fold(look.places, cut_pairs(look.connections), missing)
+        lines = [*self._lines(groups), *([] if difference is None else [f"stacks: {difference}"])]
+        odd = [rank for group in groups if group.odd for rank in group.ranks]
+        if look.quiet is not None:
+            keys = {rank: place.key for rank, place in look.places.items()}
+            if keys == self._reported:
+                return
+            self._reported = keys
+            why = self._why(groups)
+            lines.insert(0, f"hang: no line, metric or collective of any rank for {look.quiet:.0f} s: {why}")
+            self._emit({"kind": "hang", "since": look.quiet, "why": why, "ranks": odd})
+        self._order({"kind": "say", "host": self._first, "text": "\n".join(lines)})
+        self._emit(
+            {
+                "kind": "stacks",
+                "id": look.id,
+                "why": "request" if look.quiet is None else "hang",
+                "text": _cut("\n".join(lines), _MAX_TEXT_BYTES),
+                "groups": _fitting(self._group(group) for group in groups[:_MAX_GROUPS]),
+            }
+        )
+
+    def _why(self, groups: list[Group]) -> str:
+        """Say in one sentence where the odd rank is and where the others are."""
+        odd = [group for group in groups if group.odd] or groups[:1]
+        parts = [f"{self._named(group)} at {own_line(group.place)}" for group in odd[:3]]
+        if odd[0].odd:
+            parts[-1] += f": {odd[0].odd}"
+        others = [group for group in groups if group not in odd]
+        if others:
+            parts.append(f"{ranks_text(others[0].ranks)} at {own_line(others[0].place)}")
+        return "; ".join(parts)
+
+    def _named(self, group: Group) -> str:
+        hosts = sorted({self._rank_hosts[rank] for rank in group.ranks if rank in self._rank_hosts})
+        shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+        return f"{ranks_text(group.ranks)} ({shown})"
+
+    def _lines(self, groups: list[Group]) -> list[str]:
+        lines = []
+        for group in groups[:_MAX_GROUPS]:
+            state = f", {group.place.state}" if group.place.state else ""
+            reason = f": {group.odd}" if group.odd else ""
+            lines.append(f"stacks: {self._named(group)}{state}{reason}")
+            lines += [f"stacks:     {frame}" for frame in group.place.frames or ("no Python stack",)]
+        if len(groups) > _MAX_GROUPS:
+            lines.append(f"stacks: and {len(groups) - _MAX_GROUPS} more places")
+        absent = sorted(self._rank_hosts.keys() - {rank for group in groups for rank in group.ranks})
+        if absent:
+            lines.append(f"stacks: {ranks_text(absent)}: no answer within {PATIENCE_SECONDS:g} s")
+        return lines
+
+    def _group(self, group: Group) -> dict[str, Any]:
+        return {
+            "ranks": list(group.ranks),
+            "hosts": sorted({self._rank_hosts[rank] for rank in group.ranks if rank in self._rank_hosts}),
+            "odd": bool(group.odd),
+            "why": group.odd,
+            "state": group.place.state,
+            "frames": list(group.place.frames),
+        }
+
+    def _steps(self, _host: str, event: Any) -> None:
+        times = {int(rank): seconds for rank, seconds in event["seconds"].items()}
+        for straggler in self._stragglers.take(times):
+            host = self._rank_hosts[straggler.rank]
+            text = (
+                f"straggler: rank {straggler.rank} ({host}) needs {straggler.seconds:.3g} s for a step, "
+                f"{straggler.ratio:.2f} times the median of all ranks, {straggler.median:.3g} s, over "
+                f"{straggler.steps} steps"
+            )
+            self._order({"kind": "say", "host": self._first, "text": text})
+            self._emit(
+                {
+                    "kind": "straggler",
+                    "rank": straggler.rank,
+                    "host": host,
+                    "seconds": straggler.seconds,
+                    "median": straggler.median,
+                    "ratio": straggler.ratio,
+                    "steps": straggler.steps,
+                }
+            )
+
+    def _emit(self, event: dict[str, Any]) -> None:
+        self._order({"kind": "emit", "host": self._first, "event": event})
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return as many of a text's first characters as fit into `limit` bytes of JSON."""
+    while len(json.dumps(text)) > limit:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def _fitting(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return as many of the first groups as fit into an event."""
+    kept, size = [], 0
+    for group in groups:
+        size += len(json.dumps(group))
+        if size > _MAX_GROUPS_BYTES:
+            break
+        kept.append(group)
+    return kept

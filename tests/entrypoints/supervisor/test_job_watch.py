@@ -1,0 +1,141 @@
+"""The coordinator's part in watching a job, with literal messages: no process, no clock."""
+
+import pytest
+
+from herringbone_contract.events.format import encode
+from herringbone_entry.supervisor.job_watch import PATIENCE_SECONDS, JobWatch
+
+HOSTS = {0: "algo-1", 1: "algo-2", 2: "algo-3"}
+REDUCES = [["train.py:12 in step"], ["…/torch/distributed.py:3 in all_reduce", "train.py:12 in step"], "", True]
+SLEEPS = [["train.py:7 in save"], ["train.py:7 in save"], "", False]
+
+
+class Job:
+    """Takes the watch's orders, and plays the hosts."""
+
+    def __init__(self):
+        self.orders, self.timers = [], []
+        self.watch = JobWatch("algo-1", HOSTS, order=self.orders.append, later=lambda *timer: self.timers.append(timer))
+
+    def moved(self, quiet, limit=10.0):
+        for host in HOSTS.values():
+            self.watch.receive(host, {"kind": "moved", "quiet": quiet, "limit": limit})
+
+    def look(self):
+        """Return the id of the order to look, which is taken from the orders."""
+        [number] = [order["id"] for order in self.orders if order["kind"] == "stacks"]
+        self.orders.clear()
+        return number
+
+    def answer(self, number, *places, record=None):
+        for rank, place in enumerate(places):
+            answer = {"kind": "stacks", "id": number, "rank": rank, "place": place, "connections": [], "record": record}
+            self.watch.receive(HOSTS[rank], answer)
+
+    @property
+    def lines(self):
+        return [line for order in self.orders if order["kind"] == "say" for line in order["text"].splitlines()]
+
+    @property
+    def events(self):
+        return [order["event"] for order in self.orders if order["kind"] == "emit"]
+
+
+def test_a_hang_names_the_odd_rank_in_the_log_and_as_events():
+    job = Job()
+    job.moved(9.9)
+    assert job.orders == []
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert job.lines == [
+        "hang: no line, metric or collective of any rank for 10 s: rank 1 (algo-2) at train.py:7 in save: the others "
+        "wait in a collective operation; ranks 0, 2 at train.py:12 in step",
+        "stacks: rank 1 (algo-2): the others wait in a collective operation",
+        "stacks:     train.py:7 in save",
+        "stacks: ranks 0, 2 (algo-1, algo-3)",
+        "stacks:     …/torch/distributed.py:3 in all_reduce",
+        "stacks:     train.py:12 in step",
+    ]
+    hang, stacks = job.events
+    assert (hang["kind"], hang["since"], hang["ranks"]) == ("hang", 10.0, [1])
+    assert (stacks["kind"], stacks["why"], stacks["text"].splitlines()) == ("stacks", "hang", job.lines)
+    assert [(group["ranks"], group["odd"], group["hosts"]) for group in stacks["groups"]] == [
+        ([1], True, ["algo-2"]),
+        ([0, 2], False, ["algo-1", "algo-3"]),
+    ]
+
+
+def test_a_longer_standstill_at_the_same_places_is_no_news():
+    job = Job()
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    job.orders.clear()
+    job.moved(20.0)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert job.orders == []
+    # A move, and then a second standstill at the same places.
+    job.moved(1.0)
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert job.lines[0].startswith("hang: ")
+
+
+def test_silent_ranks_that_begin_collectives_do_not_hang():
+    job = Job()
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES, record={"age": 0.5, "groups": {}, "entries": []})
+    assert job.orders == []
+    job.moved(19.0)
+    assert job.orders == []
+    job.moved(19.5)
+    assert job.look()
+
+
+def test_a_host_that_does_not_answer_is_named_after_the_patience():
+    job = Job()
+    job.watch.receive("algo-2", {"kind": "stacks_wanted", "id": "17"})
+    assert job.look() == "17"
+    job.answer("17", REDUCES, SLEEPS)
+    assert job.orders == []
+    [(seconds, end)] = job.timers
+    assert seconds == PATIENCE_SECONDS
+    end()
+    assert job.lines[-1] == "stacks: rank 2: no answer within 3 s"
+    [stacks] = job.events
+    assert (stacks["id"], stacks["why"]) == ("17", "request")
+    # An answer that comes too late changes nothing.
+    job.orders.clear()
+    job.answer("17", REDUCES, SLEEPS, REDUCES)
+    assert job.orders == []
+
+
+def test_looks_are_bounded():
+    job = Job()
+    for number in range(100):
+        job.watch.receive("algo-1", {"kind": "stacks_wanted", "id": str(number)})
+    assert len(job.orders) == 4
+
+
+def test_a_thousand_ranks_at_places_of_their_own_fit_into_an_event():
+    hosts = {rank: f"algo-{rank + 1}" for rank in range(1000)}
+    orders = []
+    watch = JobWatch("algo-1", hosts, order=orders.append, later=lambda *_: None)
+    watch.receive("algo-1", {"kind": "stacks_wanted", "id": "a"})
+    for rank in hosts:
+        frames = [f"train.py:{rank} in {'f' * 300}"] * 12
+        answer = {"kind": "stacks", "id": "a", "rank": rank, "place": [frames, frames, "", False], "connections": []}
+        watch.receive(hosts[rank], {**answer, "record": None})
+    [event] = [order["event"] for order in orders if order["kind"] == "emit"]
+    assert encode({"t": 1.0, **event})
+
+
+def test_a_straggler_is_named_with_its_host():
+    job = Job()
+    job.watch.receive("algo-2", {"kind": "steps", "seconds": {"1": [0.5] * 20}})
+    job.watch.receive("algo-1", {"kind": "steps", "seconds": {"0": [0.4] * 20, "2": [0.4] * 20}})
+    assert job.lines == [
+        "straggler: rank 1 (algo-2) needs 0.5 s for a step, 1.25 times the median of all ranks, 0.4 s, over 20 steps"
+    ]
+    [event] = job.events
+    assert (event["kind"], event["rank"], event["host"], event["steps"]) == ("straggler", 1, "algo-2", 20)
+    assert event["ratio"] == pytest.approx(1.25)
