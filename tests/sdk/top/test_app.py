@@ -72,8 +72,10 @@ def test_the_list_the_details_and_the_filter(make_job, size):
         await pilot.press("escape")
         await pilot.pause()
         assert "digits-1" in text_of(app)
+        await pilot.press("ctrl+c")
 
     drive(app, steps, size)
+    assert app.return_code == 0
 
 
 class Jobs:
