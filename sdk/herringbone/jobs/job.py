@@ -203,7 +203,9 @@ class TrainingJob:
         >>> job.progress().fraction                                  # doctest: +SKIP
         0.25
         """
-        return self.view().progress
+        from herringbone.events.live import newest_progress
+
+        return newest_progress(self._backend.events(self.name), self.view)
 
     def view(self) -> JobView:
         """Return everything that the job's events say so far: progress, metrics, resources, restarts.
