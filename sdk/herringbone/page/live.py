@@ -13,7 +13,7 @@ from herringbone.events.from_log import metric_events
 from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
 from herringbone.jobs.home import JobFolder
-from herringbone.jobs.logs import FileLogs, LogLine
+from herringbone.jobs.logs import FileLogs, LogLine, without_events
 from herringbone.page import log_pages
 from herringbone.page.data import Fineness, job_data
 from herringbone.page.history import History
@@ -94,7 +94,7 @@ class LiveJob:
         with closing(self._backend.logs(self.name)) as source:
             lines: list[LogLine] = []
             while batch := source.read():
-                lines = [*lines, *batch][-_SERVICE_LINES:]
+                lines = [*lines, *without_events(batch)][-_SERVICE_LINES:]
         return log_pages.page_of(lines, choice, count)
 
     def later_log(self, choice: log_pages.Choice, after: Mapping[str, int]) -> dict[str, Any]:
