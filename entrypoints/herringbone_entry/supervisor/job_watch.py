@@ -66,8 +66,8 @@ class JobWatch:
         self._stragglers = Stragglers(len(rank_hosts))
         self._looks: dict[str, Look] = {}
         self._num_looks = 0
-        # The places of the ranks at the last hang: a longer standstill at the same places is no news.
-        self._reported: dict[int, tuple[str, ...]] = {}
+        # The groups at the last hang: a longer standstill at the same places, for the same reason, is no news.
+        self._reported: list[tuple[tuple[int, ...], tuple[str, ...], str]] = []
         # The flight records of ranks that have failed, and of those that lived then, with the places of the latter.
         self._records: dict[int, dict[str, Any]] = {}
         self._places: dict[int, Place] = {}
@@ -99,7 +99,7 @@ class JobWatch:
             return
         if quiet < 2 * float(event["limit"]):
             # The ranks have moved since the last hang, so the same places would be news.
-            self._reported = {}
+            self._reported = []
         self._num_looks += 1
         self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
 
@@ -170,10 +170,10 @@ class JobWatch:
         lines = [*self._lines(groups), *([] if difference is None else [f"stacks: {difference}"])]
         odd = [rank for group in groups if group.odd for rank in group.ranks]
         if look.quiet is not None:
-            keys = {rank: place.key for rank, place in look.places.items()}
-            if keys == self._reported:
+            places = [(group.ranks, group.place.key, group.odd) for group in groups]
+            if places == self._reported:
                 return
-            self._reported = keys
+            self._reported = places
             why = self._why(groups)
             lines.insert(0, f"hang: no line, metric or collective of any rank for {look.quiet:.0f} s: {why}")
             self._emit({"kind": "hang", "since": look.quiet, "why": why, "ranks": odd})

@@ -28,10 +28,10 @@ class Job:
         self.orders.clear()
         return number
 
-    def answer(self, number, *places, record=None):
+    def answer(self, number, *places, record=None, connections=()):
         for rank, place in enumerate(places):
-            answer = {"kind": "stacks", "id": number, "rank": rank, "place": place, "connections": [], "record": record}
-            self.watch.receive(HOSTS[rank], answer)
+            answer = {"kind": "stacks", "id": number, "rank": rank, "place": place, "record": record}
+            self.watch.receive(HOSTS[rank], {**answer, "connections": dict(connections).get(rank, [])})
 
     @property
     def lines(self):
@@ -79,6 +79,18 @@ def test_a_longer_standstill_at_the_same_places_is_no_news():
     job.moved(10.0)
     job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
     assert job.lines[0].startswith("hang: ")
+
+
+def test_a_reason_that_shows_later_is_news():
+    job = Job()
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES)
+    assert "ranks 0-2 (algo-1, algo-2, algo-3) at train.py:12 in step" in job.lines[0]
+    job.orders.clear()
+    job.moved(20.0)
+    cut = {0: [["a:1", "b:1", True]], 1: [["b:1", "a:1", False], ["b:2", "c:1", True]], 2: [["c:1", "b:2", False]]}
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES, connections=cut)
+    assert "rank 1 (algo-2) at train.py:12 in step: no data passes between it and the others" in job.lines[0]
 
 
 def test_silent_ranks_that_begin_collectives_do_not_hang():
