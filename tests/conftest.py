@@ -27,9 +27,14 @@ _REQUIRED = {
     "huggingface": "--huggingface-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
+    "trackers": "--trackers-required",
+    "chromium": "--chromium-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
+
+# The report at the end of a job takes a third of a second of a core, which tests without an interest in it save.
+os.environ.setdefault("HERRINGBONE_REPORT", "off")
 
 # Hypothesis limits the time of each example. On a busy machine, a slow example is not a fault of the code.
 hypothesis.settings.register_profile("herringbone", deadline=None)

@@ -15,10 +15,11 @@ _SECRET_WORD = re.compile(
 )
 
 # postgres://user:secret@host, and https://token@host, where the user's name is the secret.
-_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*):[^\s/'\"]+@", re.IGNORECASE)
+# A match begins where a word begins: a try at each letter of a long word would take the square of its length.
+_ADDRESS = re.compile(r"((?<![a-z0-9+.-])[a-z0-9+.-]*://[^\s/:@'\"]*):[^\s/'\"]+@", re.IGNORECASE)
 _ADDRESS_WITH_TOKEN = re.compile(r"(\bhttps?://)[^\s/:@'\"]+@", re.IGNORECASE)
 # NAME=value and --name=value, also in a query; then --name value.
-_ASSIGNED = re.compile(r"([A-Za-z_][\w.-]*)(=)(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
+_ASSIGNED = re.compile(r"((?<![\w.-])[\w.-]+)(=)(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
 _FLAG = re.compile(r"(?<!\S)(--?[A-Za-z][\w.-]*)(\s+)(\"[^\"]*\"|'[^']*'|[^\s-]\S*)")
 _IS_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 

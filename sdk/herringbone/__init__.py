@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
     from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
     from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from herringbone.estimators.options import InstanceGroup
+    from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
     from herringbone_contract.errors import (
         ArchiveError,
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
         JobNotFoundError,
         LaunchError,
         OptionError,
+        RequestError,
         ServiceError,
         SlurmError,
+        TrackerError,
         UnsupportedError,
         UsageError,
     )
@@ -55,6 +57,7 @@ __all__ = [
     "ShuffleConfig",
     "TrainingInput",
     "FileSystemInput",
+    "TensorBoardOutputConfig",
     # Follow a job.
     "TrainingJob",
     "attach",
@@ -77,7 +80,9 @@ __all__ = [
     "LaunchError",
     "ServiceError",
     "SlurmError",
+    "TrackerError",
     "HostError",
+    "RequestError",
     "IndexBusyError",
     "EngineError",
     "ImageError",
@@ -93,6 +98,7 @@ _MODULES = {
     "TensorFlow": "herringbone.estimators.frameworks",
     "MXNet": "herringbone.estimators.frameworks",
     "InstanceGroup": "herringbone.estimators.options",
+    "TensorBoardOutputConfig": "herringbone.estimators.options",
     "ShuffleConfig": "herringbone.estimators.inputs",
     "TrainingInput": "herringbone.estimators.inputs",
     "FileSystemInput": "herringbone.estimators.inputs",

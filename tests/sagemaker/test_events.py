@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
-from herringbone import TrainingJob
+from herringbone import Estimator, TrainingJob
+from herringbone.backends.process.backend import ProcessBackend
 from herringbone.backends.sagemaker.events import states_of
 from herringbone.jobs.console import Console
+from herringbone.jobs.home import Home
 from herringbone_contract.events.format import EVENT_MARK, Point, batches, encode
+from tests.events.all_sources import SCRIPT, check_all_sources
 from tests.sagemaker.service import described, life
 
 MARK = EVENT_MARK.decode()
@@ -88,6 +92,22 @@ def test_follow_reads_events_to_the_end_and_the_bill(job, service) -> None:
     assert kinds.count("state") == 3
     assert kinds.count("metrics") == 4
     assert kinds[-1] == "bill"
+
+
+def test_all_sources(service, backend, boto, tmp_path, monkeypatch) -> None:
+    """A supervisor's own output, as CloudWatch would have it, shows every source; see `tests.events.all_sources`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    copy = f"set -o pipefail; {sys.executable} -m herringbone_entry | tee {tmp_path}/output"
+    here = ProcessBackend(Home(tmp_path / "home"), ("bash", "-c", copy))
+    TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(job_name="a"), here).wait()
+    states = life(("Training", ""), AlgorithmSpecification=ALGORITHM)
+    service.jobs["digits-2"] = [
+        described("digits-2", **{"AlgorithmSpecification": ALGORITHM} | state) for state in states
+    ]
+    service.write("digits-2/algo-1-1", (tmp_path / "output").read_text().split("\n")[:-1])
+    backend.find("digits-2", boto)
+    check_all_sources(TrainingJob("digits-2", backend).wait())
 
 
 def test_states_are_read_from_a_stored_description() -> None:

@@ -37,6 +37,11 @@ def project_folder(tmp_path, monkeypatch):
         ({"checkpoint_local_path": "/x"}, OptionError, "checkpoint_local_path: needs checkpoint_s3_uri"),
         ({"output_path": "file:///o"}, OptionError, "output_path: file:///o is no s3:// address"),
         ({"checkpoint_s3_uri": "c"}, OptionError, "checkpoint_s3_uri: c is no s3:// address"),
+        (
+            {"tensorboard_output_config": {"s3_output_path": "c"}},
+            OptionError,
+            "tensorboard_output_config: c is no s3://",
+        ),
         ({"code_location": "c"}, OptionError, "code_location: c is no s3:// address"),
         ({"training_repository_credentials_provider_arn": "a"}, OptionError, "needs training_repository_access_mode"),
         ({"bake_requirements": True}, UnsupportedError, "bake_requirements: build the image with them"),

@@ -54,6 +54,8 @@ def test_a_job_with_all_settings():
 #SBATCH --no-requeue
 
 # The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.
+# Clients send it to the controller. One that comes before the controller has a handler must not end the job.
+trap '' USR1
 export PYTHONPATH='/shared/my libs'
 exec /shared/venv/bin/python -m herringbone.controller digits-1 < /shared/me/.herringbone/jobs/digits-1/order.json
 """

@@ -110,6 +110,8 @@ def test_unsupported_options_are_refused_before_any_machine_is_asked(folder):
         Estimator("train.py", instance_type="ssh:").plan()
     with pytest.raises(UnsupportedError, match=r"checkpoint_s3_uri: .* is not in a folder that all machines see"):
         Estimator("train.py", **options, checkpoint_s3_uri=f"file://{folder}/checkpoints").plan()
+    with pytest.raises(UnsupportedError, match=r"tensorboard_output_config: .* is not in a folder that all"):
+        Estimator("train.py", **options, tensorboard_output_config={"s3_output_path": f"{folder}/tb"}).plan()
     with pytest.raises(UnsupportedError, match="all hosts of a job have one runtime, not process on a, docker on b"):
         Estimator("train.py", **options, instance_count=2).plan()
     with pytest.raises(UnsupportedError, match="enable_network_isolation: hosts share their machine's network"):

@@ -5,6 +5,7 @@ debugpy asks nobody for a proof: who reaches the port can run code as the job's 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,6 +15,8 @@ _LOOPBACK = "127.0.0.1"
 _lock = threading.Lock()
 # debugpy listens once in the life of a process; `_lock` guards it.
 _port: int | None = None
+# debugpy replaces this function by one that warns.
+_set_trace = sys.settrace
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to debug has no parameters
@@ -32,6 +35,7 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to
         if _port is None:
             # The workers of a data loader would stop, too, and wait for debuggers of their own.
             debugpy.configure(subProcess=False)
+            os.register_at_fork(after_in_child=_leave)
             _, _port = debugpy.listen((_LOOPBACK, 0))
     return {
         "port": _port,
@@ -39,3 +43,16 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to
         "executable": sys.executable,
         "debugpy": str(debugpy.__version__),
     }
+
+
+def _leave() -> None:
+    """Take the debugger out of a forked child, which would stop at the rank's breakpoints and wait for ever."""
+    _set_trace(None)
+    # Python 3.12 has another way to watch a program, and debugpy uses it.
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None or monitoring.get_tool(monitoring.DEBUGGER_ID) is None:
+        return
+    for event in vars(monitoring.events).values():
+        # Some names stand for several events, or for none.
+        with contextlib.suppress(ValueError):
+            monitoring.register_callback(monitoring.DEBUGGER_ID, event, None)

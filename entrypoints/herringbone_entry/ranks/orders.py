@@ -14,6 +14,10 @@ import contextlib
 import importlib
 import json
 import os
+
+# Here, in the main thread: Python takes the first thread that imports this module for the main one, and a debugger
+# would take the end of an order's thread for the end of the program.
+import threading as threading
 from typing import Any
 
 # The name of an order -> its module, imported when the first such order comes. Its function `obey(order)` returns the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from herringbone_contract.requests import Request
+from herringbone_contract.events.requests import Request
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.supervisor.rank_group import RankGroup
 from herringbone_entry.supervisor.rank_orders import RankOrder

@@ -13,7 +13,7 @@ import importlib
 import time
 from typing import Any
 
-from herringbone_contract.requests import MAX_REQUEST_BYTES, Request, is_for, parse
+from herringbone_contract.events.requests import MAX_REQUEST_BYTES, Request, is_for, parse
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.supervisor.rank_group import RankGroup
 

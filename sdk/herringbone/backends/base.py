@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
     from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
     from herringbone.jobs.interrupt import OnInterrupt
     from herringbone.jobs.logs import LogLine
     from herringbone.jobs.polling import Pace
-    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.format import Event
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 
 class LogSource(Protocol):
@@ -52,6 +52,16 @@ class EventSource(Protocol):
 
         A service may deliver the last ones late; this waits for them.
         """
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+class Answers(Protocol):
+    """The events of a job's hosts that have come since a request was sent."""
+
+    def read(self) -> list[Event]:
+        """Return what has arrived since the last call, without waiting."""
 
     def close(self) -> None:
         """Close files and connections."""
@@ -106,8 +116,15 @@ class Backend(Protocol):
     def ask(self, name: str, request: Request) -> Answers:
         """Send a request to the supervisors of a running job, and return the source of the events that follow.
 
-        Callers use `herringbone.jobs.requests.ask`, which waits. Raises `RequestError` when the request cannot reach
+        Callers use `herringbone.access.requests.ask`, which waits. Raises `RequestError` when the request cannot reach
         them now, `UnsupportedError` where it never can.
+        """
+
+    def access(self, name: str, host: str) -> HostAccess:
+        """Return the way into a host of a running job, for a shell or a debugger.
+
+        Callers use `herringbone.access.requests.way_into`. Raises `RequestError` when the host does not run,
+        `UnsupportedError` where nobody gets in.
         """
 
     def stop(self, name: str, grace: float | None = None) -> None:

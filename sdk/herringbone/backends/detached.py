@@ -43,10 +43,11 @@ from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers
     from herringbone.controller.config import ControllerConfig
-    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
 PATIENCE_SECONDS = 5.0
@@ -79,6 +80,10 @@ class DetachedBackend(OwnHostsBackend):
     @abstractmethod
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """See `Backend.review`."""
+
+    @abstractmethod
+    def access(self, name: str, host: str) -> HostAccess:
+        """See `Backend.access`."""
 
     @abstractmethod
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
@@ -129,7 +134,7 @@ class DetachedBackend(OwnHostsBackend):
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
-        from herringbone.jobs.requests import FolderAnswers
+        from herringbone.access.requests import FolderAnswers
 
         hosts = self._index.get(name).plan_dict.get("hosts", ())
         folder = self._home.job(name)
@@ -164,11 +169,15 @@ class DetachedBackend(OwnHostsBackend):
             shutil.rmtree(run_folder, ignore_errors=True)
             raise
 
+    def _check_here(self, record: JobRecord) -> None:
+        """Raise `LaunchError` for a job whose processes cannot be seen from here."""
+        if elsewhere := unseen(record):
+            # Its pids belong to other processes here, or to none.
+            raise LaunchError(elsewhere)
+
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
-        if elsewhere := unseen(record):
-            # The pid belongs to another process here, or to none.
-            raise LaunchError(elsewhere)
+        self._check_here(record)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)

@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
     <LazyGroup herringbone>
 
     `verbs` maps each verb to its line in the help, so that help imports no verb. The words after `--` are not parsed:
-    they are `ctx.obj`, and an error for all commands but a `JobCommand`.
+    they are `ctx.obj`, and an error for all commands but a `JobCommand` or a `CommandWithWords`.
     """
 
     def __init__(self, verbs: Mapping[str, str], *, package: str, **settings: Any) -> None:
@@ -63,13 +63,29 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if ctx.obj and command is not None and not isinstance(command, JobCommand) and not ctx.resilient_parsing:
+        if (
+            ctx.obj
+            and command is not None
+            and not isinstance(command, (JobCommand, CommandWithWords))
+            and not ctx.resilient_parsing
+        ):
             raise click.UsageError(f"{name} takes no arguments after --", click.Context(command, ctx, name))
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(self._verbs.items()))
+
+
+class CommandWithWords(click.Command):
+    """A verb that runs a command: its words after `--`, which `@click.pass_obj` hands over.
+
+    >>> CommandWithWords("shell", callback=print)
+    <CommandWithWords shell>
+    """
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND ARGUMENTS]"]
 
 
 class JobCommand(click.Command):
@@ -98,8 +114,18 @@ def _forgotten_dashes(ctx: click.Context, words: list[str], error: click.NoSuchO
     if near:
         return f"{what} Did you mean {near[0]}?"
     place = next((at for at, word in enumerate(words) if word.startswith(error.option_name)), len(words))
-    command = f"{ctx.command_path} {shlex.join(words[:place])} -- {shlex.join(words[place:])}"
+    before, after = words[:place], words[place:]
+    if not any(map(_is_job, before)):
+        # The script is among the words behind, or was not named at all.
+        job = next(filter(_is_job, after), "SCRIPT")
+        before, after = [*before, job], [word for word in after if word != job]
+    command = f"{ctx.command_path} {shlex.join(before)} -- {shlex.join(after)}"
     return f"{what} What the script takes comes after `--`: {command}"
+
+
+def _is_job(word: str) -> bool:
+    """Report whether a word looks like a script or a job file."""
+    return word.endswith((".py", ".yaml", ".yml", ".json", ".sh"))
 
 
 def mistake(error: click.UsageError) -> str:

@@ -15,7 +15,10 @@ from herringbone.cli.tables import aligned
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from herringbone.events.metrics import Run, Value
+    from herringbone_contract.events.format import Event
 
 
 @click.command()
@@ -28,16 +31,18 @@ if TYPE_CHECKING:
     metavar="max|min METRIC",
     help="show the best value of this metric, and the job that has it first",
 )
+@click.option("--follow", is_flag=True, help="show new values until the job is over, and then the table; of one job")
 @click.option("--csv", "as_csv", is_flag=True, help="one line per value, as CSV")
 @json_option("one JSON array: a job's hyperparameters, and the last, smallest and largest value of each metric")
-def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_json: bool) -> int:
-    """Show the metrics of a job: those of its MLLOG lines, and those that its metric_definitions match.
+def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_csv: bool, as_json: bool) -> int:
+    """Show the metrics of a job, also while it runs: what its script reports, and what its log shows.
 
     Of one job the table has the last, the smallest and the largest value of each metric. Several jobs stand side by
     side, below the hyperparameters in which they differ. Behind each value are its number among the values of its rank,
     and the seconds since the start of the job.
     """
     from herringbone.events.metrics import Run, csv_lines, summarize
+    from herringbone.jobs.download import removed_log
     from herringbone.jobs.job import attach
 
     if last:
@@ -48,13 +53,20 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
         )
     if as_csv and (as_json or best):
         raise click.UsageError("--csv shows every value; leave out --json and --best.")
+    if follow and (len(names) > 1 or as_csv or as_json or best):
+        raise click.UsageError("--follow shows one job; leave out --csv, --json, --best and other names.")
     jobs = {name: attach(name) for name in names}
+    for job in jobs.values() if follow else ():
+        for event in job.events(follow=True):
+            for line in new_values(event, job.started):
+                print(printable(line), flush=True)
     values = {name: job.metrics() for name, job in jobs.items()}
     for name, metrics in values.items():
-        if not metrics:
+        if not metrics and (removed := removed_log(name)):
+            print(removed, file=sys.stderr)
+        elif not metrics:
             print(
-                f"job {name} has logged no metrics: give metric_definitions, or print MLLOG lines, as "
-                "herringbone_parallel.torch.recipes.RunLog does",
+                f"job {name} has no metrics: call herringbone.log_metrics in its script, or give metric_definitions",
                 file=sys.stderr,
             )
     if as_csv:
@@ -72,6 +84,27 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, as_csv: bool, as_j
     ]
     print(json.dumps([_to_json(run) for run in runs]) if as_json else "\n".join(map(printable, tables(runs, best))))
     return 0
+
+
+def new_values(event: Event, started: datetime | None) -> list[str]:
+    """Return the line that shows the newest value of a `metrics` event; [] for any other event. Pure.
+
+    >>> new_values({"kind": "metrics", "t": 1.0, "name": "loss", "values": [2, 0.5], "step": 10, "by": 10}, None)
+    ['loss 0.5 (step 20)']
+    """
+    from herringbone.events.columns import Columns
+
+    columns = Columns()
+    columns.take({"source": "", **event})
+    lines = []
+    for metric in list(columns.metrics)[-1:]:
+        notes = [] if metric.step is None else [f"step {metric.step}"]
+        if started is not None:
+            notes.append(f"{(metric.time - started).total_seconds():.1f} s")
+        if metric.host:
+            notes.append(metric.host if metric.rank is None else f"{metric.host}:{metric.rank}")
+        lines.append(f"{metric.name} {metric.value:g}" + (f" ({', '.join(notes)})" if notes else ""))
+    return lines
 
 
 def tables(runs: Sequence[Run], best: Any = None) -> list[str]:

@@ -30,6 +30,10 @@ def main() -> None:
         from herringbone.controller import record
 
         record.broken(config, error)
+    if config["index"] is not None:
+        from herringbone.page.at_end import start_report
+
+        start_report(os.path.dirname(config["index"]), config["job"])  # noqa: PTH120 - no pathlib here
     # Nothing is left to close, and the interpreter's own shutdown takes milliseconds.
     os._exit(int(failed))
 

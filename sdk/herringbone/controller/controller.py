@@ -64,7 +64,6 @@ class Controller:
         self._wakeup = -1
         self._killed = False
         self._grace = config["stop_grace"] + _MARGIN_SECONDS
-        self._requests = requests_folder(config["logs"])
         # Hosts that this controller signalled: their exit codes say nothing about the job.
         self._ordered: set[str] = set()
 
@@ -171,7 +170,7 @@ class Controller:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # Clients may send that signal from now on, which this folder tells them.
         with contextlib.suppress(OSError):
-            os.mkdir(self._requests, 0o700)  # noqa: PTH102 - controllers start without pathlib
+            os.mkdir(requests_folder(self._config["logs"]), 0o700)  # noqa: PTH102 - controllers start without pathlib
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
 
@@ -193,7 +192,7 @@ class Controller:
         if REQUEST_SIGNAL in numbers:
             from herringbone.controller.requests import forward
 
-            forward(self._requests, self._hosts)
+            forward(requests_folder(self._config["logs"]), self._hosts)
         if signal.SIGINT in numbers:
             self._kill()
         elif signal.SIGTERM in numbers:

@@ -13,7 +13,7 @@ import time
 
 from herringbone.controller.log_files import complain
 from herringbone_contract.events.format import encode as encode_event
-from herringbone_contract.requests import MAX_REQUEST_BYTES, Request, encode, is_for, parse
+from herringbone_contract.events.requests import MAX_REQUEST_BYTES, Request, encode, is_for, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

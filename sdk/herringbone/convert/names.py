@@ -18,6 +18,8 @@ COUNTERPARTS = {
     "sagemaker.inputs.FileSystemInput": "FileSystemInput",
     "sagemaker.inputs.ShuffleConfig": "ShuffleConfig",
     "sagemaker.instance_group.InstanceGroup": "InstanceGroup",
+    "sagemaker.debugger.TensorBoardOutputConfig": "TensorBoardOutputConfig",
+    "sagemaker.debugger.debugger.TensorBoardOutputConfig": "TensorBoardOutputConfig",
 }
 
 # Functions of AWS's SDK whose result scripts pass to an estimator -> the option that takes the result.

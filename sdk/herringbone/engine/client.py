@@ -314,10 +314,14 @@ def send_file(
             connection.sendall(piece)
 
 
-def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) -> None:
+def hijack(connection: socket.socket, path: str, query: Mapping[str, object], body: object = None) -> None:
     """Send a request after which the connection is a plain stream, both ways, until one side closes it."""
     head = _head("POST", path, query, "1.1")
-    connection.sendall(f"{head}Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode())
+    content = b"" if body is None else json.dumps(body).encode()
+    fields = {"Connection": "Upgrade", "Upgrade": "tcp", "Content-Length": str(len(content))}
+    if content:
+        fields["Content-Type"] = "application/json"
+    connection.sendall(f"{head}{_fields(fields)}\r\n".encode() + content)
     status = read_head(connection)
     # 101 is Switching Protocols: from here on both directions carry raw bytes.
     if status != 101:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -45,6 +46,16 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance_group_name: str
     instance_type: str
     instance_count: Hosts
+
+
+class TensorBoardOutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The place of TensorBoard's event files: `TensorBoardOutputConfig("runs/tensorboard")`.
+
+    The script writes them to /opt/ml/output/tensorboard, or on ml to `container_local_output_path`.
+    """
+
+    s3_output_path: str
+    container_local_output_path: str | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,6 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     output_path: str | None = None
     output_kms_key: str | None = None
     disable_output_compression: bool = False
+    tensorboard_output_config: TensorBoardOutputConfig | None = None
 
     # The script and its environment.
     dependencies: tuple[str, ...] = ()
@@ -105,6 +117,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     base_job_name: str | None = None
     tags: tuple[dict[str, str], ...] | dict[str, str] | None = None
     metric_definitions: tuple[MetricDefinition, ...] = ()
+    track: tuple[str, ...] = ()
 
     # The account, the network and the registry.
     role: str | None = None
@@ -141,7 +154,6 @@ LEFT_OUT: dict[str, Any] = {
     "debugger_hook_config": False,
     "profiler_config": None,
     "disable_profiler": True,
-    "tensorboard_output_config": None,
     "enable_sagemaker_metrics": False,
     "compiler_config": None,
     "training_recipe": None,
@@ -177,6 +189,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
             ("instance_groups", InstanceGroup),
             ("slurm", SlurmSettings),
             ("git_config", GitConfig),
+            ("tensorboard_output_config", TensorBoardOutputConfig),
         )
     },
     "input_mode": get_args(InputMode),
@@ -209,7 +222,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
             if value is not None:
                 # Before the conversion, which cannot quote a text that is no UTF-8.
                 _check_text(name, value)
-                values[name] = seconds(name, value) if name in TIMES and isinstance(value, str) else value
+                values[name] = _written_short(name, value)
         else:
             raise OptionError(unknown_option(name, [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__], RENAMED))
     # Any object serves as a session; msgspec could not convert it.
@@ -235,6 +248,11 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         check_slurm_settings(options.slurm)
     _check_metrics(options.metric_definitions)
     _check_policies(options.log_policies)
+    if options.track:
+        # Imported here: most jobs have none.
+        from herringbone.trackers.destination import parse_destinations
+
+        parse_destinations(options.track, base=Path())
     _check_together(options)
     return options
 
@@ -249,9 +267,19 @@ def text_options() -> frozenset[str]:
     return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type"})
 
 
+def _written_short(name: str, value: Any) -> Any:
+    """Return a value that may be written short as it is written in full: a time with units, one destination."""
+    if isinstance(value, str):
+        if name in TIMES:
+            return seconds(name, value)
+        if name == "track":
+            return [value]
+    return value
+
+
 def _check_text(name: str, value: object) -> None:
     if name not in _FREE_TEXTS:
-        check_texts(name, value, secret=name == "git_config")
+        check_texts(name, value, secret=name in ("git_config", "track"))
 
 
 def _check_all_texts(options: Options) -> None:

@@ -18,7 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from herringbone.code.git import GitConfig
-from herringbone.estimators.options import InputMode, InstanceGroup, LogAction, MetricDefinition, RepositoryAccess
+from herringbone.estimators.options import (
+    InputMode,
+    InstanceGroup,
+    LogAction,
+    MetricDefinition,
+    RepositoryAccess,
+    TensorBoardOutputConfig,
+)
 from herringbone.estimators.slurm import SlurmSettings
 
 
@@ -123,6 +130,8 @@ class DataOptions(TypedDict, total=False):
     """The KMS key that encrypts the output. Backends: ml."""
     disable_output_compression: bool | None
     """Keep model and output as plain files, without packing them into a tar.gz."""
+    tensorboard_output_config: TensorBoardOutputConfig | Mapping[str, Any] | None
+    """The folder that keeps TensorBoard's event files: a path as `s3_output_path`, or `s3://` on ml."""
 
 
 class CodeOptions(TypedDict, total=False):
@@ -161,6 +170,8 @@ class LogOptions(TypedDict, total=False):
     """Labels of the job: a dict, or a list of `{"Key": ..., "Value": ...}`."""
     metric_definitions: Sequence[MetricDefinition | Mapping[str, str]] | None
     """Values to find in the log, as in `[{"Name": "loss", "Regex": "loss=([0-9.]+)"}]`."""
+    track: str | Sequence[str] | None
+    """Trackers that get the metrics: `mlflow:http://HOST:PORT/EXPERIMENT`, `tensorboard:FOLDER`, `wandb:PROJECT`."""
 
 
 class AccountOptions(TypedDict, total=False):

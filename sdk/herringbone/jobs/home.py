@@ -71,9 +71,19 @@ class JobFolder:
         return self.path / "output"
 
     @property
+    def report(self) -> Path:
+        """The page of a job that is over, as one file; see `herringbone.page.at_end`."""
+        return self.path / "report.html"
+
+    @property
     def controller_log(self) -> Path:
         """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
+
+    @property
+    def exports(self) -> Path:
+        """The state of the job's exports to trackers; made for the first one."""
+        return self.path / "exports"
 
     @property
     def end(self) -> Path:

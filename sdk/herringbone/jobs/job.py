@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
-from herringbone.jobs.follow import Follower, raise_failure
+from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
-from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
+from herringbone.jobs.logs import LogLine
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
+    from herringbone.trackers.exporter import Export
     from herringbone_contract.events.format import Event
-
-# Time between two looks at a running job's events, which arrive once a second.
-_EVENT_SECONDS = 0.5
 
 
 class TrainingJob:
@@ -61,9 +59,9 @@ class TrainingJob:
         return f"TrainingJob({self.name!r})"
 
     def _repr_html_(self) -> str:
-        from herringbone.notebook import job_html
+        from herringbone.notebook.progress import job_table
 
-        return job_html(self.describe())
+        return job_table(self.describe(), self.live_view)
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
@@ -80,6 +78,10 @@ class TrainingJob:
         if not query.is_pointless:
             # In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
             Thread(target=_note_commit, args=(query, backend, plan.job_name)).start()
+        if plan.options.track:
+            from herringbone.trackers.export import start_exporters
+
+            start_exporters(plan, backend)
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -178,27 +180,10 @@ class TrainingJob:
         expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
         bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
         """
-        if pattern is not None:
-            check_pattern(pattern)
-        # A generator that the caller abandons is closed by Python, and then closes the files as well.
-        with closing(self._backend.logs(self.name)) as source:
-            if follow:
-                batches = self._watch().batches(source)
-            elif (record := self._record()).done:
-                batches = source.rest(record.ended)
-            else:
-                batches = iter(source.read, [])
-            chosen = (
-                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
-                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern, live=live)))
-                for lines in batches
-            )
-            if tail is None:
-                batches = (kept for _, kept in chosen)
-            else:
-                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
-            for lines in batches:
-                yield from lines
+        return read_log(
+            self._backend, self.name, follow=follow, tail=tail,
+            rank=rank, host=host, since=since, pattern=pattern, live=live,
+        )  # fmt: skip
 
     def metrics(self) -> Metrics:
         """Return the values of all metrics so far, by time, each with its step, rank and source.
@@ -218,7 +203,9 @@ class TrainingJob:
         >>> job.progress().fraction                                  # doctest: +SKIP
         0.25
         """
-        return self.view().progress
+        from herringbone.events.live import newest_progress
+
+        return newest_progress(self._backend.events(self.name), self.view)
 
     def view(self) -> JobView:
         """Return everything that the job's events say so far: progress, metrics, resources, restarts.
@@ -248,15 +235,20 @@ class TrainingJob:
 
         Their kinds and members are those of `herringbone_contract.events.format`.
         """
-        with closing(self._backend.events(self.name)) as source:
-            while True:
-                # Asked before the read: what a job wrote before its end is read after it.
-                record = self._record()
-                for events in source.rest(record.ended) if record.done else iter(source.read, []):
-                    yield from events
-                if record.done or not follow:
-                    return
-                time.sleep(_EVENT_SECONDS)
+        return read_events(self._backend, self.name, follow=follow)
+
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write the job's page into one HTML file of at most 2 MB that needs no server, and return its path.
+
+        >>> job.report("digits.html")                                # doctest: +SKIP
+        PosixPath('digits.html')
+
+        The job may still run. Long series are thinned: each peak stays. Raises `InputError` where the file cannot be
+        written.
+        """
+        from herringbone.page.report import write_report
+
+        return write_report(self.name, Path(path), self._backend)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -278,13 +270,14 @@ class TrainingJob:
         complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
         not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.download import PARTS, download, write_logs
+        from herringbone.jobs.download import PARTS, download, refuse_removed_log, write_logs
 
         if part not in PARTS:
             raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
 
         def fetch(folder: Path) -> Path:
             if part == "logs":
+                refuse_removed_log(self.name)
                 hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
                 return write_logs(self.logs(), hosts, folder)
             return self._backend.fetch(self.name, part, folder)
@@ -349,12 +342,28 @@ class TrainingJob:
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
         from herringbone.jobs.facts import find_facts, stored_facts
+        from herringbone.trackers.place import with_exports
 
-        record = self._record()
+        record, folder = self._record(), self._backend.home.job(self.name)
         if is_complete(record):
-            return describe_service_job(record, stored_facts(record))
-        facts = find_facts(record, self._backend)
-        return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
+            description = describe_service_job(record, stored_facts(record))
+        else:
+            facts = find_facts(record, self._backend)
+            description = describe_own_job(record, folder, facts, now=time.time())
+        return with_exports(description, folder)
+
+    def export(self, to: str | Iterable[str] | None = None, *, system: bool = False) -> list[Export]:
+        """Send the metrics so far to trackers, and return what was sent to each; a second call sends what is new.
+
+        >>> job.export("mlflow:http://localhost:5000/digits")[0].values      # doctest: +SKIP
+        1200
+
+        `to` is written as the option `track`, whose destinations are the default. `system` adds the hosts' CPU, memory
+        and GPUs. Raises `OptionError` for a destination that cannot be, `TrackerError` when a tracker refuses.
+        """
+        from herringbone.trackers.export import export_job
+
+        return export_job(self.name, self.describe, to, system=system)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.

@@ -29,6 +29,7 @@ from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
 from herringbone.jobs.state_lines import why_of
+from herringbone.page.at_end import start_report
 from herringbone.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
@@ -192,12 +193,13 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
         index.fail(name, truth)
         record = index.get(name)
         _note_state(index, name, asdict(record))
+        start_report(str(index.path.parent), name)
         return record
     if truth.get("status") in TERMINAL and not index.get(name).done:
         # Before the row: whoever reads there that the job is over has all of its events.
         _note_state(index, name, truth)
-    if truth:
-        index.update(name, unless_done=True, **truth)
+    if truth and index.update(name, unless_done=True, **truth) and truth.get("status") in TERMINAL:
+        start_report(str(index.path.parent), name)
     return index.get(name)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = re.compile(r"\.removed-(.+)-[0-9a-f]{12}")
 # Entries of a job's folder, by which a folder without a row is known as one.
-_MARKS = ("logs", "hosts", "controller.log")
+_MARKS = ("logs", "hosts", "controller.log", "exports")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

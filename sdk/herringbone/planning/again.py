@@ -33,6 +33,13 @@ def settings_of(plan: JobPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if settings.get(name) is not None:
             path = local_path(settings[name], base=folder)
             settings[name] = settings[name] if path is None else str(path)
+    if (config := settings.get("tensorboard_output_config")) is not None:
+        path = local_path(config["s3_output_path"], base=folder)
+        settings["tensorboard_output_config"] = config if path is None else {**config, "s3_output_path": str(path)}
+    if settings.get("track"):
+        from herringbone.trackers.destination import parse_destinations
+
+        settings["track"] = [str(destination) for destination in parse_destinations(settings["track"], base=folder)]
     instance_type = settings.get("instance_type")
     if isinstance(instance_type, str) and instance_type.startswith(_SSH):
         settings["instance_type"] = f"{_SSH}{folder / instance_type.removeprefix(_SSH)}"

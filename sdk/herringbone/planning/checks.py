@@ -14,7 +14,7 @@ from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.disk import low_disk_warnings
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
@@ -78,6 +78,17 @@ def check_files(backend: str, plan: JobPlan) -> None:
     # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
+    tensorboard_folder(plan)
+
+
+def check_trackers(plan: JobPlan) -> None:
+    """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
+    if plan.options.track:
+        # Imported here: most jobs have none.
+        from herringbone.trackers.destination import parse_destinations
+        from herringbone.trackers.tracker import check_installed
+
+        check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))
 
 
 def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
@@ -86,7 +97,7 @@ def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
         return ()
     output = None if plan.options.output_path is None else output_folder(plan, JobFolder(Path(plan.folder)))
     free: dict[int, tuple[str, int]] = {}
-    for folder in (find_home().path, output, checkpoint_folder(plan)):
+    for folder in (find_home().path, output, checkpoint_folder(plan), tensorboard_folder(plan)):
         # Most of them are made when the job starts. One warning for each disk is enough.
         existing = next((path for path in (folder, *folder.parents) if path.exists()), None) if folder else None
         if existing is not None:
@@ -125,6 +136,18 @@ def checkpoint_folder(plan: JobPlan) -> Path | None:
     return None if uri is None else _on_this_machine("checkpoint_s3_uri", uri, plan)
 
 
+def tensorboard_folder(plan: JobPlan, host: HostPlan | None = None) -> Path | None:
+    """Return the folder that keeps TensorBoard's event files after the job, None without one.
+
+    With `host`, return that host's: of several hosts each has a folder in it, because each reads what is in its own.
+    """
+    config = plan.options.tensorboard_output_config
+    if config is None:
+        return None
+    folder = _on_this_machine("tensorboard_output_config", config.s3_output_path, plan)
+    return folder if host is None or len(plan.hosts) == 1 else folder / host.name
+
+
 def _refused_values(plan: JobPlan) -> dict[str, str]:
     """Return the refusals for options that are served, but not with these values."""
     refusals = unserved_settings(plan, Library.HERRINGBONE)
@@ -133,6 +156,12 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
     local = plan.options.checkpoint_local_path
     if local is not None and local.rstrip("/") != "/opt/ml/checkpoints":
         refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints is served here, not {local}"
+    config = plan.options.tensorboard_output_config
+    written = None if config is None else config.container_local_output_path
+    if written is not None and written.rstrip("/") != "/opt/ml/output/tensorboard":
+        refusals["tensorboard_output_config"] = (
+            f"container_local_output_path is served as /opt/ml/output/tensorboard only here, not as {written}"
+        )
     modes = {"input_mode": plan.options.input_mode}
     modes |= {f"channel {channel.name}": channel.input.input_mode or "File" for channel in plan.channels}
     refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}

@@ -111,6 +111,7 @@ def _setting_rows(plan: Mapping[str, Any], *, verbose: bool) -> list[tuple[str, 
     options = plan["options"]
     rows += [("environment", f"{name}={value}") for name, value in sorted(options.get("environment", {}).items())]
     rows += [("metric", f"{metric['Name']} from {metric['Regex']}") for metric in options.get("metric_definitions", ())]
+    rows += [("tracker", destination) for destination in options.get("track", ())]
     return rows
 
 

@@ -15,6 +15,7 @@ PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
 EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
+EXTRAS |= {"starlette", "textual", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -51,7 +52,11 @@ COMMANDS = {
     "download digits-1 plots output": (2, "expected model, output, checkpoints, logs and one folder"),
     "download digits-1 logs": (0, ""),
     "repack digit-1": (2, "did you mean digits-1?"),
+    "top": (0, ""),
+    "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
+    "report digit-1": (2, "did you mean digits-1?"),
+    "page": (2, "pip install 'herringbone[page]'"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),

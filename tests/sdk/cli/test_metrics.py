@@ -5,6 +5,7 @@ import json
 import pytest
 
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone_contract.events.format import Point, batches, encode
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_csv_and_json(herringbone, jobs):
 def test_a_job_without_metrics_is_named(herringbone, jobs):
     code, out, err = herringbone("metrics", "--last")
     assert (code, out.split()) == (0, ["METRIC", "LAST", "MIN", "MAX", "VALUES"])
-    assert "job quiet-3 has logged no metrics: give metric_definitions" in err
+    assert err == "job quiet-3 has no metrics: call herringbone.log_metrics in its script, or give metric_definitions\n"
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,18 @@ def test_mistakes(herringbone, jobs, words, message):
     code, _, err = herringbone("metrics", *words)
     assert code == 2
     assert message in err
+
+
+def test_follow_shows_new_values_and_then_the_table(herringbone, jobs, home):
+    [batch] = batches([Point(1795262401.0, "loss", 2.0, 10, 0), Point(1795262402.0, "loss", 0.5, 20, 0)])
+    lines = [encode({**batch, "host": "algo-1"}), encode({"kind": "bill", "t": 1795262403.0, "text": "$2"})]
+    home.job("run-1").events("algo-1").write_bytes(b"".join(lines))
+    code, out, err = herringbone("metrics", "run-1", "--follow")
+    assert (code, err) == (0, "")
+    value, titles, loss = out.splitlines()
+    assert value == "loss 0.5 (step 20, 2.0 s, algo-1:0)"
+    assert titles.startswith("METRIC")
+    assert loss.split()[:5] == ["loss", "0.5", "(#2,", "2.0", "s)"]
+    code, _, err = herringbone("metrics", "run-1", "run-2", "--follow")
+    assert code == 2
+    assert "--follow shows one job" in err

@@ -55,9 +55,8 @@ def host(engine, answer=None):
     if answer is not None:
         theirs.sendall(answer)
     theirs.close()
-    container = ContainerHost(
-        {"name": "algo-1", "base": ""}, None, {"id": "a1", "stream": 99, "ending": ours.detach(), "fetched": {}}, engine
-    )
+    config = {"id": "a1", "stream": 99, "ending": ours.detach(), "fetched": {}}
+    container = ContainerHost({"name": "algo-1", "base": ""}, None, config, engine, reads_line=True)
     container.output = None
     return container
 

@@ -1,11 +1,15 @@
 """SageMaker's keyword arguments: names, types, refusals and their messages."""
 
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 
 from herringbone.estimators.options import (
     InstanceGroup,
     MetricDefinition,
     Options,
+    TensorBoardOutputConfig,
     changed_options,
     parse_options,
 )
@@ -20,8 +24,9 @@ NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
     model_channel_name checkpoint_s3_uri checkpoint_local_path output_path output_kms_key disable_output_compression
+    tensorboard_output_config
     dependencies git_config code_location container_log_level container_entry_point container_arguments environment
-    framework_version py_version base_job_name tags metric_definitions role sagemaker_session
+    framework_version py_version base_job_name tags metric_definitions track role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
@@ -160,3 +165,12 @@ def test_a_wrong_log_policy_is_refused(policies, message):
 def test_times_may_have_units(text, seconds):
     options = parse_options({"max_run": text, "max_wait": "9d", "keep_alive_period_in_seconds": text})
     assert (options.max_run, options.keep_alive_period_in_seconds) == (seconds, seconds)
+
+
+def test_aws_s_object_for_tensorboard_is_accepted_as_a_dict_is():
+    expected = TensorBoardOutputConfig("s3://b/tb", "/opt/ml/output/tensorboard")
+    given = SimpleNamespace(s3_output_path="s3://b/tb", container_local_output_path="/opt/ml/output/tensorboard")
+    for value in (given, msgspec.structs.asdict(expected), expected):
+        assert parse_options({"tensorboard_output_config": value}).tensorboard_output_config == expected
+    with pytest.raises(OptionError, match="tensorboard_output_config"):
+        parse_options({"tensorboard_output_config": "s3://b/tb"})

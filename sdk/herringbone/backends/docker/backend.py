@@ -36,6 +36,7 @@ from herringbone_contract.paths import Paths
 if TYPE_CHECKING:
     import subprocess
 
+    from herringbone.access.host import HostAccess
     from herringbone.controller.config import ControllerConfig
     from herringbone.jobs.index import JobRecord
     from herringbone.planning.plan import HostPlan, JobPlan
@@ -103,6 +104,12 @@ class DockerBackend(DetachedBackend):
         image = self._images[plan.job_name] = choose_image(self._engine, plan)
         review.check_image(plan, image)
         return review.unused(plan)
+
+    def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.backends.docker.access import container_access
+
+        return container_access(self._engine, self._home, name, host)
 
     def _add_files(self, folder: JobFolder) -> None:
         """Add further files to the hosts' trees; a hook for subclasses."""

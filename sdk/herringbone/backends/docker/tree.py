@@ -11,7 +11,7 @@ from herringbone.backends.host_tree import channels_of, make_folders, position_o
 from herringbone.code.files import copy_source
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
-from herringbone.planning.checks import checkpoint_folder
+from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import DEFAULT_BASE, Key
 from herringbone_contract.paths import Paths
@@ -41,6 +41,8 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
     if checkpoint_folder(plan) is not None:
         config = {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(INSIDE.checkpoints)}
         write_json(paths.checkpoint_config, config)
+    if tensorboard_folder(plan) is not None:
+        Path(paths.tensorboard).mkdir()
     for channel in channels_of(plan, host):
         _make_mount_point(channel, Path(paths.channel(channel.name)), *position_of(channel, plan, host))
     hyperparameters = dict(plan.hyperparameters)
@@ -65,6 +67,10 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
         # Mounted over the tree's own folder: these checkpoints outlive the job.
         checkpoints.mkdir(parents=True, exist_ok=True)
         mounts.append(Mount(str(checkpoints), str(INSIDE.checkpoints)))
+    tensorboard = tensorboard_folder(plan, host)
+    if tensorboard is not None:
+        tensorboard.mkdir(parents=True, exist_ok=True)
+        mounts.append(Mount(str(tensorboard), str(INSIDE.tensorboard)))
     channels = (_channel_mount(channel, *position_of(channel, plan, host)) for channel in channels_of(plan, host))
     return mounts + [mount for mount in channels if mount is not None]
 
@@ -72,12 +78,13 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
 def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, str]:
     """Return the folders that a container writes to, each with the folder of this machine to copy it to."""
     paths = Paths(folder.host(host.name))
-    checkpoints = checkpoint_folder(plan)
+    checkpoints, tensorboard = checkpoint_folder(plan), tensorboard_folder(plan, host)
     return {
         str(INSIDE.model): str(paths.model),
         str(INSIDE.output): str(paths.output),
         str(SHARED): str(folder.shared),
         str(INSIDE.checkpoints): str(paths.checkpoints if checkpoints is None else checkpoints),
+        **({} if tensorboard is None else {str(INSIDE.tensorboard): str(tensorboard)}),
     }
 
 

@@ -14,6 +14,7 @@ from herringbone.jobs.home import Home, find_home
 from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
 
@@ -45,6 +46,14 @@ class ProcessBackend(DetachedBackend):
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         return review(plan)
+
+    def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.access.host import LocalAccess
+
+        self._check_here(self.describe(name))
+        folder = self._home.job(name)
+        return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
 
     def _start(
         self,

@@ -12,7 +12,7 @@ from herringbone.code.files import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
-from herringbone.planning.checks import checkpoint_folder
+from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import BASE_VARIABLE, MODEL_DIR, SHARED_MODEL_DIR, HostVariable
 from herringbone_contract.paths import Paths
@@ -28,6 +28,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, exclude: Path
     paths = Paths(folder.host(host.name))
     make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
+    _link_tensorboard(tensorboard_folder(plan, host), Path(paths.tensorboard))
     for channel in channels_of(plan, host):
         position, sharers = position_of(channel, plan, host)
         _link_channel(channel, Path(paths.channel(channel.name)), host=position, hosts=sharers)
@@ -85,6 +86,13 @@ def _make_checkpoints(plan: JobPlan, into: Path, config: Path) -> None:
     checkpoints.mkdir(parents=True, exist_ok=True)
     into.symlink_to(checkpoints)
     write_json(config, {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(into)})
+
+
+def _link_tensorboard(folder: Path | None, into: Path) -> None:
+    if folder is not None:
+        # A link, so that the files outlive the job's folder.
+        folder.mkdir(parents=True, exist_ok=True)
+        into.symlink_to(folder)
 
 
 def _with_local_paths(hyperparameters: dict[str, str], paths: Paths, folder: JobFolder) -> dict[str, str]:

@@ -19,12 +19,12 @@ from herringbone.jobs.polling import Pace
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import EventSource, LogSource
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.jobs.download import Part
     from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 
 def make_backend() -> SageMakerBackend:
@@ -127,6 +127,13 @@ class SageMakerBackend:
             f"so it cannot be asked for {request['kind']!r}; run the same script on hosts of your own "
             "(instance_type='local', ssh: or slurm:), or start the job with enable_remote_debug=True and use AWS "
             "Systems Manager for a shell in its containers"
+        )
+
+    def access(self, name: str, host: str) -> HostAccess:
+        raise UnsupportedError(
+            f"job {name} runs on SageMaker, whose containers only AWS reaches. AWS's own way is a session of Systems "
+            "Manager: start the job with enable_remote_debug=True, and then run `aws ssm start-session --target "
+            f"sagemaker-training-job:{name}_{host}`"
         )
 
     def stop(self, name: str, grace: float | None = None) -> None:

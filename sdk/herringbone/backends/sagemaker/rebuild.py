@@ -119,6 +119,11 @@ def rebuild(
     # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
     if _take(rest, "OutputDataConfig", "CompressionType") == "NONE":
         options["disable_output_compression"] = True
+    if tensorboard := _take(rest, "TensorBoardOutputConfig"):
+        options["tensorboard_output_config"] = {
+            "s3_output_path": tensorboard["S3OutputPath"],
+            "container_local_output_path": tensorboard.get("LocalPath"),
+        }
     groups = _groups(rest)
     # `_groups` returns one group of this name for a job that has a single type and count, and no groups of its own.
     if groups[0].instance_group_name != HOMOGENEOUS_GROUP:

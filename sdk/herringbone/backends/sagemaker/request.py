@@ -70,6 +70,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
             Environment=host_environment(plan) or None,
             Tags=_tags(options.tags),
             CheckpointConfig=_checkpoints(plan),
+            TensorBoardOutputConfig=_tensorboard(plan),
             # False is SageMaker's default for these three members, so it is left out.
             EnableManagedSpotTraining=options.use_spot_instances or None,
             EnableNetworkIsolation=options.enable_network_isolation or None,
@@ -316,6 +317,13 @@ def _checkpoints(plan: JobPlan) -> dict[str, Any] | None:
     if options.checkpoint_s3_uri is None:
         return None
     return _without_none(S3Uri=options.checkpoint_s3_uri, LocalPath=options.checkpoint_local_path)
+
+
+def _tensorboard(plan: JobPlan) -> dict[str, Any] | None:
+    config = plan.options.tensorboard_output_config
+    if config is None:
+        return None
+    return _without_none(S3OutputPath=config.s3_output_path, LocalPath=config.container_local_output_path)
 
 
 def _tags(tags: tuple[dict[str, str], ...] | dict[str, str] | None) -> list[dict[str, str]] | None:

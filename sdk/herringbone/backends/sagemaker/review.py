@@ -87,8 +87,10 @@ def _check_spot_and_checkpoints(plan: JobPlan) -> None:
 
 
 def _check_s3_options(plan: JobPlan) -> None:
-    for name in _S3_OPTIONS:
-        address = getattr(plan.options, name)
+    addresses = {name: getattr(plan.options, name) for name in _S3_OPTIONS}
+    config = plan.options.tensorboard_output_config
+    addresses["tensorboard_output_config"] = None if config is None else config.s3_output_path
+    for name, address in addresses.items():
         if address is not None and not address.startswith("s3://"):
             raise OptionError(f"{name}: {address} is no s3:// address, and SageMaker accepts no other address")
 

@@ -42,12 +42,13 @@ from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import PENDING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
-from herringbone_contract.errors import SlurmError
+from herringbone_contract.errors import RequestError, SlurmError
 
 if TYPE_CHECKING:
-    from herringbone.jobs.requests import Answers
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers
     from herringbone.planning.plan import JobPlan
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 # The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
@@ -147,7 +148,7 @@ class SlurmBackend(OwnHostsBackend):
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
-        from herringbone.jobs.requests import FolderAnswers
+        from herringbone.access.requests import FolderAnswers
 
         record = self._index.get(name)
         slurm, job = self._slurm_job(record)
@@ -157,6 +158,28 @@ class SlurmBackend(OwnHostsBackend):
         return FolderAnswers(
             self._home.job(name), hosts, request, lambda: _cancel(slurm, "--batch", "--signal=USR1", job)
         )
+
+    def access(self, name: str, host: str) -> HostAccess:
+        from herringbone.access.host import CommandAccess
+        from herringbone.backends.slurm.access import NodeWays
+
+        record = self._index.get(name)
+        slurm, job = self._slurm_job(record)
+        names = [each["name"] for each in record.plan_dict.get("hosts", ())]
+        nodes = dict(zip(names, self._report(name).get("nodes", ()), strict=False))
+        if host not in nodes:
+            raise RequestError(f"job {name}: Slurm has not started {host} yet; wait until the job trains")
+        folder = self._home.job(name)
+        ways = NodeWays(
+            slurm,
+            job,
+            nodes[host],
+            folder=str(folder.path),
+            base=str(folder.host(host)),
+            python=sys.executable,
+            name=name,
+        )
+        return CommandAccess(ways)
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self.describe(name)

@@ -73,6 +73,13 @@ class SlurmCommands:
             raise SlurmError(f"{words[0]} on {self.where}: {output}")
         return process.stdout
 
+    def words(self, *words: str, terminal: bool) -> list[str]:
+        """Return the words of a program that the caller runs in its own terminal, or without one."""
+        if self._login is None:
+            return list(words)
+        # -tt: srun needs a terminal there, too. The text is for the other machine's shell, so each word is quoted.
+        return ["ssh", *(["-tt"] if terminal else ["-T"]), "--", self._login, shlex.join(words)]
+
     def _missing(self, program: str) -> str:
         if program == "ssh":
             return "slurm: login needs the program ssh, which is not on this machine; install OpenSSH's client"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from herringbone.planning.checks import checkpoint_folder
+from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone_contract.errors import InputError, SlurmError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ def mounts_of(plan: JobPlan, home: Home) -> list[tuple[str, bool]]:
     checkpoints = checkpoint_folder(plan)
     if checkpoints is not None:
         mounts.append((str(checkpoints), True))
+    tensorboard = tensorboard_folder(plan)
+    if tensorboard is not None:
+        mounts.append((str(tensorboard), True))
     mounts += [(str(channel.path), False) for channel in plan.channels]
     return list(dict.fromkeys(mounts))
 

@@ -41,14 +41,14 @@ from herringbone.jobs.lifecycle import change_state, claim, client_died, client_
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import HostError, RequestError
-from herringbone_contract.requests import is_for
+from herringbone_contract.events.requests import is_for
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import EventSource, LogSource
+    from herringbone.access.host import HostAccess
+    from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.engine.client import Engine
-    from herringbone.jobs.requests import Answers
     from herringbone.planning.plan import JobPlan
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 # The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
@@ -184,6 +184,22 @@ class SshBackend(OwnHostsBackend):
         attempt = current_attempt(record)
         machines = {host: machine for host, machine in attempt.machines.items() if is_for(request, host)}
         return MachineAnswers(attempt.name, machines, self._transport, request)
+
+    def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.access.host import CommandAccess
+        from herringbone.backends.ssh.access import MachineWays
+
+        record = self._index.get(name)
+        if record.service is None:
+            raise RequestError(f"job {name} is still being submitted; its hosts do not run yet")
+        attempt = current_attempt(record)
+        if host not in attempt.machines:
+            raise RequestError(f"job {name}: {host} does not run in this attempt")
+        machine = attempt.machines[host]
+        with self._transport.connect(machine) as connection:
+            place = connection.ask({"ask": "place"})
+        return CommandAccess(MachineWays(self._transport, machine, attempt.name, host, place))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)

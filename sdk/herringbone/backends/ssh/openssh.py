@@ -8,6 +8,7 @@ ones for a while (`ControlMaster`).
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Sequence
@@ -79,6 +80,14 @@ class OpenSSHTransport:
             explain=lambda code, errors: explain(machine, code, errors),
         )
 
+    def words(self, machine: Machine, command: Sequence[str], *, terminal: bool) -> list[str]:
+        # ssh joins its arguments with blanks for the machine's shell, so each word is quoted.
+        return [*self._ssh_command(machine, terminal=terminal), "--", machine.destination, shlex.join(command)]
+
+    def port_words(self, machine: Machine, port: int) -> list[str]:
+        # ssh itself joins standard input and output with the port; nothing runs on the machine.
+        return [*self._ssh_command(machine), "-W", f"127.0.0.1:{port}", "--", machine.destination]
+
     def send(self, machine: Machine, local: Path, remote: str) -> None:
         # To rsync, a trailing slash means the content of the folder, not the folder itself.
         source = f"{local}/" if local.is_dir() else str(local)
@@ -118,7 +127,7 @@ class OpenSSHTransport:
             reason = explain(machine, 0, errors)
             raise HostError(f"{machine.name}: {source} could not be copied to {target}: {reason}")
 
-    def _ssh_command(self, machine: Machine) -> list[str]:
+    def _ssh_command(self, machine: Machine, *, terminal: bool = False) -> list[str]:
         """Return ssh with all options that come before the destination."""
         options = {
             "BatchMode": "yes",
@@ -134,7 +143,11 @@ class OpenSSHTransport:
                 "ControlPersist": str(_PERSIST_SECONDS),
             }
         # -T: a terminal would change the bytes that pass through it.
-        command = [*self._ssh, "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+        command = [
+            *self._ssh,
+            "-tt" if terminal else "-T",
+            *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
+        ]
         if machine.port is not None:
             command += ["-p", str(machine.port)]
         return command if machine.user is None else [*command, "-l", machine.user]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from herringbone.jobs.requests import Lines
+from herringbone.access.requests import Lines
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.transport import Transport
     from herringbone_contract.events.format import Event
-    from herringbone_contract.requests import Request
+    from herringbone_contract.events.requests import Request
 
 _THREADS = 32
 

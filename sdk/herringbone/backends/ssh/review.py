@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runtime_of
 from herringbone.backends.ssh.upload import is_shared
-from herringbone.planning.checks import check_files, check_served, checkpoint_folder, unused_of
+from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
@@ -48,12 +48,13 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
 def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
     """Refuse folders that only one machine would see, although all hosts or a later job need them."""
     refusals = {}
-    checkpoints = checkpoint_folder(plan)
-    if checkpoints is not None and not is_shared(checkpoints, inventory.shared):
-        known = ", ".join(inventory.shared) or "none"
-        refusals["checkpoint_s3_uri"] = (
-            f"{checkpoints} is not in a folder that all machines see; the inventory's `shared` names those: {known}"
-        )
+    folders = {"checkpoint_s3_uri": checkpoint_folder(plan), "tensorboard_output_config": tensorboard_folder(plan)}
+    for name, folder in folders.items():
+        if folder is not None and not is_shared(folder, inventory.shared):
+            known = ", ".join(inventory.shared) or "none"
+            refusals[name] = (
+                f"{folder} is not in a folder that all machines see; the inventory's `shared` names those: {known}"
+            )
     if len(plan.hosts) > 1 and SHARED_MODEL_DIR in plan.hyperparameters.get("model_dir", ""):
         refusals["model_dir"] = f"machines do not share {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
     refuse(_NAME, refusals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -15,6 +16,12 @@ class Transport(Protocol[Machine]):
 
     def connect(self, machine: Machine) -> Connection:
         """Start to connect and return at once; the first request reports whether the connection came about."""
+
+    def words(self, machine: Machine, command: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the words of a local program that runs a command on the machine, with or without a terminal."""
+
+    def port_words(self, machine: Machine, port: int) -> list[str]:
+        """Return the words that join standard input and output with a port of the machine's loopback interface."""
 
     def send(self, machine: Machine, local: Path, remote: str) -> None:
         """Make the folder `remote` equal to the folder `local`, links followed; put a single file into `remote`."""

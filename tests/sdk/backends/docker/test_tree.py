@@ -66,11 +66,13 @@ def mounted(job_plan, job, host=0):
 
 
 def test_the_mounts_of_a_container(tmp_path, job):
-    job_plan = filled(tmp_path, job, {"training": "data", "test": "one.csv"}, checkpoint_s3_uri="file://kept")
+    kept = {"checkpoint_s3_uri": "file://kept", "tensorboard_output_config": {"s3_output_path": "tb"}}
+    job_plan = filled(tmp_path, job, {"training": "data", "test": "one.csv"}, **kept)
     assert mounted(job_plan, job) == {
         "/opt/ml": ("jobs/digits-1/hosts/algo-1/ml", False),
         "/opt/ml/shared": ("jobs/digits-1/shared", False),
         "/opt/ml/checkpoints": ("kept", False),
+        "/opt/ml/output/tensorboard": ("tb", False),
         "/opt/ml/input/data/training": ("data", True),
         "/opt/ml/input/data/test/one.csv": ("one.csv", True),
     }
@@ -81,7 +83,17 @@ def test_the_mounts_of_a_container(tmp_path, job):
     assert json.loads((config / "resourceconfig.json").read_text())["network_interface_name"] == "eth0"
     assert json.loads((config / "checkpointconfig.json").read_text())["LocalPath"] == "/opt/ml/checkpoints"
     # The mount points must exist, because the engine would create them, owned by root.
+    assert (base / "output/tensorboard").is_dir()
     assert sorted(path.name for path in (base / "input/data").rglob("*")) == ["one.csv", "test", "training"]
+
+
+def test_each_of_several_hosts_has_a_folder_for_tensorboard(tmp_path, job):
+    job_plan = filled(tmp_path, job, count=2, tensorboard_output_config={"s3_output_path": "tb"})
+    assert [mounted(job_plan, job, host)["/opt/ml/output/tensorboard"] for host in (0, 1)] == [
+        ("tb/algo-1", False),
+        ("tb/algo-2", False),
+    ]
+    assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["algo-1", "algo-2"]
 
 
 def test_hosts_that_share_a_channel_have_links_to_their_part(tmp_path, job):
@@ -167,7 +179,7 @@ def test_a_link_in_a_folder_of_checkpoints_reads_no_file_of_this_machine(tmp_pat
 
 
 def test_the_folders_that_are_fetched_from_a_container(tmp_path, job):
-    job_plan = plan(tmp_path, checkpoint_s3_uri="file://kept")
+    job_plan = plan(tmp_path, checkpoint_s3_uri="file://kept", tensorboard_output_config={"s3_output_path": "tb"})
     assert {
         inside: os.path.relpath(target, tmp_path)
         for inside, target in fetched_of(job_plan, job_plan.hosts[0], job).items()
@@ -176,6 +188,7 @@ def test_the_folders_that_are_fetched_from_a_container(tmp_path, job):
         "/opt/ml/output": "jobs/digits-1/hosts/algo-1/ml/output",
         "/opt/ml/shared": "jobs/digits-1/shared",
         "/opt/ml/checkpoints": "kept",
+        "/opt/ml/output/tensorboard": "tb",
     }
 
 

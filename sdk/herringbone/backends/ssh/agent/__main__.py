@@ -35,8 +35,8 @@ from herringbone.processes import identity
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
+    from herringbone.backends.base import Answers
     from herringbone.backends.detached import DetachedBackend
-    from herringbone.jobs.requests import Answers
 
 _READ_BYTES = 1 << 20
 # Pauses between two looks at the subscriptions: a look at a row and at a log takes 0.2 ms.
@@ -75,6 +75,7 @@ class Agent:
             "follow": self._follow,
             "log": self._follow_log,
             "request": self._request,
+            "place": self._place,
             "stop": self._stop,
             "kill": self._kill,
             "forget": self._forget,
@@ -191,7 +192,7 @@ class Agent:
         from herringbone.planning.plan import parse_plan
 
         config = msgspec.convert(message["config"], HostConfig)
-        backend = self._backend_named("container" if config.image else "host", config)
+        backend = backend_named(self._home, "container" if config.image else "host", config)
         plan = parse_plan(config.plan)
         backend.submit(plan)
         controller = JobIndex(self._home.index).get(plan.job_name).controller
@@ -205,7 +206,7 @@ class Agent:
             # A job without this file was killed before its host started.
             with contextlib.suppress(OSError, ValueError):
                 machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
-                row = self._backend_named(record.backend).describe(record.name)
+                row = backend_named(self._home, record.backend).describe(record.name)
                 jobs.append({"row": asdict(row), "machines": machines})
         return {"jobs": jobs}
 
@@ -223,6 +224,10 @@ class Agent:
         self._subscriptions.follow_log(message["number"], file, message["offset"])
         # The client knows by it when it has all that there is now.
         return {"size": file.stat().st_size if file.exists() else 0}
+
+    def _place(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        """Return what another connection needs to run a command of ours here."""
+        return {"python": sys.executable, "work": str(self._home.path)}
 
     def _request(self, message: Message, _: bytes) -> Message:
         """Hand a client's request to the job's controller, and send the events of the host from now on."""
@@ -266,7 +271,7 @@ class Agent:
 
         for record in JobIndex(self._home.index).all():
             # `describe` marks jobs as lost whose controller was killed; otherwise they would never count as over.
-            self._backend_named(record.backend).describe(record.name)
+            backend_named(self._home, record.backend).describe(record.name)
         # The lock keeps new jobs away while files are removed that they might count on.
         owner = self._lock.acquire(
             {"job": "herringbone hosts clean", "client": message["client"]}, holder=self._identity
@@ -290,17 +295,18 @@ class Agent:
     def _backend_of(self, job: str) -> DetachedBackend:
         """Return the backend of a job in the index. Raises `JobNotFoundError`."""
         if job not in self._backends:
-            self._backends[job] = self._backend_named(JobIndex(self._home.index).get(job).backend)
+            self._backends[job] = backend_named(self._home, JobIndex(self._home.index).get(job).backend)
         return self._backends[job]
 
-    def _backend_named(self, name: str, config: HostConfig | None = None) -> DetachedBackend:
-        """Return the backend with a name, as the index stores it; only a start needs `config`."""
-        if name == ProcessHost.name:
-            return ProcessHost(self._home, config)
-        # Imported here: it loads the modules of the container engine.
-        from herringbone.backends.ssh.agent.container_host import ContainerHost
 
-        return ContainerHost(self._home, config)
+def backend_named(home: Home, name: str, config: HostConfig | None = None) -> DetachedBackend:
+    """Return the backend with a name, as the index stores it; only a start needs `config`."""
+    if name == ProcessHost.name:
+        return ProcessHost(home, config)
+    # Imported here: it loads the modules of the container engine.
+    from herringbone.backends.ssh.agent.container_host import ContainerHost
+
+    return ContainerHost(home, config)
 
 
 def main() -> None:

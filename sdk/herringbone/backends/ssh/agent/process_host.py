@@ -27,6 +27,7 @@ from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
 
@@ -98,6 +99,14 @@ class ProcessHost(DetachedBackend):
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
         return ()
+
+    def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.access.host import LocalAccess
+
+        self._check_here(self.describe(name))
+        folder = self._home.job(name)
+        return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)

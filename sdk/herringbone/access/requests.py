@@ -13,13 +13,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from herringbone.events.source import decode_lines
 from herringbone_contract.errors import RequestError
-from herringbone_contract.requests import Request, encode
+from herringbone_contract.events.requests import Request, encode
 
 if TYPE_CHECKING:
+    from herringbone.access.host import HostAccess
     from herringbone.backends.base import Backend
     from herringbone.jobs.home import JobFolder
     from herringbone_contract.events.format import Event
@@ -36,16 +37,6 @@ _UNKNOWN = (
     "its controller takes no requests: an earlier release of Herringbone started the job, or the job is only "
     "starting; try again in a moment"
 )
-
-
-class Answers(Protocol):
-    """The events that have come since a request was sent."""
-
-    def read(self) -> list[Event]:
-        """Return what has arrived since the last call, without waiting."""
-
-    def close(self) -> None:
-        """Close files and connections."""
 
 
 def ask(
@@ -107,8 +98,8 @@ def ask(
 def no_answer(name: str, hosts: Sequence[str], timeout: float) -> str:
     """Return the message for hosts that have not answered.
 
-    >>> no_answer("digits-1", ["algo-1"], 20.0).partition(": ")[0]
-    'job digits-1: no answer from algo-1 within 20 s'
+    >>> no_answer("digits-1", ["algo-1"], 20.0).partition(" s: ")[0]
+    'job digits-1: no answer from algo-1 within 20'
     """
     return (
         f"job {name}: no answer from {', '.join(hosts)} within {timeout:g} s: the host may be busy or stopped, or its "
@@ -203,3 +194,18 @@ class Lines:
     def feed(self, chunk: bytes) -> list[Event]:
         complete, _, self._partial = (self._partial + chunk).rpartition(b"\n")
         return decode_lines(complete) if complete else []
+
+
+def way_into(backend: Backend, name: str, host: str | None = None) -> tuple[str, HostAccess]:
+    """Return a host of a running job, the first one for None, and the way into it.
+
+    Raises `RequestError` when the job is over or has no such host, `UnsupportedError` where nobody gets in.
+    """
+    record = backend.describe(name)
+    if record.done:
+        raise RequestError(f"job {name} is {record.status}: its hosts are gone; `herringbone download` has its files")
+    hosts = [str(each["name"]) for each in record.plan_dict.get("hosts", ())]
+    if host is not None and host not in hosts:
+        raise RequestError(f"job {name} has no host {host}; its hosts are {', '.join(hosts)}")
+    host = hosts[0] if host is None else host
+    return host, backend.access(name, host)

@@ -1,0 +1,41 @@
+"""`herringbone page`: show the jobs in a browser."""
+
+from __future__ import annotations
+
+import click
+
+from herringbone.cli.names import JobName
+from herringbone_contract.errors import UsageError
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME...]", type=JobName())
+@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the port of 127.0.0.1 (default: a free one)"
+)
+@click.option("--no-open", is_flag=True, help="print the address, and open no browser")
+def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool) -> int:
+    """Serve a page on this machine that shows the jobs: all, one, or several laid over each other; until Ctrl-C.
+
+    Only who has the printed address, with its token, can read the page. From another machine, ssh -L forwards the port;
+    the command prints the line.
+    """
+    try:
+        from herringbone.page.serve import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise UsageError(
+            f"the page needs {error.name}: pip install 'herringbone[page]' (from a clone: pip install '.[page]'); "
+            "`herringbone report NAME` writes the page of one job without it"
+        ) from None
+    from herringbone.jobs.job import attach
+
+    if last:
+        names += (JobName().convert("-", None, None),)
+    for name in names:
+        # A mistyped name is an error here, not on the page.
+        attach(name)
+    serve(names, port=port, opens_browser=not no_open, say=lambda line: print(line, flush=True))
+    return 0

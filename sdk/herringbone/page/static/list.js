@@ -1,0 +1,113 @@
+// The list of jobs, from which one is opened and several are compared.
+
+import { fill, h, pill, progressBar, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { listen, source, streamOf } from "./source.js";
+
+const STATES = [["all", () => true], ["running", (job) => !job.done], ["completed", (job) => job.status === "Completed"],
+  ["failed", (job) => job.status === "Failed"], ["stopped", (job) => job.status === "Stopped"]];
+
+export class ListView {
+  constructor(root, top) {
+    Object.assign(this, { root, top, text: "", state: "all", chosen: new Set(), rows: new Map(), data: { jobs: [], now: 0 } });
+  }
+
+  async start() {
+    document.title = "Jobs · Herringbone";
+    fill(this.top, h("h1", {}, "Jobs"));
+    this.build();
+    await this.load();
+    this.close = listen(streamOf(null), () => this.load(), (text) => { this.note.textContent = text; });
+    this.clock = setInterval(() => this.show(), 1000);
+  }
+
+  stop() {
+    if (this.close) this.close();
+    clearInterval(this.clock);
+  }
+
+  build() {
+    this.note = h("p", { class: "quiet", role: "status" });
+    this.body = h("tbody");
+    this.compare = h("a", { class: "button", "aria-disabled": "true" }, "Compare");
+    const heads = ["", "name", "state", "progress", "loss", "time", "hosts", "runs on", "created"];
+    fill(this.root,
+      h("div", { class: "controls" },
+        h("label", {}, "Name ", h("input", { type: "search", name: "name", placeholder: "contains", oninput: (event) => {
+          this.text = event.target.value.trim().toLowerCase();
+          this.show();
+        } })),
+        h("label", {}, "State ", h("select", { name: "state", onchange: (event) => { this.state = event.target.value; this.show(); } },
+          STATES.map(([name]) => h("option", { value: name }, name)))),
+        this.compare),
+      h("div", { class: "card wide" }, h("table", { class: "jobs" }, h("caption", { class: "hidden" }, "Jobs, the newest first"),
+        h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col", class: `col-${name.replace(" ", "-") || "tick"}` },
+          name || h("span", { class: "hidden" }, "compare"))))), this.body)),
+      this.note);
+  }
+
+  async load() {
+    try {
+      this.data = await source.jobs();
+      this.loadedAt = Date.now();
+      this.show();
+    } catch (error) {
+      this.note.textContent = error.message;
+    }
+  }
+
+  show() {
+    const takes = STATES.find(([name]) => name === this.state)[1];
+    const jobs = this.data.jobs.filter((job) => takes(job) && job.name.toLowerCase().includes(this.text));
+    const late = (Date.now() - this.loadedAt) / 1000;
+    const rows = jobs.map((job) => this.row(job, late));
+    // Rows that have not changed stay, so that the focus stays.
+    if (rows.length !== this.body.childElementCount || rows.some((row, at) => this.body.children[at] !== row)) fill(this.body, rows);
+    const running = this.data.jobs.filter((job) => !job.done).length;
+    this.note.textContent = this.data.jobs.length ? `${jobs.length} of ${this.data.jobs.length} jobs, ${running} running`
+      : "No jobs yet: `herringbone run` starts one.";
+    this.showCompare();
+  }
+
+  row(job, late) {
+    const seconds = job.seconds === null ? null : job.seconds + (job.done ? 0 : late);
+    const text = JSON.stringify([job, shownSpan(seconds)]);
+    const known = this.rows.get(job.name);
+    if (known && known.text === text) return known.row;
+    const tick = known ? known.tick : h("input", { type: "checkbox", "aria-label": `compare ${job.name}`, onchange: (event) => {
+      if (event.target.checked) this.chosen.add(job.name);
+      else this.chosen.delete(job.name);
+      this.showCompare();
+    } });
+    const cells = [
+      ["tick", tick],
+      ["name", [h("a", { href: `/jobs/${encodeURIComponent(job.name)}` }, job.name), job.why && h("small", { class: "why" }, job.why)]],
+      ["state", [pill(job), job.alerts.map((alert) => h("span", { class: "pill warn" }, alert))]],
+      ["progress", job.progress ? [progressBar(job.progress, job.done), h("small", {}, progressText(job))] : ""],
+      ["loss", job.loss ? [h("span", { class: "number" }, job.loss.text ?? "–"), h("small", {}, job.loss.name)] : ""],
+      ["time", shownSpan(seconds)], ["hosts", String(job.hosts)], ["runs-on", job.backend], ["created", shownTime(job.created).slice(0, 16)],
+    ].map(([name, content]) => h("td", { class: `col-${name}` }, content));
+    const row = known ? known.row : h("tr");
+    // The focus of a link or a box that is taken out is lost; so the old row is filled again, box included.
+    const focused = row.contains(document.activeElement) ? document.activeElement : null;
+    fill(row, cells);
+    if (focused) (focused === tick ? tick : row.querySelector("a")).focus();
+    this.rows.set(job.name, { row, tick, text });
+    return row;
+  }
+
+  showCompare() {
+    const names = [...this.chosen].filter((name) => this.data.jobs.some((job) => job.name === name));
+    const ready = names.length >= 2;
+    this.compare.textContent = ready ? `Compare ${names.length} jobs` : "Tick two jobs to compare";
+    this.compare.setAttribute("aria-disabled", String(!ready));
+    if (ready) this.compare.href = `/compare?jobs=${names.map(encodeURIComponent).join(",")}`;
+    else this.compare.removeAttribute("href");
+  }
+}
+
+function progressText(job) {
+  const { progress } = job;
+  if (progress.fraction === null) return `${shownNumber(progress.done, 7)} ${progress.unit}`;
+  const left = progress.eta !== null ? `, ${shownSpan(progress.eta)} left` : "";
+  return `${Math.floor(progress.fraction * 100)} %${left}`;
+}

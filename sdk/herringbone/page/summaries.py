@@ -1,0 +1,76 @@
+"""The list of jobs: each job's row, and the newest progress and metrics, read from the ends of its files of events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from herringbone.events.source import decode_lines
+from herringbone.events.view import JobView
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.listing import all_jobs
+from herringbone.page.data import row_data
+
+# Enough for the newest progress and metrics, also where samples of many GPUs come between them.
+_TAIL_BYTES = 1 << 18
+_MAX_FILES = 64
+
+
+class Summaries:
+    """The lines of the list; the events of a job are read again only when its files have changed.
+
+    >>> [line["status"] for line in Summaries(home).lines()]         # doctest: +SKIP
+    ['InProgress', 'Completed']
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._views: dict[str, tuple[object, JobView]] = {}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a line for each job, the newest first."""
+        with self._lock:
+            records, now = all_jobs(), time.time()
+            failures = JobIndex(self._home.index).failures()
+            known = {record.name for record in records}
+            self._views = {name: seen for name, seen in self._views.items() if name in known}
+            return [
+                row_data(record, self._view(record.name), now=now, failure=failures.get(record.name))
+                for record in records
+            ]
+
+    def _view(self, name: str) -> JobView:
+        files = sorted(self._home.job(name).logs.glob("*.events"))[:_MAX_FILES]
+        stamp = [(path, state.st_size, state.st_mtime_ns) for path in files if (state := _state(path)) is not None]
+        seen = self._views.get(name)
+        if seen is None or seen[0] != stamp:
+            view = JobView()
+            events = [event for path in files for event in decode_lines(_tail(path))]
+            view.take_all(sorted(events, key=lambda event: event["t"]))
+            seen = self._views[name] = (stamp, view)
+        return seen[1]
+
+
+def _state(path: Path) -> Any:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _tail(path: Path) -> bytes:
+    """Return the last complete lines of a file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            content = file.read()
+    except OSError:
+        return b""
+    if size > _TAIL_BYTES:
+        content = content.partition(b"\n")[2]
+    return content.rpartition(b"\n")[0]

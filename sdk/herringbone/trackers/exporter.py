@@ -1,0 +1,213 @@
+"""Export one job's events to one tracker: read, fold into points, send in batches, note the place.
+
+    job's events --> fold.Fold --> up to a thousand points --> Tracker.log --> Place.write
+                                                                  |  ^
+                                                  transient error v  | pause, then the same batch again
+
+Nothing is read while a batch waits, so an unreachable tracker costs no memory. The place is noted after each batch: a
+process that is killed in between sends one batch again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from herringbone.jobs.polling import Pace, Pauses
+from herringbone.trackers.fold import Fold
+from herringbone.trackers.place import ExportState, Place, this_process
+from herringbone_contract.errors import ServiceError
+
+if TYPE_CHECKING:
+    from herringbone.trackers.facts import JobFacts
+    from herringbone.trackers.tracker import Tracker
+    from herringbone_contract.events.format import Event, Point
+
+_Result = TypeVar("_Result")
+
+BATCH = 1000
+# After a transient error.
+_RETRIES = Pace(shortest=1.0, longest=60.0, slower=2.0, jitter=0.25)
+# How long a tracker may be away after the job's end: while somebody waits, and in the background.
+PATIENCE_SECONDS, LIVE_PATIENCE_SECONDS = 10.0, 600.0
+
+
+class Job(Protocol):
+    """A job as an exporter sees it; each method may raise `ServiceError`."""
+
+    def over(self) -> bool:
+        """Report whether the job is over."""
+
+    def facts(self) -> JobFacts:
+        """Return what is known about the job."""
+
+    def read(self) -> list[Event]:
+        """Return the events since the last call, the first ones at first; [] when there are none now."""
+
+    def rest(self) -> Iterator[list[Event]]:
+        """Yield the remaining events of a job that is over; a service may deliver the last ones late."""
+
+
+class Export(NamedTuple):
+    """One export: `values` are the new ones that were sent, `total` all so far; `run` is the run's address.
+
+    `over`: the tracker knows the end of the job. `left_out` are values of more series than a tracker can show.
+    """
+
+    destination: str
+    values: int
+    total: int
+    run: str | None
+    over: bool
+    left_out: int = 0
+
+
+class Exporter:
+    """Exports one job to one tracker; `progress` gets the number of values that were sent, after each batch.
+
+    >>> Exporter(job, tracker, place, "mlflow:http://ml:5000/digits").run()          # doctest: +SKIP
+
+    With `follow`, it exports until the job is over, and looks for events every `pause` seconds. It waits for the
+    tracker as long as the job runs, and `patience` seconds after the job's end.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        tracker: Callable[[], Tracker],
+        place: Place,
+        destination: str,
+        *,
+        system: bool = False,
+        patience: float = PATIENCE_SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._job = job
+        self._open = tracker
+        self._tracker: Tracker | None = None
+        self._place = place
+        self._state: ExportState = place.read(destination)
+        self._fold = Fold(destination.partition(":")[0], self._state.rows, system=system)
+        self._patience = patience
+        self._sleep = sleep
+        self._progress = progress
+        self._following = False
+        self._sent = 0
+
+    def run(self, *, follow: bool = False, pause: float = 1.0) -> Export:
+        """Send what the tracker does not have; return when all is sent and, with `follow`, the job is over.
+
+        Raises `TrackerError`, whose text is noted for `describe`.
+        """
+        self._following = follow
+        for name, value in this_process().items():
+            setattr(self._state, name, value)
+        self._note("")
+        try:
+            self._run(pause)
+        except ServiceError as error:
+            self._note(str(error))
+            raise
+        finally:
+            if self._tracker is not None:
+                self._tracker.close()
+        state = self._state
+        return Export(
+            state.destination, self._sent, state.values, state.state.get("address"), state.ended, self._fold.left_out
+        )
+
+    def _run(self, pause: float) -> None:
+        if self._following:
+            # The run is there from the job's start, before the first value.
+            self._begin()
+        while True:
+            # Asked before the read: what a job wrote before its end is read after it.
+            over = self._is_over()
+            self._send_all(over=over)
+            if over or not self._following:
+                break
+            self._sleep(pause)
+        if over and (not self._state.ended or self._sent):
+            tracker = self._begin()
+            facts = self._insist(self._job.facts)
+            self._insist(lambda: tracker.end(facts))
+            self._state.ended = True
+            self._note("")
+
+    def _is_over(self) -> bool:
+        try:
+            return self._job.over()
+        except ServiceError as error:
+            if not self._following or not error.transient:
+                raise
+            return False
+
+    def _send_all(self, *, over: bool) -> None:
+        points: list[Point] = []
+        for events in self._rest() if over else iter(lambda: self._insist(self._job.read), []):
+            for event in events:
+                points += self._fold.take(event)
+                # Between two events, so that the place counts whole events.
+                if len(points) >= BATCH:
+                    self._send(points)
+                    points = []
+        if points:
+            self._send(points)
+
+    def _rest(self) -> Iterator[list[Event]]:
+        rest = self._job.rest()
+
+        def following() -> list[Event] | None:
+            nonlocal rest
+            try:
+                return next(rest, None)
+            except ServiceError:
+                # An iterator that has raised an error is over; the job goes on where it ended.
+                rest = self._job.rest()
+                raise
+
+        while (events := self._insist(following)) is not None:
+            yield events
+
+    def _send(self, points: list[Point]) -> None:
+        tracker = self._begin()
+        self._insist(lambda: tracker.log(points))
+        self._sent += len(points)
+        self._state.values += len(points)
+        self._state.rows = self._fold.rows()
+        self._note("")
+        self._progress(self._sent)
+
+    def _begin(self) -> Tracker:
+        if self._tracker is None:
+            tracker = self._open()
+            facts = self._insist(self._job.facts)
+            self._insist(lambda: tracker.begin(facts, self._state.state))
+            self._tracker = tracker
+            self._note("")
+        return self._tracker
+
+    def _insist(self, call: Callable[[], _Result]) -> _Result:
+        """Return what a call returns; repeat it after transient errors, while there is patience."""
+        pauses = Pauses(_RETRIES)
+        waited = 0.0
+        while True:
+            try:
+                return call()
+            except ServiceError as error:
+                if not error.transient or waited >= self._patience:
+                    raise
+                self._note(f"{error}; retrying")
+            pause = pauses.next()
+            self._sleep(pause)
+            # While the job runs, its exporter has nothing better to do.
+            if not self._following or self._is_over():
+                waited += pause
+
+    def _note(self, error: str) -> None:
+        if self._tracker is not None:
+            self._state.state = dict(self._tracker.state)
+        self._state.error = error
+        self._place.write(self._state)

@@ -1,0 +1,77 @@
+"""The protocol of a tracker, and the table of trackers; each is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from herringbone_contract.errors import OptionError
+
+if TYPE_CHECKING:
+    from herringbone.trackers.destination import Destination
+    from herringbone.trackers.facts import JobFacts
+    from herringbone_contract.events.format import Point
+
+# Module -> its class.
+_CLASSES = {
+    "mlflow": "MLflowTracker",
+    "tensorboard": "TensorBoardTracker",
+    "wandb": "WandbTracker",
+    "trackio": "TrackioTracker",
+}
+# Trackers whose package has another name than its modules.
+_PACKAGES = {"mlflow": "mlflow-skinny"}
+
+
+class Tracker(Protocol):
+    """Stores the metrics of one job as one run.
+
+    Every method raises `TrackerError`. After a transient one, the same call can be repeated.
+    `state` is what a later process needs to go on with the run, as plain JSON values. It holds the run's `address`, for
+    people, where there is one.
+    """
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+
+    def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
+        """Open the run that `state` names, or make one, with the job's hyperparameters and tags."""
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Store points; return when they are stored."""
+
+    def end(self, facts: JobFacts) -> None:
+        """Store the job's end and its last tags."""
+
+    def close(self) -> None:
+        """Close files and connections; the run stays open for a later process unless it was ended."""
+
+
+# A destination and a folder for files in, a tracker out: `open_tracker`.
+OpenTracker = Callable[["Destination", Path], Tracker]
+
+
+def open_tracker(destination: Destination, folder: Path) -> Tracker:
+    """Return the tracker of a destination; `folder` is for files of its own.
+
+    Raises `OptionError` if its package is not installed.
+    """
+    check_installed([destination])
+    module = importlib.import_module(f"herringbone.trackers.{destination.tracker}")
+    tracker: Tracker = getattr(module, _CLASSES[destination.tracker])(destination, folder)
+    return tracker
+
+
+def check_installed(destinations: Iterable[Destination], where: str = "track") -> None:
+    """Raise `OptionError` for a destination whose package is not installed."""
+    for name in dict.fromkeys(destination.tracker for destination in destinations):
+        spec = importlib.util.find_spec(name)
+        # A folder of that name in the current one is no package: W&B makes a folder `wandb`.
+        if spec is None or spec.origin is None:
+            raise OptionError(
+                f"{where}: {name}: its package is not installed in this Python; run pip install '.[{name}]' in your "
+                f"clone of Herringbone, or pip install {_PACKAGES.get(name, name)}"
+            )

@@ -1,0 +1,106 @@
+"""Trackio: one run a job in Trackio's own folder on this machine, which `trackio show` shows.
+
+`trackio.log` gives each row the time of the call, and a new id. The importers of Trackio write rows with their own
+times by `SQLiteStorage.bulk_log`, and so does this. A row's id comes from its content, and Trackio stores an id once:
+sending a batch twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackio.sqlite_storage import SQLiteStorage
+
+from herringbone_contract.errors import TrackerError
+from herringbone_contract.masking import printable
+
+if TYPE_CHECKING:
+    from herringbone.trackers.destination import Destination
+    from herringbone.trackers.facts import JobFacts
+    from herringbone_contract.events.format import Point
+
+
+class TrackioTracker:
+    """See `Tracker`. The folder is that of TRACKIO_DIR."""
+
+    def __init__(self, destination: Destination, folder: Path) -> None:  # noqa: ARG002 - Trackio has its own folder
+        self._project = destination.project
+        self._name = ""
+        self.state: dict[str, Any] = {}
+
+    def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
+        self._name = facts.name
+        self.state = {
+            **state,
+            "run": hashlib.sha256(f"{facts.name} {facts.created}".encode()).hexdigest()[:32],
+            "address": f"trackio show --project {self._project}",
+        }
+        self._write_row(facts, {}, "begin", facts.created)
+
+    def log(self, points: Sequence[Point]) -> None:
+        rows: list[dict[str, Any]] = []
+        steps, times = [], []
+        for (step, time), row in groupby(points, lambda point: (point.step, point.time)):
+            rows.append({point.name: point.value for point in row})
+            steps.append(step or 0)
+            times.append(time)
+        ids = [self._row_id(step, time, sorted(row)) for row, step, time in zip(rows, steps, times, strict=True)]
+        with _calls():
+            SQLiteStorage.bulk_log(
+                project=self._project,
+                run=self._name,
+                run_id=self.state["run"],
+                metrics_list=rows,
+                steps=steps,
+                timestamps=[_iso(time) for time in times],
+                log_ids=ids,
+            )
+
+    def end(self, facts: JobFacts) -> None:
+        self._write_row(facts, {}, "end", facts.created if facts.ended is None else facts.ended)
+
+    def close(self) -> None:
+        pass
+
+    def _write_row(self, facts: JobFacts, row: dict[str, Any], what: str, time: float) -> None:
+        """Write a row for the sake of the run's settings, which come with rows."""
+        tags = {name.removeprefix("herringbone."): value for name, value in facts.tags.items()}
+        # Trackio keeps names that begin with an underscore for itself.
+        values = {name.lstrip("_") or "value": value for name, value in facts.values.items()}
+        with _calls():
+            SQLiteStorage.bulk_log(
+                project=self._project,
+                run=self._name,
+                run_id=self.state["run"],
+                metrics_list=[row],
+                steps=[0],
+                timestamps=[_iso(time)],
+                config={**values, "herringbone": tags, "_Created": _iso(facts.created)},
+                log_ids=[self._row_id(what, time, [])],
+            )
+
+    def _row_id(self, *parts: object) -> str:
+        return hashlib.sha256(json.dumps([self.state["run"], *parts]).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _calls() -> Iterator[None]:
+    """Turn errors of the database and of another release of Trackio into `TrackerError`."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        raise TrackerError(f"Trackio: {printable(str(error))[:500]}", transient=True) from error
+    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+        raise TrackerError(f"Trackio: {printable(str(error))[:500]}") from error
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()

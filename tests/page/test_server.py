@@ -1,0 +1,166 @@
+"""The server: the token, the Host header, files that stay in the job's folder, and streams that say what changes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+
+import pytest
+from tests.page.conftest import TOKEN
+from tests.page.make_jobs import make_job, write_events, write_log
+
+PATHS = [
+    "/",
+    "/jobs/a",
+    "/compare?jobs=a,b",
+    "/static/app.js",
+    "/static/style.css",
+    "/api/jobs",
+    "/api/stream",
+    "/nothing",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_without_the_token_gets_anything(page, path):
+    for cookie in ("", f"{page.cookie}=wrong", f"{page.cookie}={TOKEN}x", f"{page.cookie}=\xfc", f"other={TOKEN}"):
+        status, headers, text = page.get(path, cookie=cookie)
+        assert status == 403
+        assert "set-cookie" not in headers
+        assert TOKEN not in text
+    separator = "&" if "?" in path else "?"
+    assert page.get(f"{path}{separator}token=wrong", cookie="")[0] == 403
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(page):
+    status, headers, text = page.get(f"/jobs/a?x=1&token={TOKEN}", cookie="")
+    assert status == 200
+    assert headers["set-cookie"] == f"{page.cookie}={TOKEN}; HttpOnly; Path=/; SameSite=strict"
+    assert 'content="0; url=/jobs/a?x=1"' in text
+    assert TOKEN not in text
+    # No address in the query or the path leads to another machine.
+    text = page.get(f"//evil.example/%22%3E%3Cscript%3E?token={TOKEN}", cookie="")[2]
+    assert "url=/evil.example/%22%3E%3Cscript%3E" in text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::1", "", "127.0.0.1@evil.example"]
+)
+def test_another_name_of_this_machine_is_refused(page, host):
+    """DNS rebinding: the site's own name leads to 127.0.0.1, and the browser sends that name."""
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection.putrequest("GET", f"/?token={TOKEN}", skip_host=True)
+    connection.putheader("Host", host)
+    connection.endheaders()
+    assert connection.getresponse().status in (400, 403)
+    connection.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1234", "localhost:8080", "[::1]:9"])
+def test_a_forwarded_port_is_let_in(page, host):
+    assert page.get("/", host=host)[0] == 200
+
+
+def test_every_answer_has_the_headers_that_guard_it(page):
+    for path in ("/", "/static/app.js", "/api/jobs", "/nothing"):
+        headers = page.get(path)[1]
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert headers["referrer-policy"] == "no-referrer"
+    assert page.get("/api/jobs", method="POST")[0] == 405
+
+
+def test_files_are_those_of_the_job(page, tmp_path):
+    folder = make_job(page.home, "files", status="Completed", secondary_status="Completed", ended=1.0)
+    base = folder.host("algo-1")
+    (base / "model" / "weights.bin").write_bytes(b"w" * 1000)
+    (base / "input" / "config").mkdir(parents=True)
+    (base / "input" / "config" / "hyperparameters.json").write_text("a secret")
+    (tmp_path / "secret").write_text("a secret")
+    (base / "model" / "link").symlink_to(tmp_path / "secret")
+    (base / "model" / "out").symlink_to(tmp_path)
+    (base / "output").symlink_to(tmp_path)
+    os.mkfifo(base / "model" / "fifo")
+    (base / "model" / "page.html").write_text("<script>alert(1)</script>")
+    paths = [file["path"] for file in json.loads(page.get("/api/jobs/files/files")[2])["files"]]
+    assert paths == ["hosts/algo-1/ml/model/page.html", "hosts/algo-1/ml/model/weights.bin"]
+    status, headers, text = page.get("/api/jobs/files/file?path=hosts/algo-1/ml/model/page.html")
+    assert status == 200
+    assert text == "<script>alert(1)</script>"
+    assert headers["content-disposition"].startswith("attachment")
+    assert headers["content-type"] == "application/octet-stream"
+    assert headers["content-security-policy"].startswith("sandbox")
+    model = "hosts/algo-1/ml/model"
+    inside = [f"{model}/link", f"{model}/out/secret", f"{model}/fifo", "hosts/algo-1/ml/output/secret", f"{model}/%00"]
+    hidden = ["hosts/algo-1/ml/input/config/hyperparameters.json", f"{model}/../input/config/hyperparameters.json"]
+    outside = ["../../index.sqlite", f"{model}/../../../../../../index.sqlite", str(tmp_path / "secret"), f"/{model}/x"]
+    for path in (*inside, *hidden, *outside, "", ".", "..", model, "logs/../../files/hosts"):
+        status, _, text = page.get(f"/api/jobs/files/file?path={path}")
+        assert (status, "a secret" in text) == (404, False), path
+
+
+@pytest.mark.parametrize("name", ["nobody", "..", "%2e%2e%2fx", "a%00b", "-"])
+def test_an_unknown_job_is_404(page, name):
+    for part in ("", "/log", "/files", "/file?path=logs/x", "/stream"):
+        assert page.get(f"/api/jobs/{name}{part}")[0] == 404
+
+
+def test_a_job_is_json_without_nan(page):
+    folder = make_job(page.home, "nan", status="Completed", secondary_status="Completed", ended=1_800_000_100.0)
+    write_events(
+        folder, "algo-1", [{"kind": "metrics", "t": 1_800_000_001.0, "name": "loss", "values": ["nan", "inf", 1.0]}]
+    )
+    job = json.loads(page.get("/api/jobs/nan")[2], parse_constant=pytest.fail)
+    assert job["metrics"][0]["lines"][0]["y"] == [None, None, 1.0]
+
+
+@pytest.mark.usefixtures("hundred")
+def test_the_list_has_progress_and_loss(page):
+    jobs = json.loads(page.get("/api/jobs")[2])["jobs"]
+    assert len(jobs) >= 100
+    [job] = [job for job in jobs if job["name"] == "sweep-007"]
+    assert job["loss"]["value"] < 0.4
+    assert job["progress"]["fraction"] == 1.0
+
+
+def test_a_stream_says_that_a_job_has_changed(page):
+    folder = make_job(page.home, "stream")
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection.request("GET", "/api/jobs/stream/stream", headers={"cookie": f"{page.cookie}={TOKEN}"})
+    answer = connection.getresponse()
+    assert answer.getheader("content-type").startswith("text/event-stream")
+
+    def message():
+        while not (text := answer.readline().decode()).startswith("data:"):
+            pass
+        return json.loads(text[5:])
+
+    first = message()
+    write_events(folder, "algo-1", [{"kind": "metrics", "t": time.time(), "name": "loss", "values": [1.0]}])
+    assert message()["version"] > first["version"]
+    write_log(folder, "algo-1", [(time.time(), 0, "hello")])
+    assert message()["log"]["algo-1"] > 0
+    connection.close()
+
+
+def test_a_log_is_filtered_and_bounded(page):
+    folder = make_job(page.home, "log", ranks=2)
+    write_log(folder, "algo-1", [(1_800_000_000 + at, at % 2, f"line {at}") for at in range(1000)])
+    shown = json.loads(page.get("/api/jobs/log/log?count=5&rank=1&text=LINE")[2])
+    assert [line["text"] for line in shown["lines"]] == [f"line {at}" for at in (991, 993, 995, 997, 999)]
+    assert len(json.loads(page.get("/api/jobs/log/log?count=99999999")[2])["lines"]) == 1000
+    for bad in (
+        "before=x",
+        "before=[]",
+        'before={"algo-1":"x"}',
+        "after={}",
+        "rank=-1",
+        "count=-1",
+        "count=x",
+        "rank=%C2%B2",
+    ):
+        assert page.get(f"/api/jobs/log/log?{bad}".replace('"', "%22"))[0] == 200, bad
