@@ -27,8 +27,8 @@ _REQUIRED = {
     "huggingface": "--huggingface-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
-    "chromium": "--chromium-required",
     "trackers": "--trackers-required",
+    "chromium": "--chromium-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()

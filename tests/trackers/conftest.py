@@ -124,7 +124,7 @@ def job(home: Home) -> Callable[..., Any]:
         plan = {
             "job_name": name,
             "hosts": [{"name": "algo-1", "instance_type": "local_process"}],
-            "hyperparameters": {"lr": "0.1", "sagemaker_program": '"train.py"', "hub_token": '"******"'},
+            "hyperparameters": {"lr": "0.1", "sagemaker_program": '"train.py"', "hub_token": '"******"', "a@b": "1"},
             "options": {},
         }
         defaults = {"status": COMPLETED, "secondary_status": COMPLETED, "started": 100.0, "ended": 200.0}

@@ -87,7 +87,7 @@ def test_mlflow_gets_each_value_once(digits, call, server):
     assert run["metrics"]["attempt"] == [[0, 2.0, 109_000]]
     assert run["metrics"]["system/cpu"] == [[0, 1.5, 102_500]]
     assert [step for step, _, _ in run["metrics"]["loss/rank-1"]] == [10]
-    assert run["params"] == {"lr": "0.1", "hub_token": '"******"'}
+    assert run["params"] == {"lr": "0.1", "hub_token": '"******"', "a_b": "1"}
     assert run["tags"]["herringbone.state"] == "Completed"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from herringbone_contract.requests import Request
+from herringbone_contract.events.requests import Request
 from herringbone_entry.host_context import HostContext
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorBoardOutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where TensorBoard's event files are kept: `TensorBoardOutputConfig("runs/tensorboard")`.
+    """The place of TensorBoard's event files: `TensorBoardOutputConfig("runs/tensorboard")`.
 
     The script writes them to /opt/ml/output/tensorboard, or on ml to `container_local_output_path`.
     """

@@ -52,7 +52,7 @@ def ask_for_stacks(backend: Backend, name: str, hosts: Sequence[str]) -> Stacks:
 
     Raises `RequestError` when the job is over or does not answer, `UnsupportedError` where nothing can be asked.
     """
-    from herringbone.jobs.requests import ask
+    from herringbone.access.requests import ask
     from herringbone_contract.errors import RequestError
 
     # The coordinator is on the first host, and asks the others.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, failure_of
 from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
+from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import JobFailedError
@@ -17,6 +20,10 @@ from herringbone_contract.errors import JobFailedError
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
     from herringbone.jobs.index import JobRecord
+    from herringbone_contract.events.format import Event
+
+# Time between two looks at a running job's events, which arrive once a second.
+_EVENT_SECONDS = 0.5
 
 
 class Follower:
@@ -44,12 +51,14 @@ class Follower:
         finally:
             if source is not None:
                 source.close()
+            if self._console is not None:
+                self._console.close()
         record = self._backend.describe(self._name)
         if self._console is not None and (bill := self._backend.bill(self._name)):
-            self._stderr.say(bill)
-        raise_failure(record, log_shown=self._console is not None)
+            self._console.note(bill, self._stderr)
+        raise_failure(record, log_shown=self._console is not None and self._console.shows_log)
         if self._console is not None and (why := why_stopped(record)):
-            self._stderr.say(why)
+            self._console.note(why, self._stderr)
         self._say_end()
 
     def wait(self, source: LogSource, timeout: float | None = None) -> None:
@@ -62,10 +71,10 @@ class Follower:
         events = StateEvents()
 
         def say(line: str) -> None:
-            console.settle()
-            self._stderr.say(line)
+            console.note(line, self._stderr)
 
         def look(record: JobRecord) -> None:
+            console.look(record)
             for line in events.of(record, now=time.monotonic()):
                 say(line)
 
@@ -100,6 +109,47 @@ class Follower:
                 self._stderr.say(f"job {self._name} is {record.status}: the service ends it when its grace is over")
             elif why := why_stopped(record):
                 self._stderr.say(why)
+
+
+def read_log(
+    backend: Backend, name: str, *, follow: bool, tail: int | None, pattern: str | None, **choice: Any
+) -> Iterator[LogLine]:
+    """Return the lines of a job's log that `choice` selects; see `TrainingJob.logs`."""
+    if pattern is not None:
+        check_pattern(pattern)
+    return _lines(backend, name, follow=follow, tail=tail, pattern=pattern, **choice)
+
+
+def _lines(backend: Backend, name: str, *, follow: bool, tail: int | None, **choice: Any) -> Iterator[LogLine]:
+    # A generator that the caller abandons is closed by Python, and then closes the files as well.
+    with closing(backend.logs(name)) as source:
+        if follow:
+            batches = Watch(backend, name, say=Console(sys.stderr).say).batches(source)
+        elif (record := backend.describe(name)).done:
+            batches = source.rest(record.ended)
+        else:
+            batches = iter(source.read, [])
+        # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
+        chosen = ((lines, list(select_lines(lines, **choice))) for lines in batches)
+        if tail is None:
+            batches = (kept for _, kept in chosen)
+        else:
+            batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
+        for lines in batches:
+            yield from lines
+
+
+def read_events(backend: Backend, name: str, *, follow: bool) -> Iterator[Event]:
+    """Yield a job's events; see `TrainingJob.events`."""
+    with closing(backend.events(name)) as source:
+        while True:
+            # Asked before the read: what a job wrote before its end is read after it.
+            record = backend.describe(name)
+            for events in source.rest(record.ended) if record.done else iter(source.read, []):
+                yield from events
+            if record.done or not follow:
+                return
+            time.sleep(_EVENT_SECONDS)
 
 
 def raise_failure(record: JobRecord, *, log_shown: bool = False) -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
-from herringbone.jobs.follow import Follower, raise_failure
+from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
-from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
+from herringbone.jobs.logs import LogLine
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
     from herringbone.trackers.exporter import Export
     from herringbone_contract.events.format import Event
-
-# Time between two looks at a running job's events, which arrive once a second.
-_EVENT_SECONDS = 0.5
 
 
 class TrainingJob:
@@ -62,9 +59,9 @@ class TrainingJob:
         return f"TrainingJob({self.name!r})"
 
     def _repr_html_(self) -> str:
-        from herringbone.notebook import job_html
+        from herringbone.notebook.progress import job_table
 
-        return job_html(self.describe())
+        return job_table(self.describe(), self.live_view)
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
@@ -183,27 +180,10 @@ class TrainingJob:
         expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
         bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
         """
-        if pattern is not None:
-            check_pattern(pattern)
-        # A generator that the caller abandons is closed by Python, and then closes the files as well.
-        with closing(self._backend.logs(self.name)) as source:
-            if follow:
-                batches = self._watch().batches(source)
-            elif (record := self._record()).done:
-                batches = source.rest(record.ended)
-            else:
-                batches = iter(source.read, [])
-            chosen = (
-                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
-                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern, live=live)))
-                for lines in batches
-            )
-            if tail is None:
-                batches = (kept for _, kept in chosen)
-            else:
-                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
-            for lines in batches:
-                yield from lines
+        return read_log(
+            self._backend, self.name, follow=follow, tail=tail,
+            rank=rank, host=host, since=since, pattern=pattern, live=live,
+        )  # fmt: skip
 
     def metrics(self) -> Metrics:
         """Return the values of all metrics so far, by time, each with its step, rank and source.
@@ -223,7 +203,9 @@ class TrainingJob:
         >>> job.progress().fraction                                  # doctest: +SKIP
         0.25
         """
-        return self.view().progress
+        from herringbone.events.live import newest_progress
+
+        return newest_progress(self._backend.events(self.name), self.view)
 
     def view(self) -> JobView:
         """Return everything that the job's events say so far: progress, metrics, resources, restarts.
@@ -253,15 +235,7 @@ class TrainingJob:
 
         Their kinds and members are those of `herringbone_contract.events.format`.
         """
-        with closing(self._backend.events(self.name)) as source:
-            while True:
-                # Asked before the read: what a job wrote before its end is read after it.
-                record = self._record()
-                for events in source.rest(record.ended) if record.done else iter(source.read, []):
-                    yield from events
-                if record.done or not follow:
-                    return
-                time.sleep(_EVENT_SECONDS)
+        return read_events(self._backend, self.name, follow=follow)
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write the job's page into one HTML file of at most 2 MB that needs no server, and return its path.
@@ -296,13 +270,14 @@ class TrainingJob:
         complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
         not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.download import PARTS, download, write_logs
+        from herringbone.jobs.download import PARTS, download, refuse_removed_log, write_logs
 
         if part not in PARTS:
             raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
 
         def fetch(folder: Path) -> Path:
             if part == "logs":
+                refuse_removed_log(self.name)
                 hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
                 return write_logs(self.logs(), hosts, folder)
             return self._backend.fetch(self.name, part, folder)

@@ -9,7 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from herringbone.jobs.job import attach
+from herringbone.backends.registry import backend_of_job
+from herringbone.jobs.job import TrainingJob
 from herringbone.trackers.destination import parse_destination
 from herringbone.trackers.export import follow_job
 from herringbone.trackers.place import JobRemovedError
@@ -22,7 +23,9 @@ def main(name: str, destination: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        follow_job(name, attach(name).describe, parse_destination(destination, base=Path.cwd()))
+        backend = backend_of_job(name)
+        job = TrainingJob(name, backend)
+        follow_job(name, backend, job.describe, parse_destination(destination, base=Path.cwd()))
     # `herringbone rm` was faster.
     except (JobRemovedError, JobNotFoundError):
         return 0

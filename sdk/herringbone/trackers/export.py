@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
 from herringbone.events.metrics import job_metrics
+from herringbone.jobs.console import Console
 from herringbone.processes import identity, is_alive, place
 from herringbone.trackers.destination import Destination, parse_destinations
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
-from herringbone.trackers.tracker import open_tracker
+from herringbone.trackers.tracker import OpenTracker, check_installed, open_tracker
 from herringbone_contract.errors import InputError
 from herringbone_contract.events.format import Point, batches
 
@@ -50,15 +51,22 @@ def start_exporters(plan: JobPlan, backend: Backend, *, command: Sequence[str] =
     # Those of earlier jobs that are over would stay as zombies.
     for child in [child for child in _children if not is_alive(child)]:
         _children.discard(child)
-    folder = make_exports(backend.home.job(plan.job_name))
-    for destination in parse_destinations(plan.options.track, base=Path(plan.folder)):
-        export_place = Place(folder, destination.file_name)
-        state = ExportState(str(destination), where=place())
-        try:
-            state.process = _start([*command, plan.job_name, str(destination)], export_place.log, folder)
-        except OSError as error:
-            state.error = f"the exporter could not be started: {error}"
-        export_place.write_first(state)
+    try:
+        folder = make_exports(backend.home.job(plan.job_name))
+        for destination in parse_destinations(plan.options.track, base=Path(plan.folder)):
+            export_place = Place(folder, destination.file_name)
+            state = ExportState(str(destination), where=place())
+            try:
+                state.process = _start([*command, plan.job_name, str(destination)], export_place.log, folder)
+            except OSError as error:
+                state.error = f"the exporter could not be started: {error}"
+            export_place.write_first(state)
+    # A full disk: the job has been submitted, and no error of a tracker may reach the caller.
+    except OSError as error:
+        name = plan.job_name
+        Console(sys.stderr).say(
+            f"job {name}: its metrics are not exported: {error}; `herringbone export {name}` sends them later"
+        )
 
 
 def _start(command: Sequence[str], log: Path, folder: Path) -> str | None:
@@ -93,9 +101,12 @@ def export_job(
 ) -> list[Export]:
     """Send a job's metrics so far to each destination; see `TrainingJob.export`."""
     backend = backend_of_job(name)
+    destinations = destinations_of(name, backend, to)
+    # Before the first one is exported, and before a folder is made.
+    check_installed(destinations, where="export")
     return [
         _export(_SubmittedJob(name, backend, describe), destination, system=system, progress=progress)
-        for destination in destinations_of(name, backend, to)
+        for destination in destinations
     ]
 
 
@@ -110,10 +121,12 @@ def destinations_of(name: str, backend: Backend, to: str | Iterable[str] | None)
     return parse_destinations(texts, base=Path(plan.get("folder", "/")), where="export")
 
 
-def follow_job(name: str, describe: Describe, destination: Destination) -> Export:
+def follow_job(
+    name: str, backend: Backend, describe: Describe, destination: Destination, *, tracker: OpenTracker = open_tracker
+) -> Export:
     """Export a job until it is over; the whole life of the detached process."""
-    job = _SubmittedJob(name, backend_of_job(name), describe)
-    return _export(job, destination, follow=True, patience=LIVE_PATIENCE_SECONDS)
+    job = _SubmittedJob(name, backend, describe)
+    return _export(job, destination, follow=True, patience=LIVE_PATIENCE_SECONDS, tracker=tracker)
 
 
 def _export(
@@ -124,6 +137,7 @@ def _export(
     follow: bool = False,
     patience: float = PATIENCE_SECONDS,
     progress: Callable[[int], None] = lambda _: None,
+    tracker: OpenTracker = open_tracker,
 ) -> Export:
     with closing(job), ExitStack() as stack:
         folder = make_exports(job.backend.home.job(job.name))
@@ -131,7 +145,7 @@ def _export(
         stack.enter_context(export_place.held(job.name))
         exporter = Exporter(
             job,
-            lambda: open_tracker(destination, folder),
+            lambda: tracker(destination, folder),
             export_place,
             str(destination),
             system=system,

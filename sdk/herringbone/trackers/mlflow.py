@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from herringbone.trackers.fold import clean_name
 from herringbone_contract.errors import TrackerError
 from herringbone_contract.masking import masked_text, printable
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 # The server's limits for one request.
 _MAX_METRICS, _MAX_PARAMS = 1000, 100
-_MAX_NAME_CHARS, _MAX_VALUE_CHARS = 250, 6000
+_MAX_VALUE_CHARS = 6000
 _JOB_TAG = "herringbone.job"
 _CREATED_TAG = "herringbone.created"
 # MLflow's client repeats a request for minutes and says nothing meanwhile; the exporter's own retries report the error.
@@ -56,9 +57,9 @@ class MLflowTracker:
                 address = f"{self._server.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
                 self.state = {"run": run, "experiment": experiment, "address": address}
             self._log_tags(facts)
-            params = [
-                Param(name[:_MAX_NAME_CHARS], value[:_MAX_VALUE_CHARS]) for name, value in facts.hyperparameters.items()
-            ]
+            # MLflow refuses other names of parameters as it refuses those of metrics.
+            values = {clean_name("mlflow", name): value for name, value in facts.hyperparameters.items()}
+            params = [Param(name, value[:_MAX_VALUE_CHARS]) for name, value in values.items()]
             for begin in range(0, len(params), _MAX_PARAMS):
                 self._client.log_batch(self.state["run"], params=params[begin : begin + _MAX_PARAMS])
 
@@ -81,8 +82,8 @@ class MLflowTracker:
         pass
 
     def _log_tags(self, facts: JobFacts) -> None:
-        tags = [RunTag(name[:_MAX_NAME_CHARS], value) for name, value in facts.tags.items() if name]
-        self._client.log_batch(self.state["run"], tags=tags)
+        tags = {clean_name("mlflow", name): value for name, value in facts.tags.items()}
+        self._client.log_batch(self.state["run"], tags=[RunTag(name, value) for name, value in tags.items()])
 
     def _find_experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from herringbone.jobs.home import JobFolder
 
 _LAST_WORDS_CHARS = 500
-_MAX_BYTES = 1 << 22
+# Thousands of series with the longest names.
+_MAX_BYTES = 1 << 26
 
 
 class JobRemovedError(Exception):
@@ -110,7 +111,7 @@ class Place:
 def make_exports(folder: JobFolder) -> Path:
     """Return the folder `exports` of a job, made private; jobs of a service have no other folder here."""
     for path in (folder.path, folder.exports):
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.exports
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +48,10 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Close files and connections; the run stays open for a later process unless it was ended."""
+
+
+# A destination and a folder for files in, a tracker out: `open_tracker`.
+OpenTracker = Callable[["Destination", Path], Tracker]
 
 
 def open_tracker(destination: Destination, folder: Path) -> Tracker:

@@ -15,7 +15,7 @@ PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
 EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
-EXTRAS |= {"starlette", "uvicorn"}
+EXTRAS |= {"starlette", "textual", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -52,6 +52,8 @@ COMMANDS = {
     "download digits-1 plots output": (2, "expected model, output, checkpoints, logs and one folder"),
     "download digits-1 logs": (0, ""),
     "repack digit-1": (2, "did you mean digits-1?"),
+    "top": (0, ""),
+    "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
     "report digit-1": (2, "did you mean digits-1?"),
     "page": (2, "pip install 'herringbone[page]'"),

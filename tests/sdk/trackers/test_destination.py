@@ -1,12 +1,14 @@
 """Destinations: what is accepted, and what is refused before a job starts."""
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from herringbone import Estimator
 from herringbone.estimators.options import parse_options
+from herringbone.planning.again import settings_of
 from herringbone.trackers.destination import parse_destination
 from herringbone.trackers.tracker import check_installed
 from herringbone_contract.errors import OptionError
@@ -114,3 +116,12 @@ def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch
     destination = parse_destination("wandb:a", base=BASE)._replace(tracker="no_such_tracker")
     with pytest.raises(OptionError, match="is not installed"):
         check_installed([destination])
+
+
+def test_the_plan_shows_trackers_and_another_job_finds_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="here"))
+    plan = Estimator("train.py", instance_type="local_process", track="tensorboard:runs").plan()
+    assert "tracker:           tensorboard:runs" in plan.text()
+    assert settings_of(plan, {})["track"] == [f"tensorboard:{tmp_path}/runs"]

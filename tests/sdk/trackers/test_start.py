@@ -51,6 +51,13 @@ def test_a_job_runs_without_an_exporter_that_cannot_be_started(plan, backend, ho
     assert state["error"].startswith("the exporter could not be started: [Errno 2]")
 
 
+def test_a_full_disk_costs_the_exports_and_not_the_job(plan, backend, home, capsys):
+    home.make()
+    (home.path / "jobs" / "a").write_text("")
+    start_exporters(plan, backend)
+    assert "job a: its metrics are not exported: [Errno" in capsys.readouterr().err
+
+
 def test_describe_shows_an_exporter_that_died_and_the_way_on(plan, backend, home):
     job = TrainingJob.submit(msgspec.structs.replace(plan, options=Options()), backend)
     job.wait()
