@@ -68,7 +68,8 @@ def calls_of(name: str, is_transient: Callable[[Exception], bool]) -> Iterator[N
         raise
     # Packages raise more than they document: W&B's client has errors that none of its classes covers.
     except Exception as error:
-        text = printable(masked_text(str(error) or type(error).__name__))
+        # On one line, as everything in the state of an export.
+        text = printable(masked_text(" ".join(str(error).split()) or type(error).__name__))
         raise TrackerError(f"{name}: {text[:_ERROR_CHARS]}", transient=is_transient(error)) from error
 
 
