@@ -9,8 +9,8 @@ A rank attaches in one of two ways, and the conversation is the same:
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
                                   "listen", "orders"} (+ two pipes)
-    rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
-                                  or {"kind": "done"} before a normal end
+    rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames", "record"}; waits for
+                                  any answer; or {"kind": "done"} before a normal end
 
 After the start message the supervisor sends nothing over this link: its end is what the rank watches it for. An order
 comes as a file in the folder `orders`:
