@@ -1,6 +1,10 @@
-"""Measure what the observer of a host costs a job: step times of two ranks with and without it, in turn.
+"""Measure what the observer of a host costs a job of two ranks: its CPU time, and the ranks' step time in turn.
 
-Usage: python benchmarks/observe/run.py [--pairs 6] [--seconds 15] [--metrics 1]. The last line is JSON.
+Usage: python benchmarks/observe/run.py [--seconds 60] [--turns 40] [--metrics 1]. The last line is JSON.
+
+Two jobs of the same script, one without an observer, tell the CPU time of all of Herringbone's processes. A third one
+freezes and thaws its observer in turn, every second, and compares the step times: within one job, because the load of a
+machine changes less from one second to the next than from one job to the next.
 """
 
 from __future__ import annotations
@@ -13,37 +17,47 @@ import os
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from herringbone import PyTorch
 
 # Two ranks that compute on one thread each and sum gradients, with metrics of each step: a small model trains so.
 SCRIPT = """
-import argparse, json, os, time
+import argparse, json, os, signal, time
 import torch
 import torch.distributed as dist
 from herringbone_contract.events import emit
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float)
+parser.add_argument("--turns", type=int)
 parser.add_argument("--metrics", type=int)
 arguments = parser.parse_args()
 
 
-def observer():
-    '''Return the CPU seconds of this host's observer, and its resident bytes; None without one.'''
-    job = f"TRAINING_JOB_NAME={os.environ['TRAINING_JOB_NAME']}".encode()
+def read(pid):
+    with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline", "rb") as command:
+        fields = stat.read().rpartition(")")[2].split()
+        return int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), command.read()
+
+
+def find():
+    '''Return the pids of this host's supervisor, of its controller, and of its observer if it has one.'''
+    ancestor = os.getppid()
+    while ancestor > 1:
+        # mpirun is one of the ancestors, and its arguments name a program of ours as well.
+        if b"herringbone_entry" in read(ancestor)[2]:
+            pid = ancestor
+        ancestor = read(ancestor)[0]
+    pids = {"supervisor": pid, "controller": read(pid)[0]}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if job not in open(f"/proc/{name}/environ", "rb").read():
-                continue
-            stat = open(f"/proc/{name}/stat").read().rpartition(")")[2].split()
-            command = open(f"/proc/{name}/cmdline", "rb").read()
-            pages = int(open(f"/proc/{name}/statm").read().split()[1])
+            parent, _, command = read(name)
         except OSError:
             continue
-        if b"observer.main" in command:
-            return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
-    return None
+        if parent == pid and b"observer.main" in command:
+            pids["observer"] = int(name)
+    return pids
 
 
 torch.set_num_threads(1)
@@ -52,95 +66,134 @@ model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
 model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 batch = torch.randn(64, 512)
+steps = 0
 
 
-def step():
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
+def train(count):
+    global steps
+    begin = time.perf_counter()
+    for _ in range(count):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        value = loss.item()
+        for number in range(arguments.metrics):
+            emit.metric(f"loss{number}", value, steps)
+        steps += 1
+    return time.perf_counter() - begin
 
 
-for _ in range(20):
-    step()
+train(20)
 # The observer starts a second after the ranks.
 time.sleep(3)
-before, cpu, begin = observer(), time.process_time(), time.perf_counter()
-deadline, steps = begin + arguments.seconds, 0
-while True:
-    # Both ranks stop after the same step.
-    going = torch.tensor([time.perf_counter() < deadline], dtype=torch.int32)
-    if steps % 50 == 0:
-        dist.broadcast(going, 0)
-        if not going.item():
-            break
-    loss = step()
-    for number in range(arguments.metrics):
-        emit.metric(f"loss{number}", loss, steps)
-    steps += 1
+count = torch.tensor(max(1, round(50 / train(50))))
+dist.broadcast(count, 0)
+turns = []
+pids = find()
+cpu = {name: read(pid)[1] for name, pid in pids.items()}
+begin, first = time.perf_counter(), steps
+# A count of steps of about a second, so that both ranks agree on the end of a turn.
+for turn in range(arguments.turns * 4 if arguments.turns else round(arguments.seconds)):
+    if arguments.turns and dist.get_rank() == 0:
+        # On, off, off, on: a load that grows evenly meets both alike.
+        frozen = turn % 4 in (1, 2)
+        os.kill(pids["observer"], signal.SIGSTOP if frozen else signal.SIGCONT)
+    turns.append(train(int(count)))
 seconds = time.perf_counter() - begin
-after = observer()
+row = {
+    "turns": turns,
+    "step_ms": seconds / (steps - first) * 1000,
+    "cores": {name: (read(pid)[1] - cpu[name]) / seconds for name, pid in pids.items()},
+    "start_s": cpu.get("observer"),
+    "mb": None,
+}
+if "observer" in pids:
+    os.kill(pids["observer"], signal.SIGCONT)
+    with open(f"/proc/{pids['observer']}/statm") as statm:
+        row["mb"] = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+begin = time.perf_counter()
+for number in range(500):
+    emit.metric("cost", 0.5, number)
+row["emit_us"] = (time.perf_counter() - begin) / 500 * 1e6
 if dist.get_rank() == 0:
-    share = None if after is None else (after[0] - before[0]) / seconds
-    row = {"step_ms": seconds / steps * 1000, "cpu_ms": (time.process_time() - cpu) / steps * 1000, "observer": share}
-    row |= {"observer_start_s": before and before[0], "observer_bytes": after and after[1]}
     with open(os.environ["SM_OUTPUT_DATA_DIR"] + "/row.json", "w") as file:
         json.dump(row, file)
 dist.destroy_process_group()
 """
+# mpirun, because a host without GPUs has one rank under the other strategies.
 RANKS = {"mpi": {"enabled": True, "processes_per_host": 2}}
 
 
-def measure(folder: Path, observer: str, seconds: float, metrics: int) -> dict[str, float]:
+def measure(folder: Path, observer: str, **hyperparameters: float) -> dict[str, Any]:
     estimator = PyTorch(
         "train.py",
         source_dir=str(folder / "code"),
         instance_type="local_process",
         distribution=RANKS,
         base_job_name="observe",
-        hyperparameters={"seconds": seconds, "metrics": metrics},
+        hyperparameters=hyperparameters,
         environment={"HERRINGBONE_OBSERVER": observer},
     )
     with contextlib.redirect_stdout(io.StringIO()):
         job = estimator.fit()
         job.download("output", str(folder / job.name))
-    row: dict[str, float] = json.loads((folder / job.name / "row.json").read_text())
+    row: dict[str, Any] = json.loads((folder / job.name / "row.json").read_text())
     return row
+
+
+def ratios(turns: list[float]) -> list[float]:
+    """Return the step time with the observer over that without, of each four turns: on, off, off, on."""
+    fours = [turns[start : start + 4] for start in range(0, len(turns), 4)]
+    return [(on + again) / (off + too) for on, off, too, again in fours]
+
+
+def quiet_ratio(turns: list[float]) -> float:
+    """Return the ratio of the tenth of the turns in which the machine disturbed the ranks least."""
+    on, off = (
+        sorted(turn for number, turn in enumerate(turns) if (number % 4 in (1, 2)) == frozen)
+        for frozen in (False, True)
+    )
+    best = max(1, len(on) // 10)
+    return sum(on[:best]) / sum(off[:best])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="length of each of the two jobs whose CPU time counts"
+    )
+    parser.add_argument("--turns", type=int, default=40, help="of four seconds each")
     parser.add_argument("--metrics", type=int, default=1, help="metrics that each rank sends at each step")
     arguments = parser.parse_args()
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    rows: dict[str, list[dict[str, float]]] = {"off": [], "on": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(SCRIPT)
-        for pair in range(arguments.pairs):
-            # In turn, and the first one in turn too: another load of the machine must not meet the same one always.
-            for observer in ("off", "on") if pair % 2 else ("on", "off"):
-                rows[observer].append(measure(folder, observer, arguments.seconds, arguments.metrics))
-    ratios = [on["step_ms"] / off["step_ms"] for on, off in zip(rows["on"], rows["off"], strict=True)]
-    cpu = [on["cpu_ms"] / off["cpu_ms"] for on, off in zip(rows["on"], rows["off"], strict=True)]
-    print(f"{'observer':10}{'step ms':>10}{'CPU ms of rank 0':>20}")
-    for observer, measured in rows.items():
-        for row in measured:
-            print(f"{observer:10}{row['step_ms']:>10.3f}{row['cpu_ms']:>20.3f}")
+        rows = {
+            observer: measure(folder, observer, seconds=arguments.seconds, turns=0, metrics=arguments.metrics)
+            for observer in ("off", "on")
+        }
+        turns = measure(folder, "on", seconds=0, turns=arguments.turns, metrics=arguments.metrics)["turns"]
+    print(f"{'observer':10}{'step ms':>10}   cores of Herringbone's processes")
+    for observer, row in rows.items():
+        cores = "  ".join(f"{process} {share:.4f}" for process, share in row["cores"].items())
+        print(f"{observer:10}{row['step_ms']:>10.2f}   {cores}")
+    of_turns = ratios(turns)
+    spread = statistics.stdev(of_turns) / len(of_turns) ** 0.5
+    total = {observer: sum(row["cores"].values()) for observer, row in rows.items()}
     result = {
-        "step_ratio": round(statistics.median(ratios), 4),
-        "step_ratio_min": round(min(ratios), 4),
-        "step_ratio_max": round(max(ratios), 4),
-        "cpu_ratio": round(statistics.median(cpu), 4),
-        "observer_cores": round(statistics.median(row["observer"] for row in rows["on"]), 5),
-        "observer_start_s": statistics.median(row["observer_start_s"] for row in rows["on"]),
-        "observer_mb": round(statistics.median(row["observer_bytes"] for row in rows["on"]) / 1e6, 1),
+        "observer_cores": round(rows["on"]["cores"]["observer"], 5),
+        "extra_cores": round(total["on"] - total["off"], 5),
+        "observer_start_s": rows["on"]["start_s"],
+        "observer_mb": round(rows["on"]["mb"], 1),
+        "emit_us": round(rows["on"]["emit_us"], 1),
+        "step_ratio": round(statistics.median(of_turns), 4),
+        "step_ratio_error": round(spread, 4),
+        "step_ratio_quiet": round(quiet_ratio(turns), 4),
     }
     print(json.dumps(result))
 

@@ -17,9 +17,10 @@
     +-- HostError                  a machine that cannot be reached, or refuses a request
     +-- EngineError                no container engine answers, or it refuses a request
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
-    +-- ServiceError               a service that runs jobs does not answer, or refuses a request
+    +-- ServiceError               a service does not answer, or refuses a request
     |   +-- IndexBusyError         the index of jobs is locked, or its disk is full or read-only, at this moment
     |   +-- SlurmError             Slurm does not answer, or refuses a request
+    |   +-- TrackerError           a tracker does not answer, or refuses the metrics of a job
     |   +-- AwsError               AWS refuses a request; `code` is its own error code
     |       +-- AwsCredentialsError    no credentials, or they are expired or wrong
     |       +-- AwsAccessError         the credentials are good, and may not do this

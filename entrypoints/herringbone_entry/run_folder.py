@@ -48,6 +48,9 @@ class RunFolder:
         With the writing end open here, a reader never sees the end. Raises `LaunchError` or `OSError`.
         """
         path = f"{self.path}/{name}"
+        # A supervisor that was killed has left its own.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
         os.mkfifo(path, 0o600)
         self._fifos.append(path)
         # POSIX leaves open what this does; Linux and macOS open both ends.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from tests.e2e.counted import steps_by_rank
 from tests.e2e.test_tensorflow import SOURCES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mxnet, pytest.mark.mpi, pytest.mark.timeout(240)]
@@ -33,7 +34,8 @@ job = MXNet(
     "train.py", source_dir=sys.argv[1], instance_type="local_process", instance_count=1,
     environment={"OMP_NUM_THREADS": "1"}, distribution={"mpi": {"enabled": True, "processes_per_host": 2}},
 ).fit(logs=False)
-print(json.dumps([line.text for line in job.logs()]))
+events = [event for event in job.events() if event["kind"] == "steps"]
+print(json.dumps([[line.text for line in job.logs()], events]))
 """
 SCRIPT = """
 import mxnet as mx
@@ -167,7 +169,9 @@ def test_digits_have_the_weights_of_one_process_with_servers_and_mpi(tmp_path: P
 def test_all_functions_of_horovod(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
-    lines = json.loads(run(tmp_path, CLIENT, tmp_path / "src"))
+    lines, events = json.loads(run(tmp_path, CLIENT, tmp_path / "src"))
+    # The steps of the first trainer.
+    assert steps_by_rank(events) == {0: (4, 3), 1: (4, 3)}
     assert sum("Herringbone's own answers to `import horovod`" in line for line in lines) == 1
     for expected in (
         "average [0.5, 2.0] of [0.0, 1.0]",

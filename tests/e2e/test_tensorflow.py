@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,25 +27,40 @@ CLIENT = """
 import json, sys
 from herringbone import InstanceGroup, TensorFlow
 
-job = TensorFlow(entry_point="train.py", source_dir=sys.argv[1], **eval(sys.argv[2])).fit(logs=False)
-events = [event for event in job.events() if event["kind"] == "steps"]
+kept = {"tensorboard_output_config": {"s3_output_path": sys.argv[1] + "/../kept"}}
+job = TensorFlow(entry_point="train.py", source_dir=sys.argv[1], **kept, **eval(sys.argv[2])).fit(logs=False)
+events = [event for event in job.events() if event["kind"] in ("steps", "metrics", "progress")]
 print(json.dumps([job.status, [line.text for line in job.logs()], events]))
 """
 SCRIPT = """
 import hashlib
+import os
+import time
 import keras
 import numpy as np
+import tensorflow as tf
 import {library} as dp
+from herringbone_parallel.tensorflow.callbacks import JobMetrics
 
 dp.init()
 keras.utils.set_random_seed(3)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
 model.compile(dp.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", jit_compile=False)
 mine = np.random.default_rng(dp.rank()).normal(size=(64, 8))
-first, *_, last = model.fit(mine, mine.sum(1), batch_size=16, epochs=8, verbose=0).history["loss"]
+history = model.fit(mine, mine.sum(1), batch_size=16, epochs=8, verbose=0, callbacks=[JobMetrics()]).history["loss"]
+first, *_, last = history
 assert last < first
 weights = b"".join(weight.numpy().tobytes() for weight in model.weights)
 print("digest", dp.rank(), dp.size(), hashlib.sha256(weights).hexdigest())
+if dp.rank() == 0:
+    # As `tf.summary` does, which needs TensorBoard.
+    folder = os.environ["SM_OUTPUT_DIR"] + "/tensorboard"
+    os.makedirs(folder, exist_ok=True)
+    with tf.io.TFRecordWriter(folder + "/events.out.tfevents.1.host") as writer:
+        for step, loss in enumerate(history):
+            event = tf.compat.v1.Event(wall_time=time.time(), step=step)
+            event.summary.value.add(tag="epoch_loss", simple_value=loss)
+            writer.write(event.SerializeToString())
 dp.shutdown()
 """
 
@@ -68,7 +84,27 @@ def train(folder: Path, script: str, options: str) -> list[str]:
     assert status == "Completed"
     # 8 epochs of 4 steps.
     assert steps_by_rank(events) == {0: (32, 31), 1: (32, 31)}
+    # The callback sends the loss once an epoch, and once a second.
+    losses = values_of(events, "keras", "loss", rank=0)
+    assert losses[-1][0] == 32
+    files = values_of(events, "tensorboard", "epoch_loss", rank=None)
+    assert [step for step, _ in files] == list(range(8))
+    assert files[-1][1] == pytest.approx(losses[-1][1])
+    # The option's folder has the files, and there is one: that of rank 0.
+    assert len(list((folder / "kept").rglob("*tfevents*"))) == 1
+    progress = [event for event in events if event["kind"] == "progress"]
+    assert (progress[-1]["done"], progress[-1]["total"], progress[-1]["unit"]) == (32, 32, "step")
     return lines
+
+
+def values_of(events: list[dict[str, Any]], source: str, name: str, *, rank: int | None) -> list[tuple[int, float]]:
+    """Return the steps and values of one metric."""
+    return [
+        (event["step"] + index * (event["by"] or 0), value)
+        for event in events
+        if event["kind"] == "metrics" and (event["source"], event["name"], event["rank"]) == (source, name, rank)
+        for index, value in enumerate(event["values"])
+    ]
 
 
 def check(lines: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,21 @@ def test_the_backends_folder_stays(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_gives_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"no folder for sockets can be made in .*/nowhere \(No such file"):
         assert RunFolder(None, {"TMPDIR": str(tmp_path / "nowhere")}).path
+
+
+def test_a_fifo_is_private_never_ends_and_goes_with_the_host(tmp_path: Path) -> None:
+    # A supervisor that was killed has left its own.
+    os.mkfifo(tmp_path / "events")
+    folder = RunFolder(str(tmp_path), {})
+    path, descriptor = folder.make_fifo("events")
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(writer, b"x")
+    os.close(writer)
+    assert os.read(descriptor, 9) == b"x"
+    # Without a writer an ordinary reader would see the end here.
+    with pytest.raises(BlockingIOError):
+        os.read(descriptor, 9)
+    folder.remove()
+    os.close(descriptor)
+    assert list(tmp_path.iterdir()) == []

@@ -17,8 +17,10 @@ the frameworks themselves. Every backend's tests run one job of this script: `te
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from herringbone.top.monitor import JobReader
 from tests.events.exports import check_export
 
 if TYPE_CHECKING:
@@ -109,8 +111,25 @@ def check_all_sources(job: TrainingJob) -> None:
     assert progress is not None
     assert (progress.done, progress.total, progress.eta) == (10.0, 20.0, 9.0)
     assert view.step_counts == {0: 2}
-    assert view.state == "Completed"
+    # Each once, whoever writes them on this backend.
+    states = [state for _, state, _ in view.states if state not in ("Pending", "Starting", "Downloading", "Uploading")]
+    assert states == ["Training", "Completed"], states
     texts = [line.text for line in job.logs()]
     assert "loss=0.5" in texts
     assert not [text for text in texts if "\x1e" in text or '"kind"' in text]
     check_export(job)
+    check_top(job)
+
+
+def check_top(job: TrainingJob) -> None:
+    """Raise `AssertionError` unless `herringbone top` and a notebook show the job as its sources do."""
+    backend = job._backend
+    reader = JobReader(backend.describe(job.name), backend_named=lambda _: backend)
+    with closing(reader):
+        row = reader.look()
+    assert (row.state, row.done, row.total, row.fraction, row.trouble) == ("Completed", 10.0, 20.0, 0.5, "")
+    assert (row.metric, row.value) == ("loss", 0.5)
+    assert row.last_line != ""
+    assert reader.detail is not None
+    assert {source for _, _, _, _, source in reader.detail.metrics[1:]} == {source for source, *_ in METRICS}
+    assert "hf_loss" in job.metrics()._repr_html_()

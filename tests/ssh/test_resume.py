@@ -133,22 +133,32 @@ def test_a_killed_supervisor_and_a_cut_link_end_attempts_and_not_the_job(train, 
 def test_a_policy_excludes_the_machine_whose_log_matches(submit):
     job = submit(
         "import os, sys, time\n"
-        "print(os.environ['TRAINING_JOB_NAME'], os.uname().nodename, flush=True)\n"
+        "print(os.environ['TRAINING_JOB_NAME'], os.uname().nodename, 'score=2', flush=True)\n"
         "if os.uname().nodename == 'h-2':\n"
         "    sys.exit('CUDA error: uncorrectable ECC error encountered')\n",
         hosts=2,
         name="bad-gpu",
         max_retry_attempts=1,
+        metric_definitions=[{"Name": "score", "Regex": r"score=(\d)"}],
     )
+    followed = list(job.events(follow=True))
     assert job.wait(timeout=60).status == "Completed", job.failure.render()
     (attempt,) = job.describe()["Attempts"]
     assert attempt["ExcludedHosts"] == ["h-2"]
+    # A reader who follows the events gets each event of each attempt once.
+    assert sorted(map(repr, followed)) == sorted(map(repr, job.events()))
+    assert [(metric.value, metric.host) for metric in job.metrics()].count((2.0, "algo-1")) == 2
+    view = job.view()
+    assert [(restart["attempt"], restart["machines"]) for restart in view.restarts] == [(2, ["h-2"])]
+    assert [state for _, state, _ in view.states] == [
+        *("Starting", "Training", "Restarting", "Training", "Uploading", "Completed")
+    ]
     (announcement,) = [text for text in texts(job) if text.startswith("attempt")]
     assert "exclude_host by the log of algo-2 on h-2" in announcement
     assert "restarting on h-1, h-3, without h-2 from now on; there is no checkpoint" in announcement
     # The script sees one job name, although machines have a name per attempt. The log holds both attempts.
     second = [line.text for line in job.logs(host="algo-2") if line.text.startswith("bad-gpu")]
-    assert second == ["bad-gpu h-2", "bad-gpu h-3"]
+    assert second == ["bad-gpu h-2 score=2", "bad-gpu h-3 score=2"]
 
 
 def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines, home, transport):

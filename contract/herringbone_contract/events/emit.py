@@ -34,8 +34,7 @@ def emit(kind: str, **members: Any) -> None:
     # Imported here: most ranks send nothing, and all of them load this module.
     import json
 
-    rank = os.environ.get(RANK_VARIABLE, "")
-    event = {"kind": kind, "t": time.time(), "rank": int(rank) if rank.isdigit() else None, **members}
+    event = {"kind": kind, "t": time.time(), "rank": rank(), **members}
     try:
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) <= MAX_LINE_BYTES:
@@ -55,6 +54,12 @@ def metric(name: str, value: float, step: int | None = None, *, source: str = "s
         return
     # JSON has no numbers that are not finite; readers turn the text back.
     emit("metric", name=str(name), value=number if number - number == 0 else str(number), step=step, source=source)
+
+
+def rank() -> int | None:
+    """Return this process's rank, None outside a job."""
+    text = os.environ.get(RANK_VARIABLE, "")
+    return int(text) if text.isdigit() else None
 
 
 def _open() -> int | None:

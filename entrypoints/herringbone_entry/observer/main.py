@@ -73,6 +73,9 @@ class Observer:
             if self._orders in ready:
                 ended = self._obey()
             now = time.monotonic()
+            if ended:
+                # The supervisor reads on, and ends this process if that takes too long.
+                os.set_blocking(self._output, True)
             if ended or now >= due:
                 self._poll(self._sources, ended=ended)
                 self.flush()
@@ -164,21 +167,32 @@ class Observer:
             self._waiting.popleft()
 
 
-def make_sources(settings: Settings) -> list[Source]:
-    """Return the sources of a host."""
+def make_sources(settings: Settings, complain: Callable[[str], None]) -> list[Source]:
+    """Return the sources of a host; one that cannot begin costs a line in the log, and the others begin."""
     sources: list[Source] = []
+
+    def add(make: Callable[[], Source]) -> None:
+        try:
+            sources.append(make())
+        except Exception as error:  # noqa: BLE001 - as in `Observer._try`
+            complain(f"a source of events cannot begin: {type(error).__name__}: {error}")
+
     if settings.events is not None:
-        sources.append(Fifo(settings.events))
+        add(partial(Fifo, settings.events))
     if settings.status_listener is not None and settings.status_token is not None:
-        sources.append(HuggingFace(settings.status_listener, settings.status_token))
+        add(partial(HuggingFace, settings.status_listener, settings.status_token))
     folders = [folder for folder in (settings.tensorboard, settings.output_data) if folder]
-    sources.append(TensorBoard(folders, since=settings.started))
+    add(lambda: TensorBoard(folders, since=settings.started))
     if sys.platform == "linux":
         # Other systems have no /proc.
-        gpus = GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        sources.append(Sampler(HostUsage(settings.supervisor), settings.ranks, gpus, least=settings.sample_interval))
-    sources.append(Checkpoints(settings.checkpoints))
+        add(partial(_sampler, settings))
+    add(partial(Checkpoints, settings.checkpoints))
     return sources
+
+
+def _sampler(settings: Settings) -> Source:
+    gpus = GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Sampler(HostUsage(settings.supervisor), settings.ranks, gpus, least=settings.sample_interval)
 
 
 def main() -> None:
@@ -202,7 +216,7 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.write(2, f"observer: {' '.join(text.split())[:500]}\n".encode("utf-8", "replace"))
 
-    observer = Observer(settings, make_sources(settings), orders=orders, output=output, complain=complain)
+    observer = Observer(settings, make_sources(settings, complain), orders=orders, output=output, complain=complain)
     # The supervisor is gone when its end of the output is, and reports nothing any more.
     with contextlib.suppress(BrokenPipeError):
         observer.run()

@@ -69,6 +69,11 @@ class TensorBoard(Source):
                 )
         return points
 
+    def last(self, now: float) -> list[Event | Point]:
+        # Files that were made since the last search.
+        self._next_search = 0.0
+        return self.poll(now)
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()

@@ -30,7 +30,7 @@ _LOOK_SECONDS = 5.0
 _OUTPUT_SECONDS_ELSEWHERE, _SAMPLE_SECONDS_ELSEWHERE = 10.0, 60.0
 
 
-class _EventLines(LineStream):
+class EventLines(LineStream):
     """Lines of the observer, marked as events; `context.listeners` get them first."""
 
     def __init__(self, context: HostContext) -> None:
@@ -38,9 +38,17 @@ class _EventLines(LineStream):
         self._context = context
 
     def _whole(self, lines: bytes) -> bytes:
-        for listener in self._context.listeners:
-            listener(lines)
+        for listener in list(self._context.listeners):
+            try:
+                listener(lines)
+            except Exception as error:  # noqa: BLE001 - what ranks send reaches listeners, and must not end the host
+                self._context.listeners.remove(listener)
+                self._context.log(f"events are not listened to any more: {type(error).__name__}: {error}")
         return super()._whole(lines)
+
+    def close(self) -> bytes:
+        # An observer that was killed may leave half a line, which is no event.
+        return b""
 
 
 class ObserverSidecar:
@@ -118,7 +126,7 @@ class ObserverSidecar:
         self._starts += 1
         loop, output = self._context.loop, self._context.output
         self._pipes = [
-            Pipe(loop, output, _EventLines(self._context), _ignore_end),
+            Pipe(loop, output, EventLines(self._context), _ignore_end),
             Pipe(loop, output, LinesOfSidecar(self._context.prefix, Tail()), _ignore_end),
         ]
         stdout, stderr = self._pipes

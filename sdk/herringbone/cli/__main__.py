@@ -30,6 +30,7 @@ _VERBS = {
     "run": "run a job file or a script",
     "plan": "show what run would do, and start nothing",
     "ls": "list the jobs",
+    "top": "show all jobs live: progress, ETA, loss, use of CPU and GPU",
     "logs": "show a job's log",
     "metrics": "show the metrics of a job, or of several side by side",
     "page": "show the jobs in a browser: metrics, resources, logs; also several side by side",

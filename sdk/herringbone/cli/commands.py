@@ -114,8 +114,18 @@ def _forgotten_dashes(ctx: click.Context, words: list[str], error: click.NoSuchO
     if near:
         return f"{what} Did you mean {near[0]}?"
     place = next((at for at, word in enumerate(words) if word.startswith(error.option_name)), len(words))
-    command = f"{ctx.command_path} {shlex.join(words[:place])} -- {shlex.join(words[place:])}"
+    before, after = words[:place], words[place:]
+    if not any(map(_is_job, before)):
+        # The script is among the words behind, or was not named at all.
+        job = next(filter(_is_job, after), "SCRIPT")
+        before, after = [*before, job], [word for word in after if word != job]
+    command = f"{ctx.command_path} {shlex.join(before)} -- {shlex.join(after)}"
     return f"{what} What the script takes comes after `--`: {command}"
+
+
+def _is_job(word: str) -> bool:
+    """Report whether a word looks like a script or a job file."""
+    return word.endswith((".py", ".yaml", ".yml", ".json", ".sh"))
 
 
 def mistake(error: click.UsageError) -> str:

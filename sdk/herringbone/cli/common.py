@@ -27,24 +27,29 @@ def exit_code(secondary_status: str) -> int:
 
 
 class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
-    """The type of an option that is the status of a job, in letters of any case."""
+    """The type of an option that is the status of a job, in letters of any case; with `over`, of one that is over."""
 
     name = "status"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from herringbone.jobs.listing import STATUSES
+    def __init__(self, *, over: bool = False) -> None:
+        self._over = over
 
-        words = {word.lower(): word for word in STATUSES}
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        words = {word.lower(): word for word in self._words()}
         if (word := words.get(value.lower())) is not None:
             return word
         near = difflib.get_close_matches(value.lower(), words, n=1)
-        hint = f"did you mean {words[near[0]]}?" if near else f"expected one of {', '.join(STATUSES)}"
-        raise click.BadParameter(f"{value!r} is no status; {hint}", ctx, param)
+        hint = f"did you mean {words[near[0]]}?" if near else f"expected one of {', '.join(words.values())}"
+        raise click.BadParameter(f"{value!r} is no status{' of a job that is over' * self._over}; {hint}", ctx, param)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        return [CompletionItem(word) for word in self._words() if word.lower().startswith(incomplete.lower())]
+
+    def _words(self) -> tuple[str, ...]:
+        from herringbone.jobs.index import TERMINAL
         from herringbone.jobs.listing import STATUSES
 
-        return [CompletionItem(word) for word in STATUSES if word.lower().startswith(incomplete.lower())]
+        return TERMINAL if self._over else STATUSES
 
 
 class Age(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4

@@ -12,6 +12,7 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import Age
 from herringbone.cli.tables import aligned, show_table
+from herringbone.sizes import shown_bytes
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport
@@ -136,12 +137,12 @@ def cleaned_table(cleaned: Sequence[CleanupReport], *, dry: bool) -> list[str]:
     rows = [("HOST", "KIND", "NAME", "AGE", "SIZE")]
     for machine in cleaned:
         rows += [
-            (machine.name, item.kind, item.name, f"{item.age / 86400:.1f} d", _megabytes(item.size))
+            (machine.name, item.kind, item.name, f"{item.age / 86400:.1f} d", shown_bytes(item.size))
             for item in machine.stale_files
         ]
     removed = [item for machine in cleaned for item in machine.stale_files if not item.trouble]
     lines = aligned(rows) if len(rows) > 1 else []
-    lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(item.size for item in removed))}")
+    lines.append(f"{'would free' if dry else 'freed'} {shown_bytes(sum(item.size for item in removed))}")
     lines += [
         f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in cleaned if machine.runs
     ]
@@ -150,7 +151,3 @@ def cleaned_table(cleaned: Sequence[CleanupReport], *, dry: bool) -> list[str]:
         f"{machine.name}: {item.trouble}" for machine in cleaned for item in machine.stale_files if item.trouble
     ]
     return lines + [f"problem: {trouble}" for trouble in troubles]
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

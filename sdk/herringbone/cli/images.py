@@ -19,6 +19,7 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.tables import show_table
 from herringbone.images.labels import CONTRACT, Label
+from herringbone.sizes import shown_bytes
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _report(image: Image, pushed: str | None, seconds: float, *, as_json: bool) 
         print(json.dumps({**described, "pushed": pushed, "seconds": round(seconds, 3)}))
         return
     state = f"built in {seconds:.1f} s" if image.built else "unchanged"
-    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {state})")
+    print(f"{image.name}  ({shown_bytes(image.size_bytes)}, {state})")
     if pushed is not None:
         print(pushed)
 

@@ -13,6 +13,7 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.names import job_name
 from herringbone.jobs.console import Console
+from herringbone.jobs.download import removed_log
 from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.job import attach
 from herringbone.jobs.logs import check_pattern
@@ -64,6 +65,8 @@ def command(
     """Show a job's log, or those of its lines that all the flags together choose."""
     console = Console(timestamps=timestamps)
     job = attach(name)
+    if removed := removed_log(job.name):
+        Console(sys.stderr).say(removed)
     try:
         for line in job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection):
             if as_json:

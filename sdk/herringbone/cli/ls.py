@@ -19,19 +19,13 @@ from herringbone.jobs.disk import size_of
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
-from herringbone.jobs.state_lines import why_ended
+from herringbone.jobs.state_lines import STATE_STYLES, shown_state, why_ended
 from herringbone.sizes import shown_bytes
 from herringbone.times import shown_ago, shown_span
 
 _SHOWN_ON_TERMINALS = 20
 _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
 _TERMINAL_HEAD = ("NAME", "STATUS", "CREATED", "TIME", "HOSTS")
-_STYLES = {
-    **dict.fromkeys(("Completed",), "green"),
-    **dict.fromkeys(("Failed",), "red"),
-    **dict.fromkeys(("Stopped", "Stopping", "Timed out"), "yellow"),
-    **dict.fromkeys(("InProgress", "Starting", "Training", "Uploading"), "cyan"),
-}
 
 
 @click.command()
@@ -71,12 +65,9 @@ def _show_on_terminal(shown: Sequence[JobRecord], sizes: Mapping[str, int], *, o
     now = time.time()
     rows = []
     for record in reversed(shown):
-        status = "Timed out" if record.secondary_status.startswith("Max") else record.status
-        if record.status == "InProgress":
-            status = record.secondary_status
         row: tuple[str, ...] = (
             record.name,
-            status,
+            shown_state(record),
             shown_ago(now - record.created),
             _span(record, now),
             str(record.num_hosts),
@@ -84,7 +75,7 @@ def _show_on_terminal(shown: Sequence[JobRecord], sizes: Mapping[str, int], *, o
         row += (shown_bytes(sizes[record.name]),) if sizes else ()
         rows.append((*row, why_ended(record, failures.get(record.name))))
     head = (*_TERMINAL_HEAD, "SIZE", "WHY") if sizes else (*_TERMINAL_HEAD, "WHY")
-    show_table([head, *rows], shorten=0, cut=len(head) - 1, styles=_STYLES)
+    show_table([head, *rows], shorten=0, cut=len(head) - 1, styles=STATE_STYLES)
 
 
 def _span(record: JobRecord, now: float) -> str:

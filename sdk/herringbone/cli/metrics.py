@@ -42,6 +42,7 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_c
     and the seconds since the start of the job.
     """
     from herringbone.events.metrics import Run, csv_lines, summarize
+    from herringbone.jobs.download import removed_log
     from herringbone.jobs.job import attach
 
     if last:
@@ -61,7 +62,9 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_c
                 print(printable(line), flush=True)
     values = {name: job.metrics() for name, job in jobs.items()}
     for name, metrics in values.items():
-        if not metrics:
+        if not metrics and (removed := removed_log(name)):
+            print(removed, file=sys.stderr)
+        elif not metrics:
             print(
                 f"job {name} has no metrics: call herringbone.log_metrics in its script, or give metric_definitions",
                 file=sys.stderr,

@@ -205,6 +205,12 @@ def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:
     # Copies, because a job file's mapping may be shared through a YAML anchor.
     strategies = dict(_mapping("distribution", named_strategy(distribution)))
     mpi = _mapping("distribution.mpi", strategies.get("mpi"))
+    torch = strategies.get("torch_distributed")
+    if isinstance(torch, Mapping) and torch.get("enabled") and not mpi.get("enabled"):
+        raise OptionError(
+            "--processes-per-host: torch_distributed starts one rank per GPU, or one on a host without GPUs; for "
+            f"{processes} ranks without GPUs give --instance-count {processes}"
+        )
     strategies["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
     return strategies
 

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age
+from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age, Status
 from herringbone.cli.names import JobName
 from herringbone.cli.tables import aligned
 from herringbone.sizes import shown_bytes
@@ -43,7 +43,20 @@ class _Removable(JobName):
 @click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
 @click.option("--older-than", type=Age(), metavar="AGE", help="all jobs that ended that long ago, as 30d, 12h or 0m")
 @click.option(
-    "--status", "statuses", multiple=True, metavar="STATUS", help="all jobs that are Completed, Failed, Stopped"
+    "--status",
+    "statuses",
+    type=Status(over=True),
+    multiple=True,
+    metavar="STATUS",
+    help="all jobs that are Completed, Failed, Stopped",
+)
+@click.option(
+    "--except",
+    "kept",
+    multiple=True,
+    metavar="NAME",
+    type=JobName(),
+    help="not this one of those that --older-than and --status chose; may be given several times",
 )
 @click.option("--keep-model", is_flag=True, help="keep the packed model, and the job in the list")
 @click.option("--dry-run", is_flag=True, help="show names and sizes, and remove nothing")
@@ -53,12 +66,11 @@ def command(
     names: tuple[str, ...],
     *,
     last: bool,
-    older_than: int | None,
-    statuses: tuple[str, ...],
     keep_model: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
+    **selection: Any,
 ) -> int:
     """Remove jobs that are over: their rows and folders here, and their files on the machines of ssh:.
 
@@ -70,12 +82,15 @@ def command(
 
     if last:
         names += (JobName().convert("-", None, None),)
-    chosen = older_than is not None or bool(statuses)
+    chosen = selection["older_than"] is not None or bool(selection["statuses"])
+    if selection["kept"] and not chosen:
+        what = "Names and --except exclude each other." if names else "--except needs --older-than or --status."
+        raise click.UsageError(what)
     if chosen == bool(names):
         what = "Names and filters exclude each other" if chosen else "Missing argument 'NAME'"
         raise click.UsageError(f"{what}: name the jobs, or choose all that meet --older-than and --status.")
     if chosen:
-        names = _choose(older_than, statuses)
+        names = _choose(**selection)
         if not (dry_run or yes) and names:
             planned = remove_jobs(names, keep_model=keep_model, dry_run=True)
             print("\n".join(table(planned, dry_run=True)), file=sys.stderr)
@@ -106,10 +121,11 @@ def _note(removal: Removal) -> str:
     return printable("; ".join(filter(None, (removal.model and f"keeps {removal.model}", removal.elsewhere))))
 
 
-def _choose(older_than: int | None, statuses: Sequence[str]) -> tuple[str, ...]:
+def _choose(older_than: int | None, statuses: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
     from herringbone.jobs.removal import select_jobs
 
-    return tuple(select_jobs(older_than=older_than or 0, statuses=statuses))
+    chosen = select_jobs(older_than=older_than or 0, statuses=statuses)
+    return tuple(name for name in chosen if name not in kept)
 
 
 def _confirm(count: int) -> None:

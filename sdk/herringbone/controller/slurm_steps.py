@@ -21,8 +21,9 @@ from pathlib import Path
 
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
-from herringbone.controller.record import FileRecord, read_report, read_stop_request
+from herringbone.controller.record import FileRecord, job_events, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
+from herringbone.jobs.index import RESTARTING
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import BASE_VARIABLE, MAX_RECORD_BYTES, HostVariable
 from herringbone_contract.errors import ContractError
@@ -139,6 +140,7 @@ class Steps(Site):
         assert config["report"] is not None
         self._report = Path(config["report"])
         self._steps = steps
+        self._events = job_events(config)
         self._record = FileRecord(self._report)
         # Each attempt has a controller of its own, on other nodes. The report tells it of the attempts before.
         self.failed_attempts = [Attempt(**attempt) for attempt in read_report(self._report).get("attempts", [])]
@@ -161,6 +163,10 @@ class Steps(Site):
         nodes = [host.node for host in self.hosts]
         # The attempt's number lets the client tell this report from one that an earlier attempt left.
         self._record.begin(attempt=self._attempt, nodes=nodes, **self.attempt_columns(self.failed_attempts))
+        if self._attempt and self._events.last_state() != RESTARTING:
+            # The controller of the attempt before was lost with its node, and has written no reason.
+            self._events.state(RESTARTING)
+            self._events.restart(self._attempt + 1, "Slurm restarted the job", ())
         for host in self.hosts:
             if self._attempt:
                 host.log_begins = host.log.size

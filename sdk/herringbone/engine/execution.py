@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -72,7 +71,8 @@ class Execution:
         return int(code or 0)
 
     def _resize(self) -> None:
-        columns, lines = shutil.get_terminal_size()
+        # Not shutil's function, which believes COLUMNS and LINES.
+        columns, lines = os.get_terminal_size(sys.stdout.fileno())
         # The program may have ended, and its terminal with it.
         with contextlib.suppress(Exception):
             self._engine.post(f"/exec/{self._id}/resize", h=lines, w=columns)
@@ -115,6 +115,15 @@ def joined(connection: socket.socket) -> socket.socket:
     """Return a socket with the standard output of a program without a terminal, and its standard input."""
     ours, theirs = socket.socketpair()
 
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            while chunk := theirs.recv(_BYTES):
+                connection.sendall(chunk)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+
+    sender = Thread(target=send, daemon=True)
+
     def receive() -> None:
         with contextlib.suppress(OSError):
             for kind, piece in split_frames(connection.recv):
@@ -124,16 +133,13 @@ def joined(connection: socket.socket) -> socket.socket:
                     theirs.sendall(piece)
         with contextlib.suppress(OSError):
             theirs.shutdown(socket.SHUT_WR)
+        # Until the caller has closed its end.
+        sender.join()
+        theirs.close()
+        connection.close()
 
-    def send() -> None:
-        with contextlib.suppress(OSError):
-            while chunk := theirs.recv(_BYTES):
-                connection.sendall(chunk)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_WR)
-
-    for work in (receive, send):
-        Thread(target=work, daemon=True).start()
+    sender.start()
+    Thread(target=receive, daemon=True).start()
     return ours
 
 
@@ -163,7 +169,8 @@ def _raw() -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(sys.stdin.fileno())
-    tty.setraw(sys.stdin.fileno())
+    # Not the default, which throws away what was typed already.
+    tty.setraw(sys.stdin.fileno(), termios.TCSADRAIN)
     try:
         yield
     finally:

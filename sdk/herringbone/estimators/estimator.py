@@ -114,7 +114,7 @@ class Estimator:
         """Show the estimator in a notebook."""
         job = self.latest_training_job
         rows = [(name, str(value)) for name, value in self._shown().items()]
-        from herringbone.notebook import html_table
+        from herringbone.notebook.tables import html_table
 
         return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
 
@@ -223,7 +223,8 @@ class Estimator:
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
-        The first line has the job's name, the last one says how the job ended; `logs=False` leaves out both.
+        The first line has the job's name, the last one says how the job ended; `logs=False` leaves out both. In a
+        notebook, one line with progress and loss takes the log's place, unless `logs` is "All".
 
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
@@ -240,6 +241,7 @@ class Estimator:
         from herringbone.jobs.console import Console
         from herringbone.jobs.ends import start_line
         from herringbone.jobs.job import TrainingJob
+        from herringbone.notebook.choice import console_of
 
         check_choice(on_interrupt)
         show_log = logs not in (False, None, "None")
@@ -265,7 +267,7 @@ class Estimator:
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
-            job.follow(Console() if show_log else None, on_interrupt=on_interrupt)
+            job.follow(console_of(job.name, backend, logs) if show_log else None, on_interrupt=on_interrupt)
         return job
 
     def logs(self) -> None:

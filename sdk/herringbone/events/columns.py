@@ -89,6 +89,13 @@ class Metrics(Sequence[Metric]):
     def __repr__(self) -> str:
         return f"<Metrics: {len(self)} values of {', '.join(self.names) or 'no metric'}>"
 
+    def _repr_html_(self) -> str:
+        """Show the metrics in a notebook, each with its course."""
+        # Imported here: only notebooks need it.
+        from herringbone.notebook.tables import metrics_html
+
+        return metrics_html(self.series)
+
     def numbered(self) -> Iterator[tuple[Series, int]]:
         """Yield the series and the position in it of each value, by time."""
         for number in self._by_time():

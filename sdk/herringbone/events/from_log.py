@@ -37,6 +37,8 @@ _LOOK_SECONDS = 0.5
 _BATCH_SECONDS = 1.0
 # Processor seconds after which a search of one line is given up; twice as many at most.
 _SEARCH_SECONDS = 0.5
+# A host's metrics take no more room on the disk than this.
+_MAX_FILE_BYTES = 1 << 30
 # A longer line is searched up to here, as CloudWatch has it.
 _SEARCHED_CHARS = 256 * 1024
 
@@ -173,6 +175,7 @@ class _Log:
         self._target = f"{folder}/{host}.metrics.events"
         self._metrics = HostMetrics(host, finder)
         self._partial = b""
+        self._written = 0
 
     def read(self) -> bool:
         """Write the metrics of the next piece of the log; return whether there was one."""
@@ -193,8 +196,9 @@ class _Log:
 
     def _write(self, lines: bytes) -> None:
         events = b"".join(map(encode, metric_events(self._metrics.take(lines))))
-        if events:
+        if events and self._written < _MAX_FILE_BYTES:
             append_lines(self._target, events)
+            self._written += len(events)
 
 
 def main() -> None:

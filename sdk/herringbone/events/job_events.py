@@ -31,7 +31,7 @@ class JobEvents:
 
     def state(self, state: str, why: str = "") -> None:
         """Write a change of the job's secondary status; a state that is the last one already is not written again."""
-        if state != self._last_state():
+        if state != self.last_state():
             self._add("state", state=state, why=_one_line(why))
 
     def restart(self, attempt: int, why: str, machines: Sequence[str]) -> None:
@@ -43,7 +43,8 @@ class JobEvents:
         with suppress(ValueError):
             append_lines(self._path, encode(event))
 
-    def _last_state(self) -> str | None:
+    def last_state(self) -> str | None:
+        """Return the state that was written last, by any process; None before the first one."""
         try:
             file = os.open(self._path, os.O_RDONLY)
         except OSError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console as Terminal
 
+    from herringbone.jobs.index import JobRecord
     from herringbone.jobs.logs import LogLine
 
 # Six colours that are easy to tell apart and readable on black and on white. A rank keeps its colour.
@@ -29,6 +30,9 @@ class Console:
     progress bar is drawn in place on a terminal and in a notebook; a pipe gets its last state.
     `timestamps` puts the time of each line, in this machine's zone, in front of it.
     """
+
+    # A failure's message is short where the log was shown.
+    shows_log = True
 
     def __init__(self, stream: TextIO | None = None, *, timestamps: bool = False) -> None:
         self._stream = sys.stdout if stream is None else stream
@@ -86,6 +90,17 @@ class Console:
             self._stream.write("\n")
             self._stream.flush()
             self._drawn = ""
+
+    def look(self, record: JobRecord) -> None:
+        """Take the job's row whenever it was read; the log alone does not need it."""
+
+    def note(self, text: str, stderr: Console) -> None:
+        """Write a line about the job, between those of its log, to standard error."""
+        self.settle()
+        stderr.say(text)
+
+    def close(self) -> None:
+        """Take leave of a job that is over; nothing is open here."""
 
     def say(self, text: str) -> None:
         """Write one line of Herringbone itself."""

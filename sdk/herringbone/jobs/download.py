@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Literal
 
-from herringbone.jobs.home import JobFolder
+from herringbone.jobs.home import JobFolder, find_home
+from herringbone.jobs.index import JobIndex
 from herringbone.jobs.logs import LogLine
 from herringbone.user_paths import expanded
 from herringbone_contract.archives import unpack
@@ -81,3 +82,26 @@ def _check_free(into: Path) -> None:
     elif not into.exists() and not into.is_symlink():
         return
     raise InputError(f"{into} already exists and is not overwritten; name a new folder")
+
+
+def removed_log(name: str) -> str:
+    """Return what to say about a job whose log `herringbone rm --keep-model` has removed; "" for all others.
+
+    >>> removed_log("digits-1")                                      # doctest: +SKIP
+    ''
+    """
+    home = find_home()
+    folder = home.job(name)
+    # A folder without logs is also that of a job that is being submitted.
+    if not folder.path.is_dir() or folder.logs.exists() or not JobIndex(home.index).get(name).done:
+        return ""
+    return (
+        f"job {name}: its log was removed by `herringbone rm --keep-model`; `herringbone describe {name}` has the last "
+        "values of its metrics"
+    )
+
+
+def refuse_removed_log(name: str) -> None:
+    """Raise `InputError` for a job whose log was removed."""
+    if removed := removed_log(name):
+        raise InputError(removed)

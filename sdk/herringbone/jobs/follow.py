@@ -51,12 +51,14 @@ class Follower:
         finally:
             if source is not None:
                 source.close()
+            if self._console is not None:
+                self._console.close()
         record = self._backend.describe(self._name)
         if self._console is not None and (bill := self._backend.bill(self._name)):
-            self._stderr.say(bill)
-        raise_failure(record, log_shown=self._console is not None)
+            self._console.note(bill, self._stderr)
+        raise_failure(record, log_shown=self._console is not None and self._console.shows_log)
         if self._console is not None and (why := why_stopped(record)):
-            self._stderr.say(why)
+            self._console.note(why, self._stderr)
         self._say_end()
 
     def wait(self, source: LogSource, timeout: float | None = None) -> None:
@@ -69,10 +71,10 @@ class Follower:
         events = StateEvents()
 
         def say(line: str) -> None:
-            console.settle()
-            self._stderr.say(line)
+            console.note(line, self._stderr)
 
         def look(record: JobRecord) -> None:
+            console.look(record)
             for line in events.of(record, now=time.monotonic()):
                 say(line)
 

@@ -100,6 +100,12 @@ class JobRecord:
 
 
 _COLUMNS = tuple(field.name for field in fields(JobRecord))
+# A plan has some kilobytes. Rows of earlier releases tell the number of hosts only by it.
+_SHORT = {
+    "plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END",
+    **dict.fromkeys(("failure", "description", "facts"), "NULL"),
+}
+_SUMMARY_COLUMNS = tuple(_SHORT.get(column, column) for column in _COLUMNS)
 
 
 class JobIndex:
@@ -204,10 +210,14 @@ class JobIndex:
 
     def summaries(self) -> list[JobRecord]:
         """Return every job, the newest first, for a list: without plans, failures and descriptions."""
-        # A plan has some kilobytes. Rows of earlier releases tell the number of hosts only by it.
-        short = {"plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END"}
-        short |= dict.fromkeys(("failure", "description", "facts"), "NULL")
-        return self._select("ORDER BY created DESC, name", columns=[short.get(column, column) for column in _COLUMNS])
+        return self._select("ORDER BY created DESC, name", columns=_SUMMARY_COLUMNS)
+
+    def recent(self, count: int) -> list[JobRecord]:
+        """Return the jobs that are not over, and the newest `count` of the others, as `summaries` does."""
+        over = f"status IN {TERMINAL}"
+        newest = f"SELECT name FROM jobs WHERE {over} ORDER BY created DESC, name LIMIT ?"  # noqa: S608 - our own words
+        rest = f"WHERE NOT {over} OR name IN ({newest}) ORDER BY created DESC, name"
+        return self._select(rest, count, columns=_SUMMARY_COLUMNS)
 
     def _select(self, rest: str, *values: Any, columns: Sequence[str] | None = None) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.

@@ -59,9 +59,9 @@ class TrainingJob:
         return f"TrainingJob({self.name!r})"
 
     def _repr_html_(self) -> str:
-        from herringbone.notebook import job_html
+        from herringbone.notebook.progress import job_table
 
-        return job_html(self.describe())
+        return job_table(self.describe(), self.live_view)
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
@@ -203,7 +203,9 @@ class TrainingJob:
         >>> job.progress().fraction                                  # doctest: +SKIP
         0.25
         """
-        return self.view().progress
+        from herringbone.events.live import newest_progress
+
+        return newest_progress(self._backend.events(self.name), self.view)
 
     def view(self) -> JobView:
         """Return everything that the job's events say so far: progress, metrics, resources, restarts.
@@ -268,13 +270,14 @@ class TrainingJob:
         complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
         not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.download import PARTS, download, write_logs
+        from herringbone.jobs.download import PARTS, download, refuse_removed_log, write_logs
 
         if part not in PARTS:
             raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
 
         def fetch(folder: Path) -> Path:
             if part == "logs":
+                refuse_removed_log(self.name)
                 hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
                 return write_logs(self.logs(), hosts, folder)
             return self._backend.fetch(self.name, part, folder)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,14 +87,20 @@ def marked_line(line: bytes, host: str, time: datetime) -> LogLine:
 
 
 class HostLog:
-    """Reads one host's log file as it grows; the file may not exist yet."""
+    """Reads one host's log file as it grows; the file may not exist yet.
 
-    def __init__(self, path: Path) -> None:
+    With `last_bytes`, it begins with the first whole line among the last bytes that the file has at the first read.
+    """
+
+    def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
         self._path = path
+        self._last_bytes = last_bytes
         self._file: BinaryIO | None = None
         self._partial = b""
         self._time = _LONG_AGO
         self._live: set[LogLine] = set()
+        # The file was opened in the midst of a line, whose rest is no line.
+        self._is_in_line = False
 
     def read(self) -> list[LogLine]:
         """Return the complete lines that were written since the last call, and new states of progress bars."""
@@ -117,10 +124,17 @@ class HostLog:
                 self._file = self._path.open("rb", buffering=0)
             except FileNotFoundError:
                 return []
+            if self._last_bytes is not None:
+                size = self._file.seek(0, SEEK_END)
+                self._file.seek(max(0, size - self._last_bytes))
+                self._is_in_line = size > self._last_bytes
         lines: list[bytes] = []
         # A line longer than one read must not look like the end of the file, so read on until one is complete.
         while not lines and (chunk := self._file.read(_READ_BYTES)):
             *lines, self._partial = (self._partial + chunk).split(b"\n")
+        if lines and self._is_in_line:
+            self._is_in_line = False
+            del lines[0]
         return [self._parse(line) for line in lines]
 
     def rest(self) -> list[LogLine]:
@@ -142,11 +156,14 @@ class HostLog:
 
 
 class FileLogs:
-    """The log files of all hosts of one job, as a `LogSource`; `paths` are all of the log that there is."""
+    """The log files of all hosts of one job, as a `LogSource`; `paths` are all of the log that there is.
 
-    def __init__(self, files: Iterable[Path]) -> None:
+    `last_bytes` leaves out all but the ends of the files; see `HostLog`.
+    """
+
+    def __init__(self, files: Iterable[Path], *, last_bytes: int | None = None) -> None:
         self.paths = tuple(files)
-        self._hosts = [HostLog(path) for path in self.paths]
+        self._hosts = [HostLog(path, last_bytes=last_bytes) for path in self.paths]
 
     def read(self) -> list[LogLine]:
         return first_shown(lambda: _merged([host.read() for host in self._hosts]))

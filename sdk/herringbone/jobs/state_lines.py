@@ -6,12 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone.jobs.index import FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
+from herringbone.jobs.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure_text import parse_failure
 
 # On this machine most states last a moment only. Shorter ones are not reported.
 _REPORTED_AFTER_SECONDS = 5.0
+# The colours of the words that `shown_state` returns.
+STATE_STYLES = {
+    **dict.fromkeys(("Completed",), "green"),
+    **dict.fromkeys(("Failed",), "red"),
+    **dict.fromkeys(("Stopped", "Stopping", "Timed out"), "yellow"),
+    **dict.fromkeys(("InProgress", "Starting", "Training", "Uploading"), "cyan"),
+}
 _WHY_STOPPED = {
     MAX_RUNTIME_EXCEEDED: "max_run was over",
     "MaxWaitTimeExceeded": "max_wait was over",
@@ -51,6 +58,17 @@ class StateEvents:
         # Infinitely new: the state is never old enough to be reported a second time.
         self._since = float("inf")
         return [f"{record.name}: {state}"]
+
+
+def shown_state(record: JobRecord) -> str:
+    """Return a job's state in one word, as lists of jobs show it.
+
+    >>> shown_state(JobRecord(name="digits-1", backend="local", plan="{}", created=0.0, secondary_status="Training"))
+    'Training'
+    """
+    if record.status == IN_PROGRESS:
+        return record.secondary_status
+    return "Timed out" if record.secondary_status.startswith("Max") else record.status
 
 
 def why_stopped(record: JobRecord) -> str | None:

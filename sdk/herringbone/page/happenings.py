@@ -55,9 +55,11 @@ def _text_of(kind: str, event: Event) -> str:
         if own is None or median is None or median <= 0:
             return f"{place} is slower than the others"
         return f"{place} takes {own:.3g} s a step, the others {median:.3g} s: {own / median:.1f} times as long"
-    since = number(event.get("since"))
-    wait = "" if since is None or not 0 <= event["t"] - since < 1e9 else f" for {shown_span(event['t'] - since)}"
-    return _sentence(f"{place} has not moved{wait}" if place else f"nothing has moved{wait}", event.get("why"))
+    quiet = number(event.get("since"))
+    wait = "" if quiet is None or not 0 <= quiet < 1e9 else f" for {shown_span(quiet)}"
+    odd = [str(_rank(rank)) for rank in _listed(event.get("ranks"))[:_MAX_GROUPS]]
+    who = f"; the odd {'one is rank' if len(odd) == 1 else 'ones are ranks'} {', '.join(odd)}" if odd else ""
+    return _sentence(f"nothing has moved{wait}{who}", event.get("why"))
 
 
 def _place(event: Event) -> str:
@@ -84,7 +86,7 @@ def _groups(event: Event) -> list[dict[str, Any]]:
         return [
             {
                 "ranks": [_rank(rank) for rank in _listed(group.get("ranks"))],
-                "state": _short(group.get("state") or ""),
+                "state": _short(" ".join(str(group[name]) for name in ("state", "why") if group.get(name))),
                 "text": _thread_text(_listed(group.get("frames"))),
             }
             for group in groups[:_MAX_GROUPS]

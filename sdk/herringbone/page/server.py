@@ -29,7 +29,7 @@ from herringbone.page.gate import Gate
 from herringbone.page.live import LiveJob
 from herringbone.page.log_pages import MAX_LINES, Choice
 from herringbone.page.summaries import Summaries
-from herringbone_contract.errors import HerringboneError, JobNotFoundError
+from herringbone_contract.errors import HerringboneError, JobNotFoundError, ServiceError
 
 STATIC = Path(__file__).parent / "static"
 # A job of a million points takes tens of megabytes, so only the jobs that were looked at last stay.
@@ -182,8 +182,12 @@ class Server:
                 try:
                     state = await run_in_threadpool(look)
                 except HerringboneError as error:
-                    yield f"event: trouble\ndata: {json.dumps(str(error))}\n\n"
-                    return
+                    # A service answers again; a job that was removed does not.
+                    passes = isinstance(error, ServiceError)
+                    yield f"event: {'trouble' if passes else 'gone'}\ndata: {json.dumps(str(error))}\n\n"
+                    if not passes:
+                        return
+                    state = last
                 if state != last:
                     last, silent = state, 0.0
                     yield f"data: {state}\n\n"

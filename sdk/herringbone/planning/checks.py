@@ -14,7 +14,7 @@ from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.disk import low_disk_warnings
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
@@ -136,10 +136,16 @@ def checkpoint_folder(plan: JobPlan) -> Path | None:
     return None if uri is None else _on_this_machine("checkpoint_s3_uri", uri, plan)
 
 
-def tensorboard_folder(plan: JobPlan) -> Path | None:
-    """Return the folder that keeps TensorBoard's event files after the job, None without one."""
+def tensorboard_folder(plan: JobPlan, host: HostPlan | None = None) -> Path | None:
+    """Return the folder that keeps TensorBoard's event files after the job, None without one.
+
+    With `host`, return that host's: of several hosts each has a folder in it, because each reads what is in its own.
+    """
     config = plan.options.tensorboard_output_config
-    return None if config is None else _on_this_machine("tensorboard_output_config", config.s3_output_path, plan)
+    if config is None:
+        return None
+    folder = _on_this_machine("tensorboard_output_config", config.s3_output_path, plan)
+    return folder if host is None or len(plan.hosts) == 1 else folder / host.name
 
 
 def _refused_values(plan: JobPlan) -> dict[str, str]:

@@ -123,6 +123,14 @@ def test_a_post_before_the_observer_starts_waits(endpoint: StatusListener) -> No
     assert len(source.poll(1.0)) == 1
 
 
+def test_posts_are_refused_when_nobody_will_answer(endpoint: StatusListener) -> None:
+    """A post that waited would hold up its rank for 5 seconds, each time."""
+    endpoint.stop_listening()
+    endpoint.stop_listening()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", endpoint.port))
+
+
 @pytest.mark.parametrize(
     ("inherited", "exceptions"),
     [

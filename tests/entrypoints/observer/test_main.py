@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from herringbone_contract.events.format import Event, Point
-from herringbone_entry.observer.main import Observer
+from herringbone_entry.observer.main import Observer, make_sources
 from herringbone_entry.observer.settings import Settings
 from herringbone_entry.observer.source import Source
 
@@ -158,3 +158,14 @@ def test_a_readable_descriptor_is_served_at_once(ends: Ends) -> None:
     assert [event["kind"] for event in ends.events()] == ["a", "progress"]
     os.close(reader)
     os.close(writer)
+
+
+def test_a_source_that_cannot_begin_costs_a_line(tmp_path) -> None:
+    complaints: list[str] = []
+    # A descriptor that is not open.
+    settings = Settings("algo-1", os.getpid(), events=9999, checkpoints=str(tmp_path), output_data=str(tmp_path))
+    sources = make_sources(settings, complaints.append)
+    assert "Checkpoints" in [type(source).__name__ for source in sources]
+    assert "Fifo" not in [type(source).__name__ for source in sources]
+    assert len(complaints) == 1
+    assert complaints[0].startswith("a source of events cannot begin: OSError: ")

@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from herringbone_entry.sidecars.observer import EventLines
 
 MARK = b"[algo-1] \x1e"
 EMITS = """
@@ -139,3 +142,20 @@ def test_no_job_loads_the_observer_at_its_start() -> None:
     program = "import sys; import herringbone_entry.job; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in loaded if "observer" in name or "contract.events" in name] == []
+
+
+def test_a_listener_that_raises_is_dropped() -> None:
+    logged: list[str] = []
+    heard: list[bytes] = []
+
+    def broken(lines: bytes) -> None:
+        raise KeyError("count")
+
+    context = SimpleNamespace(prefix=b"[algo-1] ", listeners=[broken, heard.append], log=logged.append)
+    stream = EventLines(context)
+    assert stream.feed(b"{}\n", 0.0) == MARK + b"{}\n"
+    assert stream.feed(b"[]\n", 0.0) == MARK + b"[]\n"
+    # Half a line, of an observer that was killed, is no event.
+    assert stream.feed(b'{"kind":', 0.0) + stream.close() == b""
+    assert heard == [b"{}\n", b"[]\n"]
+    assert logged == ["events are not listened to any more: KeyError: 'count'"]

@@ -15,7 +15,7 @@ PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
 EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
-EXTRAS |= {"starlette", "uvicorn"}
+EXTRAS |= {"starlette", "textual", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -52,9 +52,15 @@ COMMANDS = {
     "download digits-1 plots output": (2, "expected model, output, checkpoints, logs and one folder"),
     "download digits-1 logs": (0, ""),
     "repack digit-1": (2, "did you mean digits-1?"),
+    "top": (0, ""),
+    "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
     "report digit-1": (2, "did you mean digits-1?"),
-    "page": (2, "pip install 'herringbone[page]'"),
+    "page": (2, "pip install '.[page]'"),
+    "stacks digit-1": (2, "did you mean digits-1?"),
+    "debug digit-1": (2, "did you mean digits-1?"),
+    "shell digit-1": (2, "did you mean digits-1?"),
+    "export digit-1": (2, "did you mean digits-1?"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),

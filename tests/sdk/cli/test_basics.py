@@ -81,6 +81,8 @@ def test_the_version(herringbone):
             "No such option '--epochs'. What the script takes comes after `--`: "
             "herringbone run t.py --env 'A=b c' -- --epochs=3 -n 2",
         ),
+        (["run", "--queue", "w/train.py", "x"], "herringbone run [", "`--`: herringbone run w/train.py -- --queue x"),
+        (["run", "--epochs", "3"], "herringbone run [", "`--`: herringbone run SCRIPT -- --epochs 3"),
         (["plan", "t.py", "-n", "3"], "herringbone plan [", "`--`: herringbone plan t.py -- -n 3"),
     ],
 )

@@ -102,6 +102,10 @@ def test_a_wrong_job_file_is_a_mistake(plan, script, text, message):
         (["-o", "=1"], "no such option"),
         (["-o", "distribution=5", "--processes-per-host", "2"], "distribution: expected a mapping"),
         (["--distribution", "{mpi: 5}", "--processes-per-host", "2"], "distribution.mpi: expected a mapping"),
+        (
+            ["--distribution", "torch_distributed", "--processes-per-host", "2"],
+            "a host without GPUs; for 2 ranks without GPUs give --instance-count 2",
+        ),
         (["--distribution", "{mpi: {enabled: true}, mpi: {}}"], "the key 'mpi' stands twice"),
         (["--distribution", "gone.json"], "gone.json: No such file"),
         (["--distribution", "."], ".: Is a directory"),

@@ -60,13 +60,37 @@ def test_chosen_jobs_need_a_yes(herringbone, jobs, monkeypatch):
     assert herringbone("rm", "--older-than", "0m", "--status", "Stopped")[:2] == (0, "freed 0 bytes of 0 jobs\n")
 
 
+def test_chosen_jobs_can_have_exceptions(herringbone, jobs):
+    code, _, _ = herringbone("rm", "--older-than", "0m", "--except", "train", "--except", "digits-1", "--yes")
+    assert (code, jobs()) == (0, ["runs-4", "train-3", "digits-1"])
+    # In letters of any case, as everywhere else.
+    assert herringbone("rm", "--status", "completed", "--except", "train", "--yes")[0] == 0
+    assert jobs() == ["runs-4", "train-3"]
+
+
+def test_a_removed_log_is_named(herringbone, jobs, home):
+    model = home.job("train-3").output / "model.tar.gz"
+    model.parent.mkdir()
+    model.write_bytes(b"x")
+    JobIndex(home.index).update("train-3", model=str(model))
+    assert "removed" not in herringbone("metrics", "train-3")[2]
+    assert herringbone("rm", "train-3", "--keep-model")[0] == 0
+    for verb in ("logs", "metrics"):
+        assert "job train-3: its log was removed by `herringbone rm --keep-model`" in herringbone(verb, "train-3")[2]
+    code, _, err = herringbone("download", "train-3", "logs")
+    assert (code, "its log was removed" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["digits-1", "--except", "train-3"], "Names and --except exclude each other"),
+        (["--except", "train-3"], "--except needs --older-than or --status"),
+        (["--status", "complete"], "did you mean Completed?"),
         ([], "Missing argument 'NAME'"),
         (["digits-1", "--older-than", "1d"], "Names and filters exclude each other"),
         (["--older-than", "soon"], "is no age; write 30d, 12h, 90m or 0m"),
-        (["--status", "InProgress"], "others run, and are not removed"),
+        (["--status", "InProgress"], "is no status of a job that is over; expected one of Completed, Failed, Stopped"),
         (["nosuch"], "no job 'nosuch'"),
         (["../jobs"], "it would lead to another folder"),
     ],

@@ -7,6 +7,8 @@ import time
 from datetime import datetime, timezone
 
 from herringbone.events.columns import Columns, Metrics, read_files
+from herringbone.events.live import newest_progress
+from herringbone.events.source import FileEvents, decode_lines
 from herringbone.events.view import JobView
 from herringbone.jobs.logs import Metric
 from herringbone_contract.events.format import Point, batches, encode
@@ -90,12 +92,30 @@ def test_a_million_values_are_read_in_a_fifth_of_a_second(tmp_path) -> None:
     assert min(seconds) < 0.4
 
 
+def test_progress_is_read_from_the_ends_of_the_files(tmp_path, monkeypatch) -> None:
+    def progress(**members) -> bytes:
+        return encode({"kind": "progress", "total": 20, "unit": "step", "eta": None, **members})
+
+    files = [tmp_path / name for name in ("job.events", "algo-1.events", "algo-2.events")]
+    files[1].write_bytes(progress(t=3.0, done=5) + b'{"kind":"progress","t":9')
+    files[2].write_bytes(progress(t=2.0, done=4) + encode({"kind": "bill", "t": 4.0, "text": "x" * 5000}))
+    found = newest_progress(FileEvents(files), JobView)
+    assert found is not None
+    assert (found.done, found.total, found.time) == (5.0, 20.0, 3.0)
+    # Old progress is before the end of a long file.
+    monkeypatch.setattr("herringbone.events.live._TAIL_BYTES", 1000)
+    files[1].unlink()
+    found = newest_progress(FileEvents(files), lambda: JobView().take_all(decode_lines(files[2].read_bytes())))
+    assert found is not None
+    assert found.done == 4.0
+    files[2].unlink()
+    assert newest_progress(FileEvents(files), JobView) is None
+
+
 def test_a_view_and_the_metrics_agree() -> None:
     content = lines(Point(1.0, "loss", 0.5, 10, 0), Point(2.0, "loss", 0.25, 20, 0), Point(2.0, "lr", 0.1, 20, 0))
     view = JobView()
     found = Columns()
-    from herringbone.events.source import decode_lines
-
     for event in decode_lines(content):
         view.take(event)
         found.take(event)

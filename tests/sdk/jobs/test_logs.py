@@ -377,3 +377,13 @@ def test_the_last_line_is_shown_even_when_its_end_is_missing(tmp_path):
     logs = FileLogs([tmp_path / "a.log"])
     assert [line.text for lines in (logs.read(), *logs.rest(None)) for line in lines] == ["one", "tw"]
     logs.close()
+
+
+def test_events_are_no_lines_of_a_log(tmp_path):
+    """A controller takes them out of the log, unless it cannot read them, or is of another release."""
+    path = tmp_path / "algo-1.log"
+    marked = [f'2026-11-21T11:44:37.123456Z [algo-1] \x1e{{"kind":"x","t":{number}}}\n' for number in range(30_000)]
+    path.write_text("".join(marked) + "2026-11-21T11:44:37.123456Z [algo-1:0] \x1emine\n")
+    for read in (lambda source: source.read(), lambda source: next(source.rest(None))):
+        with contextlib.closing(FileLogs([path])) as source:
+            assert [line.text for line in read(source)] == ["\x1emine"]

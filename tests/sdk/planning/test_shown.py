@@ -4,7 +4,7 @@ import msgspec
 
 from herringbone import Estimator, PyTorch
 from herringbone.code.size import CodeSize
-from herringbone.notebook import job_html
+from herringbone.notebook.tables import job_html
 from herringbone.planning.shown import plan_rows
 
 SPLIT_IN_TWO = {

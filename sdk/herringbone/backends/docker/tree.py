@@ -67,7 +67,7 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
         # Mounted over the tree's own folder: these checkpoints outlive the job.
         checkpoints.mkdir(parents=True, exist_ok=True)
         mounts.append(Mount(str(checkpoints), str(INSIDE.checkpoints)))
-    tensorboard = tensorboard_folder(plan)
+    tensorboard = tensorboard_folder(plan, host)
     if tensorboard is not None:
         tensorboard.mkdir(parents=True, exist_ok=True)
         mounts.append(Mount(str(tensorboard), str(INSIDE.tensorboard)))
@@ -78,7 +78,7 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
 def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, str]:
     """Return the folders that a container writes to, each with the folder of this machine to copy it to."""
     paths = Paths(folder.host(host.name))
-    checkpoints, tensorboard = checkpoint_folder(plan), tensorboard_folder(plan)
+    checkpoints, tensorboard = checkpoint_folder(plan), tensorboard_folder(plan, host)
     return {
         str(INSIDE.model): str(paths.model),
         str(INSIDE.output): str(paths.output),

@@ -28,7 +28,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, exclude: Path
     paths = Paths(folder.host(host.name))
     make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
-    _link_tensorboard(plan, Path(paths.tensorboard))
+    _link_tensorboard(tensorboard_folder(plan, host), Path(paths.tensorboard))
     for channel in channels_of(plan, host):
         position, sharers = position_of(channel, plan, host)
         _link_channel(channel, Path(paths.channel(channel.name)), host=position, hosts=sharers)
@@ -88,8 +88,7 @@ def _make_checkpoints(plan: JobPlan, into: Path, config: Path) -> None:
     write_json(config, {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(into)})
 
 
-def _link_tensorboard(plan: JobPlan, into: Path) -> None:
-    folder = tensorboard_folder(plan)
+def _link_tensorboard(folder: Path | None, into: Path) -> None:
     if folder is not None:
         # A link, so that the files outlive the job's folder.
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.machine_facts import address_of, differences, versions_of
 from herringbone.backends.ssh.transport import Transport
+from herringbone.sizes import shown_bytes
 from herringbone_contract.errors import HostError
 
 MAX_SKEW_SECONDS = 2.0
@@ -137,7 +138,7 @@ def _machine_problems(machine: Machine, report: MachineReport) -> list[str]:
     if abs(report.skew) > MAX_SKEW_SECONDS:
         sentences.append(f"{report.name}: its clock is {report.skew:+.1f} s off: logs will seem out of order")
     if report.free_bytes < MIN_FREE_BYTES:
-        sentences.append(f"{report.name}: {report.free_bytes / 1e6:.0f} MB are free in its work folder")
+        sentences.append(f"{report.name}: {shown_bytes(report.free_bytes)} are free in its work folder")
     return sentences
 
 

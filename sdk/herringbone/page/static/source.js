@@ -38,7 +38,8 @@ export function listen(address, changed, trouble) {
   const stream = new EventSource(address);
   stream.onmessage = (event) => { trouble(""); changed(JSON.parse(event.data)); };
   stream.addEventListener("over", () => stream.close());
-  stream.addEventListener("trouble", (event) => { trouble(JSON.parse(event.data)); stream.close(); });
+  stream.addEventListener("trouble", (event) => { trouble(JSON.parse(event.data)); });
+  stream.addEventListener("gone", (event) => { trouble(JSON.parse(event.data)); stream.close(); });
   stream.onerror = () => trouble("The server does not answer. Is `herringbone page` still running?");
   return () => stream.close();
 }

@@ -87,6 +87,15 @@ def test_the_mounts_of_a_container(tmp_path, job):
     assert sorted(path.name for path in (base / "input/data").rglob("*")) == ["one.csv", "test", "training"]
 
 
+def test_each_of_several_hosts_has_a_folder_for_tensorboard(tmp_path, job):
+    job_plan = filled(tmp_path, job, count=2, tensorboard_output_config={"s3_output_path": "tb"})
+    assert [mounted(job_plan, job, host)["/opt/ml/output/tensorboard"] for host in (0, 1)] == [
+        ("tb/algo-1", False),
+        ("tb/algo-2", False),
+    ]
+    assert sorted(path.name for path in (tmp_path / "tb").iterdir()) == ["algo-1", "algo-2"]
+
+
 def test_hosts_that_share_a_channel_have_links_to_their_part(tmp_path, job):
     job_plan = filled(tmp_path, job, TrainingInput("data", "ShardedByS3Key"), count=2)
     assert mounted(job_plan, job, host=1)["/opt/herringbone-data/training"] == ("data", True)

@@ -1,0 +1,255 @@
+"""A job as one row of `herringbone top`. Pure: the job's row in the index and its `JobView` in, a `Row` out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from herringbone.jobs.state_lines import shown_state
+from herringbone.top.texts import (
+    bar,
+    fitted,
+    middle_cut,
+    num_columns,
+    shown_amount,
+    shown_eta,
+    shown_number,
+    shown_percent,
+)
+
+if TYPE_CHECKING:
+    from herringbone.events.view import JobView
+    from herringbone.jobs.index import JobRecord
+
+# The metric of a row, unless the user names one: the first of these names, then any name that ends with "loss".
+_LOSSES = ("loss", "train_loss", "train/loss", "training_loss")
+_BAR_COLUMNS = 8
+NAME, STATE, METRIC, LAST_LINE = "NAME", "STATE", "METRIC", "LAST LINE"
+_LEAST_NAME, _MOST_NAME = 16, 40
+_LEAST_LAST_LINE = 16
+_MOST_METRIC = 16
+# So wide that the columns stay where they are while the numbers change.
+_LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY": 6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One job at one moment; None and "" stand for what is not known.
+
+    `cpu` is in cores, `gpu` is the mean use of the job's GPUs from 0 to 1, memory is in bytes: sums over all hosts.
+    `eta` is in seconds. `metric` is the name of the metric whose last value is `value`. `trouble` says why the row may
+    be older than it looks.
+    """
+
+    name: str
+    backend: str
+    state: str
+    running: bool
+    created: float
+    seconds: float | None = None
+    done: float | None = None
+    total: float | None = None
+    unit: str = ""
+    fraction: float | None = None
+    eta: float | None = None
+    metric: str = ""
+    value: float | None = None
+    steps_per_second: float | None = None
+    cpu: float | None = None
+    memory: float | None = None
+    gpu: float | None = None
+    gpu_memory: float | None = None
+    last_line: str = ""
+    trouble: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as JSON values: numbers that are not finite are words."""
+        return {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def row_of(
+    record: JobRecord, view: JobView, *, now: float, last_line: str = "", metric: str | None = None, trouble: str = ""
+) -> Row:
+    """Return the row of a job.
+
+    >>> from herringbone.events.view import JobView
+    >>> from herringbone.jobs.index import JobRecord
+    >>> record = JobRecord(name="digits-1", backend="local", plan="{}", created=0.0, secondary_status="Training")
+    >>> event = {"kind": "progress", "t": 10.0, "done": 5, "total": 20, "unit": "step", "eta": 30.0}
+    >>> row = row_of(record, JobView().take_all([event]), now=12.0)
+    >>> row.state, row.fraction, row.eta, row.steps_per_second
+    ('Training', 0.25, 28.0, None)
+
+    The ETA is the one that a source has reported, less the time since then; without a source there is none. Throughput
+    and resources are those of this moment, so a job that is over has none.
+    """
+    running = not record.done
+    progress = view.progress
+    shown_metric = chosen_metric((key[0] for key in view.series if isinstance(key[0], str)), metric)
+    row: dict[str, Any] = {}
+    if progress is not None:
+        row |= {"done": number_of(progress.done), "total": number_of(progress.total), "unit": str(progress.unit)}
+        row |= {"fraction": number_of(progress.fraction)}
+        if running and (eta := number_of(progress.eta)) is not None:
+            row["eta"] = eta - max(0.0, now - progress.time)
+    if shown_metric is not None:
+        row |= {"metric": shown_metric, "value": view.last(shown_metric)}
+    if running:
+        row |= {"steps_per_second": view.steps_per_second, **resources(view)}
+    return Row(
+        name=record.name,
+        backend=record.backend,
+        state=shown_state(record),
+        running=running,
+        created=record.created,
+        seconds=None if record.started is None else (record.ended or now) - record.started,
+        last_line=last_line,
+        trouble=trouble,
+        **row,
+    )
+
+
+def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
+    """Return the metric that a row shows: the one the user wants, else a loss, else the first; None without any.
+
+    >>> chosen_metric(["accuracy", "eval/loss"], None), chosen_metric(["accuracy"], None), chosen_metric(["a"], "b")
+    ('eval/loss', 'accuracy', None)
+    """
+    known = dict.fromkeys(names)
+    if wanted is not None:
+        return wanted if wanted in known else None
+    by_name = {name.lower(): name for name in reversed(known)}
+    usual = next((by_name[name] for name in _LOSSES if name in by_name), None)
+    return usual or next((name for name in known if name.lower().endswith("loss")), next(iter(known), None))
+
+
+def resources(view: JobView) -> dict[str, float | None]:
+    """Return use of processors, memory and GPUs at this moment, over all hosts; None where no host measures it."""
+    samples = [samples[-1] for samples in view.samples.values() if samples]
+    gpus = [gpu for sample in samples for gpu in gpus_of(sample)]
+    uses = [use for gpu in gpus if (use := number_of(gpu.get("use"))) is not None]
+    return {
+        "cpu": _sum(sample.get("cpu") for sample in samples),
+        "memory": _sum(sample.get("memory") for sample in samples),
+        "gpu": sum(uses) / len(uses) if uses else None,
+        "gpu_memory": _sum(gpu.get("memory") for gpu in gpus),
+    }
+
+
+def gpus_of(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the GPUs of a sample; what is no GPU is left out."""
+    gpus = sample.get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+
+
+def _sum(values: Iterable[object]) -> float | None:
+    numbers = [number for value in values if (number := number_of(value)) is not None]
+    return sum(numbers) if numbers else None
+
+
+def number_of(value: object) -> float | None:
+    """Return a number of an event; None for anything else, which only a damaged event or a script has there."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Return rows as they are shown: jobs that run first, and the newest first among both."""
+    return sorted(rows, key=lambda row: (not row.running, -row.created, row.name))
+
+
+def matches(row: Row, words: str) -> bool:
+    """Report whether a row has every word in its name, state or backend, in letters of any case.
+
+    >>> matches(Row(name="digits-1", backend="local", state="Training", running=True, created=0.0), "DIG train")
+    True
+    """
+    text = f"{row.name} {row.state} {row.backend}".lower()
+    return all(word in text for word in words.lower().split())
+
+
+class Table(NamedTuple):
+    """A table that fits a terminal: `widths` are those of the columns, without the space between them."""
+
+    titles: tuple[str, ...]
+    widths: tuple[int, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+
+def table_of(rows: Sequence[Row], width: int | None, *, metric: str | None = None) -> Table:
+    """Return the table of `rows` in `width` columns of a terminal; None is as wide as it needs to be.
+
+    Columns without a value in any row are left out. Where the width does not suffice, the least important ones are left
+    out, and the last line of the log takes what remains.
+    """
+    columns = _columns(rows)
+    named = {row.metric for row in rows if row.metric}
+    title = metric or (named.pop() if len(named) == 1 else METRIC)
+    titles = {name: fitted(title.upper(), _MOST_METRIC) if name == METRIC else name for name in columns}
+    widths = {
+        name: max(_LEAST_WIDTHS.get(name, 0), *(num_columns(text) for text in (titles[name], *cells)))
+        for name, cells in columns.items()
+    }
+    if width is not None:
+        widths = _fitting(widths, width)
+    cells = tuple(tuple(_cell(name, columns[name][at], widths[name]) for name in widths) for at in range(len(rows)))
+    return Table(tuple(titles[name] for name in widths), tuple(widths.values()), cells)
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
+    columns = {
+        NAME: [row.name for row in rows],
+        STATE: [row.state for row in rows],
+        "PROGRESS": [progress_cell(row) for row in rows],
+        "ETA": [shown_eta(row.eta) for row in rows],
+        METRIC: [shown_number(row.value) for row in rows],
+        "STEPS/S": [shown_number(row.steps_per_second) for row in rows],
+        "GPU": [shown_percent(row.gpu) for row in rows],
+        "CPU": ["" if row.cpu is None else f"{row.cpu:.1f}" for row in rows],
+        "MEMORY": [shown_amount(row.memory) for row in rows],
+        "GPU MEM": [shown_amount(row.gpu_memory) for row in rows],
+        LAST_LINE: [row.trouble or row.last_line for row in rows],
+    }
+    return {name: cells for name, cells in columns.items() if name in (NAME, STATE) or any(cells)}
+
+
+def _cell(column: str, text: str, width: int) -> str:
+    return middle_cut(text, width) if column == NAME else fitted(text, width)
+
+
+def _fitting(widths: dict[str, int], width: int) -> dict[str, int]:
+    """Return the widths of the columns that fit into `width`; each needs one more on both sides."""
+    shown = {**widths, NAME: min(widths[NAME], _MOST_NAME)}
+    last_line = shown.pop(LAST_LINE, None)
+
+    def missing() -> int:
+        return sum(shown.values()) + 2 * len(shown) - width
+
+    # The last column is the least important one, and a name can be shortened before a column is left out.
+    while missing() > max(0, shown[NAME] - _LEAST_NAME) and len(shown) > 1:
+        shown.popitem()
+    shown[NAME] -= max(0, min(missing(), shown[NAME] - 1))
+    rest = -missing() - 2
+    return shown if last_line is None or rest < _LEAST_LAST_LINE else {**shown, LAST_LINE: rest}
+
+
+def progress_cell(row: Row) -> str:
+    """Return the progress of a job in one cell: a bar where the end is known, else what has been done.
+
+    >>> job = {"name": "a", "backend": "local", "state": "Training", "running": True, "created": 0.0}
+    >>> progress_cell(Row(**job, done=5.0, total=20.0, fraction=0.25)), progress_cell(Row(**job, done=5.0, unit="step"))
+    ('━━╌╌╌╌╌╌  25 %', '5 step')
+    """
+    if row.fraction is not None:
+        return f"{bar(row.fraction, _BAR_COLUMNS)} {100 * row.fraction:3.0f} %"
+    return "" if row.done is None else fitted(f"{row.done:g} {row.unit}".rstrip(), 16)

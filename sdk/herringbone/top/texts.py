@@ -1,0 +1,154 @@
+"""Texts for cells of a terminal: a job's own text is made safe, and numbers are made short. Pure."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterator
+
+from herringbone.times import shown_span
+from herringbone_contract.masking import printable
+
+_ELLIPSIS = "…"
+_DONE, _OPEN = "━", "╌"
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3))
+# Eight heights of a bar. A value that is no number leaves its place blank.
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_MOST_MARKS = 3
+# Differences below this are none: 0 times infinity is no height.
+_MOST_SCALE = 1e300
+
+
+def fitted(text: str, width: int) -> str:
+    """Return one line of at most `width` columns of a terminal.
+
+    >>> fitted("loss\\x1b[2J 0.5", 40), fitted("日本語", 5), fitted("abcdef", 4)
+    ('loss\\\\x1b[2J 0.5', '日本…', 'abc…')
+
+    Control characters, and those that turn the direction of a text, become escapes that can be read.
+    """
+    # Imported here, as all of rich is: only a terminal needs it.
+    from rich.cells import cell_len, set_cell_size
+
+    if width <= 0:
+        return ""
+    text = printable(text[: _MOST_MARKS * width + width].replace("\t", " "))
+    if not text.isascii():
+        text = "".join(_without_piles(text))
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + _ELLIPSIS
+
+
+def _without_piles(text: str) -> Iterator[str]:
+    """Yield letters, each with a few of the marks that combine with it: marks take no column, and may be thousands."""
+    num_marks = 0
+    for letter in text:
+        num_marks = num_marks + 1 if unicodedata.combining(letter) else 0
+        if num_marks <= _MOST_MARKS:
+            yield letter
+
+
+def num_columns(text: str) -> int:
+    """Return the columns that a text takes on a terminal.
+
+    >>> num_columns("日本 1")
+    6
+    """
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def middle_cut(name: str, width: int) -> str:
+    """Return a name without its middle, if it is longer than `width`: beginning and end tell jobs apart.
+
+    >>> middle_cut("train-2026-11-22-12-29-26-475", 16)
+    'train-20…-26-475'
+    """
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return name[: width - 1 - end] + _ELLIPSIS + name[len(name) - end :]
+
+
+def shown_number(value: float | None) -> str:
+    """Return a number in at most nine characters; "" for None.
+
+    >>> shown_number(0.123456), shown_number(1234567.0), shown_number(float("nan")), shown_number(None)
+    ('0.1235', '1.235e+06', 'nan', '')
+    """
+    return "" if value is None else f"{value:.4g}"
+
+
+def shown_amount(num_bytes: float | None) -> str:
+    """Return a number of bytes in at most six characters; "" for None.
+
+    >>> shown_amount(61_234_567_890.0), shown_amount(999.0), shown_amount(None)
+    ('61.2G', '999', '')
+    """
+    if num_bytes is None or not math.isfinite(num_bytes):
+        return ""
+    for unit, size in _UNITS:
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f}{unit}"
+    return f"{num_bytes:.0f}"
+
+
+def shown_percent(fraction: float | None) -> str:
+    """Return a part as a percentage; "" for None.
+
+    >>> shown_percent(0.873), shown_percent(None)
+    ('87 %', '')
+    """
+    return "" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.0f} %"
+
+
+def shown_eta(seconds: float | None) -> str:
+    """Return the time that is left; "" where nothing is known, "late" where it is over.
+
+    >>> shown_eta(200.4), shown_eta(-3.0), shown_eta(None)
+    ('3 min 20 s', 'late', '')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    return "late" if seconds < 0 else shown_span(float(round(seconds))).replace(".0 s", " s")
+
+
+def bar(fraction: float, width: int) -> str:
+    """Return a progress bar.
+
+    >>> bar(0.5, 6)
+    '━━━╌╌╌'
+    """
+    done = int(max(0.0, min(1.0, fraction)) * width)
+    return _DONE * done + _OPEN * (width - done)
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """Return the course of a metric in one line: the mean of each part, between its least and its greatest value.
+
+    >>> sparkline([8.0, 6.0, 4.0, 2.0, float("nan"), 1.0], 6)
+    '█▆▄▂ ▁'
+    """
+    if not values or width <= 0:
+        return ""
+    width = min(width, len(values))
+    parts = [values[len(values) * index // width : len(values) * (index + 1) // width] for index in range(width)]
+    means = [_mean(part) for part in parts]
+    finite = [mean for mean in means if mean is not None]
+    if not finite:
+        return ""
+    # Halves: two huge numbers may have a difference that is not finite.
+    least, most = min(finite) / 2, max(finite) / 2
+    scale = (len(_HEIGHTS) - 1) / (most - least) if most > least else 0.0
+    return "".join(
+        " " if mean is None else _HEIGHTS[min(len(_HEIGHTS) - 1, round((mean / 2 - least) * min(scale, _MOST_SCALE)))]
+        for mean in means
+    )
+
+
+def _mean(part: list[float]) -> float | None:
+    finite = [value for value in part if math.isfinite(value)]
+    # Divided first: the sum of large numbers need not be finite.
+    return sum(value / len(finite) for value in finite) if finite else None

@@ -1,0 +1,41 @@
+"""`herringbone top` without a terminal view."""
+
+import json
+import sys
+
+from tests.sdk.top.made import HOSTILE, training
+
+
+def test_once_and_json(herringbone, make_job):
+    make_job("bert-1", [*training(), {"kind": "metrics", "name": "acc", "values": [float("0.75")]}], ["hello"])
+    make_job("digits-1", training(500), [HOSTILE], status="Completed", created=1.0)
+    make_job("digits-0", status="Failed", created=0.5)
+    code, out, err = herringbone("top", "--once", "-n", "1")
+    assert (code, err) == (0, "")
+    titles, bert, digits = out.splitlines()
+    assert titles.split()[:5] == ["NAME", "STATE", "PROGRESS", "ETA", "LOSS"]
+    assert bert.split()[:5] == ["bert-1", "Training", "━╌╌╌╌╌╌╌", "24", "%"]
+    assert "\x1b" not in out
+    assert digits.startswith("digits-1  Completed")
+    # A pipe is no place for a live view.
+    assert herringbone("top")[1].count("\n") == 4
+    bert, digits = json.loads(herringbone("top", "--json", "-n", "1", "--metric", "acc")[1])
+    assert {key: bert[key] for key in ("name", "state", "done", "total", "metric", "value", "cpu", "eta")} | {
+        "eta": bert["eta"] + 60 > 3600
+    } == {
+        "name": "bert-1", "state": "Training", "done": 120.0, "total": 500.0, "metric": "acc", "value": 0.75,
+        "cpu": 3.25, "eta": True,
+    }  # fmt: skip
+    assert (digits["metric"], digits["eta"], digits["last_line"]) == ("", None, HOSTILE.rpartition("\r")[2])
+
+
+def test_without_textual_the_table_is_shown_and_the_extra_named(herringbone, make_job, monkeypatch):
+    make_job("digits-1", training())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delitem(sys.modules, "herringbone.top.app", raising=False)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    code, out, err = herringbone("top")
+    assert code == 0
+    assert "digits-1" in out
+    assert "run pip install '.[top]' in your clone of Herringbone" in err
