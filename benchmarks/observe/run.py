@@ -71,7 +71,7 @@ steps = 0
 
 def train(count):
     global steps
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
         loss = model(batch).square().mean()
         optimizer.zero_grad()
@@ -81,13 +81,13 @@ def train(count):
         for number in range(arguments.metrics):
             emit.metric(f"loss{number}", value, steps)
         steps += 1
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, time.process_time() - cpu
 
 
 train(20)
 # The observer starts a second after the ranks.
 time.sleep(3)
-count = torch.tensor(max(1, round(50 / train(50))))
+count = torch.tensor(max(1, round(50 / train(50)[0])))
 dist.broadcast(count, 0)
 turns = []
 pids = find()
@@ -143,7 +143,7 @@ def measure(folder: Path, observer: str, **hyperparameters: float) -> dict[str, 
 
 
 def ratios(turns: list[float]) -> list[float]:
-    """Return the step time with the observer over that without, of each four turns: on, off, off, on."""
+    """Return the time with the observer over that without, of each four turns: on, off, off, on."""
     fours = [turns[start : start + 4] for start in range(0, len(turns), 4)]
     return [(on + again) / (off + too) for on, off, too, again in fours]
 
@@ -156,6 +156,11 @@ def quiet_ratio(turns: list[float]) -> float:
     )
     best = max(1, len(on) // 10)
     return sum(on[:best]) / sum(off[:best])
+
+
+def error(values: list[float]) -> float:
+    """Return the standard error of the mean."""
+    return round(statistics.stdev(values) / len(values) ** 0.5, 4)
 
 
 def main() -> None:
@@ -178,12 +183,12 @@ def main() -> None:
             for observer in ("off", "on")
         }
         turns = measure(folder, "on", seconds=0, turns=arguments.turns, metrics=arguments.metrics)["turns"]
+    # Of each turn: the time, and the CPU time of rank 0, which other load of the machine changes less.
+    wall, cpu = ([turn[part] for turn in turns] for part in (0, 1))
     print(f"{'observer':10}{'step ms':>10}   cores of Herringbone's processes")
     for observer, row in rows.items():
         cores = "  ".join(f"{process} {share:.4f}" for process, share in row["cores"].items())
         print(f"{observer:10}{row['step_ms']:>10.2f}   {cores}")
-    of_turns = ratios(turns)
-    spread = statistics.stdev(of_turns) / len(of_turns) ** 0.5
     total = {observer: sum(row["cores"].values()) for observer, row in rows.items()}
     result = {
         "observer_cores": round(rows["on"]["cores"]["observer"], 5),
@@ -191,9 +196,11 @@ def main() -> None:
         "observer_start_s": rows["on"]["start_s"],
         "observer_mb": round(rows["on"]["mb"], 1),
         "emit_us": round(rows["on"]["emit_us"], 1),
-        "step_ratio": round(statistics.median(of_turns), 4),
-        "step_ratio_error": round(spread, 4),
-        "step_ratio_quiet": round(quiet_ratio(turns), 4),
+        "step_ratio": round(statistics.median(ratios(wall)), 4),
+        "step_ratio_error": error(ratios(wall)),
+        "step_ratio_quiet": round(quiet_ratio(wall), 4),
+        "cpu_ratio": round(statistics.median(ratios(cpu)), 4),
+        "cpu_ratio_error": error(ratios(cpu)),
     }
     print(json.dumps(result))
 
