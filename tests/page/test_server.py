@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from tests.page.conftest import TOKEN
+from tests.page.conftest import TOKEN, Page
 from tests.page.make_jobs import make_job, write_events, write_log
 
 PATHS = [
@@ -164,3 +170,34 @@ def test_a_log_is_filtered_and_bounded(page):
         "rank=%C2%B2",
     ):
         assert page.get(f"/api/jobs/log/log?{bad}".replace('"', "%22"))[0] == 200, bad
+
+
+def test_ctrl_c_ends_the_command_while_somebody_looks(page):
+    make_job(page.home, "looked-at")
+    command = [sys.executable, "-m", "herringbone", "page", "looked-at", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            address, forward, _ = (server.stdout.readline() for _ in range(3))
+            port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/jobs/looked-at\?token=(\S{43})\n", address).groups()
+            assert f"ssh -L {port}:127.0.0.1:{port} " in forward
+            # Others see the arguments of a process.
+            assert token not in Path(f"/proc/{server.pid}/cmdline").read_text()
+            own = Page(int(port), page.home, f"herringbone-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
+            cookie = f"{own.cookie}={token}"
+            assert own.get("/api/jobs/looked-at", cookie=cookie)[0] == 200
+            assert own.get("/api/jobs/looked-at")[0] == 403
+            stream = http.client.HTTPConnection("127.0.0.1", own.port, timeout=20)
+            stream.request("GET", "/api/stream", headers={"cookie": cookie})
+            stream.getresponse().readline()
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == 0
+            assert server.stderr.read() == ""
+            stream.close()
+        finally:
+            server.kill()
+
+
+def test_a_port_that_is_taken_is_an_error(page, herringbone):
+    code, _, err = herringbone("page", "--no-open", "--port", str(page.port))
+    assert code == 2
+    assert f"port {page.port} of 127.0.0.1: Address already in use; name another one with --port" in err

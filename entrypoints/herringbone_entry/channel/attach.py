@@ -16,7 +16,7 @@ After the start message the supervisor sends nothing over this link: its end is 
 comes as a file in the folder `orders`:
 
     supervisor    writes order-PID.json, and then wakes the rank: through the FIFO wake-PID, if the rank listens in a
-                  thread, else by ORDER_SIGNAL
+                  thread, else by ORDER_SIGNAL, else on Python 3.14 by sys.remote_exec
     rank          removes the order, carries it out in a thread, writes answer-ID.json
 
 A rank imports this module before the user's first line, so it imports nothing itself.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections import deque
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from herringbone.events.from_log import metric_events
 from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
 from herringbone.jobs.home import JobFolder
-from herringbone.jobs.logs import FileLogs, LogLine, without_events
+from herringbone.jobs.logs import FileLogs, LogLine
 from herringbone.page import log_pages
 from herringbone.page.data import Fineness, job_data
 from herringbone.page.history import History
@@ -42,15 +44,23 @@ class LiveJob:
     def __init__(self, name: str, backend: Backend | None = None) -> None:
         self.name = name
         self._backend = backend_of_job(name) if backend is None else backend
-        # Held while events are read: `_view`, `_history` and `_source` change only then.
+        # Held during a look: everything below changes only then.
         self._lock = threading.Lock()
-        self._view = JobView()
-        self._history = History()
-        self._source = self._backend.events(name)
         self._record = self._backend.describe(name)
-        self._has_events = False
+        self._next_look = 0.0
         # Grows with each change of the row or the events.
         self.version = 0
+        self._open()
+
+    def _open(self) -> None:
+        """Begin to read from the first event and the first line."""
+        self._view, self._history = JobView(), History()
+        self._source = self._backend.events(self.name)
+        self._log = self._backend.logs(self.name)
+        # The newest lines of a log that is not in files here.
+        self._lines: deque[LogLine] = deque(maxlen=_SERVICE_LINES)
+        self._has_events = self._is_drained = False
+        self._opened_for = self._record.service
 
     @property
     def folder(self) -> JobFolder:
@@ -65,19 +75,42 @@ class LiveJob:
     def look(self) -> JobRecord:
         """Read what has come since the last look, and return the job's row."""
         with self._lock:
-            # The row first: what a job wrote before its end is read after it.
+            # A service is asked at its own pace, however many pages look.
+            if time.monotonic() < self._next_look:
+                return self._record
             record = self._backend.describe(self.name)
             changed = record != self._record
             self._record = record
-            while events := self._source.read():
-                changed = self._has_events = True
-                for event in events:
-                    self._view.take(event)
-                    self._history.take(event)
-            if record.done and not self._has_events and not self._view.series:
-                changed |= self._take_logged_metrics()
+            if self._opened_for is None and record.service is not None:
+                # The job was still being submitted: from now on its machines or its service have the events.
+                self._close()
+                self._open()
+            # The row first: what a job wrote before its end is read after it.
+            changed |= self._read_events()
+            if not isinstance(self._log, FileLogs):
+                while lines := self._log.read():
+                    self._lines.extend(lines)
+                self._next_look = time.monotonic() + self._backend.pace.shortest
             self.version += changed
             return record
+
+    def _read_events(self) -> bool:
+        """Take the events that have come; return whether there were any."""
+        batches = iter(self._source.read, [])
+        if self._record.done and not self._is_drained:
+            self._is_drained = True
+            # Events of machines may still have to travel. The late ones of a service come with a later look.
+            if self._record.backend != "sagemaker":
+                batches = itertools.chain(batches, self._source.rest(self._record.ended))
+        changed = False
+        for events in batches:
+            changed = self._has_events = True
+            for event in events:
+                self._view.take(event)
+                self._history.take(event)
+        if self._record.done and not self._has_events:
+            changed |= self._take_logged_metrics()
+        return changed
 
     def data(self, fineness: Fineness | None = None) -> dict[str, Any]:
         """Return the job as its page shows it, as of the last look."""
@@ -91,11 +124,8 @@ class LiveJob:
         """Return a page of the log; see `log_pages.newest_lines`."""
         if (files := self._log_files()) is not None:
             return log_pages.newest_lines(files, choice, before=before, count=count, over=self._record.done)
-        with closing(self._backend.logs(self.name)) as source:
-            lines: list[LogLine] = []
-            while batch := source.read():
-                lines = [*lines, *without_events(batch)][-_SERVICE_LINES:]
-        return log_pages.page_of(lines, choice, count)
+        with self._lock:
+            return log_pages.page_of(list(self._lines), choice, count)
 
     def later_log(self, choice: log_pages.Choice, after: Mapping[str, int]) -> dict[str, Any]:
         """Return the log's lines since the offsets `after`; see `log_pages.later_lines`."""
@@ -106,15 +136,18 @@ class LiveJob:
         return log_pages.sizes(self._log_files() or {})
 
     def close(self) -> None:
-        """Close the files."""
+        """Close files and connections."""
         with self._lock:
-            self._source.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._source.close()
+        self._log.close()
 
     def _log_files(self) -> dict[str, Path] | None:
-        with closing(self._backend.logs(self.name)) as source:
-            if isinstance(source, FileLogs):
-                return {path.stem: path for path in source.paths}
-        # An SSH job that runs: another process may be fetching its logs into the same files.
+        if isinstance(self._log, FileLogs):
+            return {path.stem: path for path in self._log.paths}
+        # What is read of the log of an SSH job that runs is also stored here.
         hosts = [host["name"] for host in self._record.plan_dict.get("hosts", ())]
         files = {host: self.folder.log(host) for host in hosts}
         return files if any(path.exists() for path in files.values()) else None

@@ -94,6 +94,8 @@ def _listen(port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
+        # From now on a browser that is quicker than the server waits, and is not refused.
+        listener.listen(128)
     except OSError as error:
         listener.close()
         raise InputError(f"port {port} of 127.0.0.1: {error.strerror}; name another one with --port") from None
