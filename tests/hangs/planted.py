@@ -98,6 +98,9 @@ def cut():
                 connection.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
         threading.Thread(target=heal, daemon=True).start()
+        (SHARED / "is_cut").touch()
+    # The others' bytes must not arrive before the cut: then only one pair of ranks would be seen to wait.
+    wait_for("is_cut")
     meet()
 
 

@@ -33,6 +33,8 @@ _STEPS_PERIOD_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
 _MAX_SOURCE_CHARS = 120
 _MAX_STEP_TIMES = 100
+# Kinds of events that ranks send. The observer's own, such as samples, say nothing about progress.
+_SIGNS_OF_LIFE = ("metric", "metrics", "progress", "steps", "timeline")
 # A rank whose other thread holds the GIL gives no record.
 _RECORD_SECONDS = 0.6
 
@@ -104,7 +106,7 @@ class HostWatch:
         """Take events of the ranks: they have moved, and the steps of one may be slower than the others'."""
         for line in lines.splitlines():
             event = parse(line)
-            if event is None or event["kind"] == "sample":
+            if event is None or event["kind"] not in _SIGNS_OF_LIFE:
                 continue
             self._moved_at = time.monotonic()
             if event["kind"] == "steps":
