@@ -81,4 +81,4 @@ def test_the_page_without_its_extra_names_it(herringbone, monkeypatch):
     monkeypatch.delitem(sys.modules, "herringbone.page.serve", raising=False)
     code, _, err = herringbone("page")
     assert code == 2
-    assert "pip install 'herringbone[page]' (from a clone: pip install '.[page]')" in err
+    assert "run pip install '.[page]' in your clone of Herringbone" in err

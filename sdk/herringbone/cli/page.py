@@ -27,7 +27,7 @@ def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool) -> 
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UsageError(
-            f"the page needs {error.name}: pip install 'herringbone[page]' (from a clone: pip install '.[page]'); "
+            f"the page needs {error.name}: run pip install '.[page]' in your clone of Herringbone; "
             "`herringbone report NAME` writes the page of one job without it"
         ) from None
     from herringbone.jobs.job import attach

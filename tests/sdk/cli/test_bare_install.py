@@ -56,7 +56,7 @@ COMMANDS = {
     "top --json": (0, ""),
     "metrics digit-1": (2, "did you mean digits-1?"),
     "report digit-1": (2, "did you mean digits-1?"),
-    "page": (2, "pip install 'herringbone[page]'"),
+    "page": (2, "pip install '.[page]'"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),
