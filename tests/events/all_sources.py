@@ -17,8 +17,10 @@ the frameworks themselves. Every backend's tests run one job of this script: `te
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from herringbone.top.monitor import JobReader
 from tests.events.exports import check_export
 
 if TYPE_CHECKING:
@@ -116,3 +118,18 @@ def check_all_sources(job: TrainingJob) -> None:
     assert "loss=0.5" in texts
     assert not [text for text in texts if "\x1e" in text or '"kind"' in text]
     check_export(job)
+    check_top(job)
+
+
+def check_top(job: TrainingJob) -> None:
+    """Raise `AssertionError` unless `herringbone top` and a notebook show the job as its sources do."""
+    backend = job._backend
+    reader = JobReader(backend.describe(job.name), backend_named=lambda _: backend)
+    with closing(reader):
+        row = reader.look()
+    assert (row.state, row.done, row.total, row.fraction, row.trouble) == ("Completed", 10.0, 20.0, 0.5, "")
+    assert (row.metric, row.value) == ("loss", 0.5)
+    assert row.last_line != ""
+    assert reader.detail is not None
+    assert {source for _, _, _, _, source in reader.detail.metrics[1:]} == {source for source, *_ in METRICS}
+    assert "hf_loss" in job.metrics()._repr_html_()

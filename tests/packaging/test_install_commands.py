@@ -22,7 +22,7 @@ KINDS = (".md", ".py", ".tf", ".sh", ".toml", "")
 # A path ends in the name, too: pip install '/tmp/herringbone[mpi]'.
 INDEX = re.compile(
     r"pip install (-\S+ )*[\"']?herringbone\b|"
-    r"[\"'` ]herringbone\[(torch|tensorflow|mxnet|mpi|aws|docker|gpu|page|mlflow|tensorboard|wandb|trackio|dev)"
+    r"[\"'` ]herringbone\[[a-z]"
 )
 
 

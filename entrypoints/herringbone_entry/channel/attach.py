@@ -9,14 +9,14 @@ A rank attaches in one of two ways, and the conversation is the same:
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
                                   "listen", "orders"} (+ two pipes)
-    rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
-                                  or {"kind": "done"} before a normal end
+    rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames", "record"}; waits for
+                                  any answer; or {"kind": "done"} before a normal end
 
 After the start message the supervisor sends nothing over this link: its end is what the rank watches it for. An order
 comes as a file in the folder `orders`:
 
     supervisor    writes order-PID.json, and then wakes the rank: through the FIFO wake-PID, if the rank listens in a
-                  thread, else by ORDER_SIGNAL
+                  thread, else by ORDER_SIGNAL, else on Python 3.14 by sys.remote_exec
     rank          removes the order, carries it out in a thread, writes answer-ID.json
 
 A rank imports this module before the user's first line, so it imports nothing itself.

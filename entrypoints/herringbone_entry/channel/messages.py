@@ -2,7 +2,7 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · Steps · StacksWanted · RankStacks
+                          Moved · Steps · StacksWanted · RankStacks · RankRecord
     coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
@@ -145,6 +145,14 @@ class RankStacks(TypedDict):
     record: dict[str, Any] | None
 
 
+class RankRecord(TypedDict):
+    """The flight record of a rank that has failed; `RankEnded` follows."""
+
+    kind: Literal["record"]
+    rank: int
+    record: dict[str, Any]
+
+
 class Stop(TypedDict):
     """Upwards: somebody asked this host to stop the job. Downwards: stop the ranks, with the grace period."""
 
@@ -263,5 +271,6 @@ Event = (
     | Steps
     | StacksWanted
     | RankStacks
+    | RankRecord
 )
 Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Kill | Spawn | DaemonEnded | Finish

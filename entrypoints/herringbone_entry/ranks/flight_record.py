@@ -22,8 +22,11 @@ def obey(_order: dict[str, Any]) -> dict[str, Any]:
     return dump()
 
 
-def dump() -> dict[str, Any]:
+def dump(*, failed: bool = False) -> dict[str, Any]:
     """Return the recorder's content, shortened; `{}` without a recorder, or when it is empty.
+
+    torch counts an operation that raised an error as ended. In the record of a rank that has `failed`, the last
+    operation therefore counts as open.
 
     `age` is the time in seconds since this rank began its last collective. Each of `entries` has `group`, `seq`, `op`,
     `shape`, `done` and `p2p`; `groups` maps a process group to its ranks.
@@ -46,8 +49,10 @@ def dump() -> dict[str, Any]:
                 groups[_group(group.get("desc") or group.get("name") or key)] = json.loads(group["ranks"])
     if not raw:
         return {}
-    begun = max(entry.get("time_created_ns") or 0 for entry in raw)
-    return {"age": max(0.0, time.time() - begun / 1e9), "groups": groups, "entries": _shorten(raw)}
+    last = max(raw, key=_begun)
+    if failed:
+        last |= {"retired": False, "state": ""}
+    return {"age": max(0.0, time.time() - _begun(last) / 1e9), "groups": groups, "entries": _shorten(raw)}
 
 
 def _shorten(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -68,6 +73,10 @@ def _shorten(raw: list[dict[str, Any]]) -> list[dict[str, Any]]:
         by_group.setdefault(group, ([], []))[0 if done else 1].append(short)
     groups = list(by_group.values())[:_MAX_GROUPS]
     return [entry for ended, waiting in groups for entry in ended[-_MAX_DONE:] + waiting[:_MAX_OPEN]]
+
+
+def _begun(entry: dict[str, Any]) -> int:
+    return entry.get("time_created_ns") or 0
 
 
 def _group(name: str) -> str:

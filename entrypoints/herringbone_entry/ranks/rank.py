@@ -155,6 +155,7 @@ class Report:
             message["exception"] = type(error).__name__
             message["message"] = _text_of(error)
             message["frames"] = self._frames(_frames_of(error))
+            message["record"] = _flight_record()
         elif frame is not None:
             message["exception"] = "os._exit"
             message["message"] = f"the program called os._exit({code})"
@@ -372,6 +373,17 @@ def _frame(frame: FrameType, line: int) -> dict[str, Any]:
     code = frame.f_code
     source = linecache.getline(code.co_filename, line).strip()
     return {"file": code.co_filename, "line": line, "function": code.co_name, "source": source}
+
+
+def _flight_record() -> dict[str, Any]:
+    """Return this rank's last collective operations: the error may be that of another rank."""
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return {}
+    try:
+        from herringbone_entry.ranks import flight_record
+    except ImportError:  # the package was removed while the job ran
+        return {}
+    return flight_record.dump(failed=True)
 
 
 def _text_of(error: BaseException) -> str:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # After the first sign of failure, wait for an earlier one that took longer to arrive.
 SETTLE_SECONDS = 0.25
+# When a collective operation has timed out, the ranks that are not in it live this long: to find out where they are.
+LOOK_SECONDS = 1.5
 # After this many seconds a failing job ends, also when some ranks or hosts have not reported.
 ABORT_SECONDS = 5.0
 STOPPED_CODE = 143
@@ -114,7 +116,7 @@ class Coordinator:
             "kill": self._kill,
             "spawn": self._spawn,
             "daemon_ended": self._daemon_ended,
-            **dict.fromkeys(("moved", "steps", "stacks", "stacks_wanted"), self._watched),
+            **dict.fromkeys(("moved", "steps", "stacks", "stacks_wanted", "record"), self._watched),
         }
         # Only of jobs with `hang_timeout`, with step times, or that a client looks at.
         self._watch: JobWatch | None = None
@@ -250,10 +252,13 @@ class Coordinator:
     # Hangs and stragglers
 
     def _watched(self, host: str, event: Any) -> None:
-        if self.phase is not Phase.RUNNING:
+        if self.phase not in (Phase.RUNNING, Phase.FAILING):
             return
         if self._watch is None:
-            from herringbone_entry.supervisor.job_watch import JobWatch
+            try:
+                from herringbone_entry.supervisor.job_watch import JobWatch
+            except ImportError:  # the package was removed while the job runs
+                return
 
             self._watch = JobWatch(self._register.first, self._rank_hosts, order=self._order, later=self._later)
         self._watch.receive(host, event)
@@ -301,6 +306,8 @@ class Coordinator:
         self.phase = Phase.FAILING
         # When only mpirun knows the signal that killed the rank, it must not see others die of our signals first.
         patience = SETTLE_SECONDS if evidence.code is None else 0.0
+        if self._watch is not None and self._watch.look_at_failure(evidence.failure):
+            patience = LOOK_SECONDS
         self._terminates_at = self._clock() + patience
         self._order({"kind": "abort", "after": patience})
         self._later(SETTLE_SECONDS, self._settle)
@@ -342,6 +349,8 @@ class Coordinator:
         """End the job with the failure that came first."""
         if self.phase is not Phase.DONE:
             cause = first_cause(self._evidence, launcher_code=self._killed_code, may_be_ours=self._may_be_ours)
+            if self._watch is not None:
+                self._watch.explain(cause)
             self._end(cause.exit_code, cause)
 
     def _end(self, code: int, failure: Failure | None) -> None:

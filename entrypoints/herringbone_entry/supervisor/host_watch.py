@@ -24,7 +24,6 @@ from herringbone_entry.watch import collect
 from herringbone_entry.watch.fold import place_of
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.messages import LookAtStacks
     from herringbone_entry.supervisor.rank_group import RankGroup
 
 # Reports per `hang_timeout`, and the longest time between two.
@@ -53,23 +52,23 @@ class HostWatch:
         period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
         self._context.loop.later(period, lambda: self.watch(hang_timeout))
 
-    def look(self, order: LookAtStacks) -> None:
-        """Look at all ranks, and report where they are: their flight records first, and then their stacks."""
+    def look(self, number: str) -> None:
+        """Look at all ranks, their records first and then their stacks, and report where they are under `number`."""
         folder = self._ranks.orders
         records: dict[int, Any] = {}
         # A rank without this FIFO has not imported torch.distributed, so it has no record.
         pids = {rank: pid for rank, pid in self._ranks.pids.items() if Path(f"{folder}/wake-{pid}").exists()}
         if not pids:
-            self._look(order["id"], records)
+            self._look(number, records)
 
         def note(rank: int, answer: dict[str, Any]) -> None:
             records[rank] = answer if "entries" in answer else None
             if len(records) == len(pids):
-                self._look(order["id"], records)
+                self._look(number, records)
 
         for rank, pid in pids.items():
             on_answer = functools.partial(note, rank)
-            name = f"{order['id']}-{rank}"
+            name = f"{number}-{rank}"
             RankOrder(self._context.loop, folder, pid, "flight_record", name, on_answer).send(_RECORD_SECONDS)
 
     def _look(self, number: str, records: Mapping[int, Any]) -> None:

@@ -4,6 +4,7 @@
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
     steps          from hosts     step times, for stragglers
+    record         from hosts     the last collective operations of a rank that has failed
 
 It does no I/O: orders have the first host print its results, as lines of the log and as events.
 """
@@ -20,6 +21,7 @@ from herringbone_entry.watch.standstill import Standstill
 from herringbone_entry.watch.stragglers import Stragglers
 
 if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Order
 
 # Hosts look for two seconds at most.
@@ -27,6 +29,11 @@ PATIENCE_SECONDS = 3.0
 # Looks that wait for answers; a client that asks more often gets no answer.
 _MAX_LOOKS = 4
 _MAX_GROUPS = 20
+# The id of the look at a job that fails.
+_FAILURE = "failure"
+# A part of the messages of gloo ("Timed out waiting 1800000ms") and NCCL's watchdog ("... ran for 600000 milliseconds
+# before timing out"), in small letters.
+_TIMED_OUT = ("timed out", "timing out")
 # Parts of an event, which has at most 64 KiB as ASCII.
 _MAX_TEXT_BYTES, _MAX_GROUPS_BYTES = 24_000, 32_000
 
@@ -59,10 +66,14 @@ class JobWatch:
         self._stragglers = Stragglers(len(rank_hosts))
         self._looks: dict[str, Look] = {}
         self._num_looks = 0
-        # The places of the ranks at the last hang: a longer standstill at the same places is no news.
-        self._reported: dict[int, tuple[str, ...]] = {}
+        # The groups at the last hang: a longer standstill at the same places, for the same reason, is no news.
+        self._reported: list[tuple[tuple[int, ...], tuple[str, ...], str]] = []
+        # The flight records of ranks that have failed, and of those that lived then, with the places of the latter.
+        self._records: dict[int, dict[str, Any]] = {}
+        self._places: dict[int, Place] = {}
         self._handlers: dict[str, Callable[[str, Any], None]] = {
             "moved": self._moved,
+            "record": self._record,
             "stacks": self._stacks,
             "stacks_wanted": self._stacks_wanted,
             "steps": self._steps,
@@ -70,7 +81,15 @@ class JobWatch:
 
     def receive(self, host: str, event: Any) -> None:
         """Take an event from a host."""
-        self._handlers[event["kind"]](host, event)
+        self._guarded(lambda: self._handlers[event["kind"]](host, event))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do something with the content of messages, some of which comes from scripts: it may be anything."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - a look at a job must not end it
+            text = f"stacks: not known: {type(error).__name__}: {error}"
+            self._order({"kind": "say", "host": self._first, "text": text})
 
     def _moved(self, host: str, event: Any) -> None:
         if self._standstill is None:
@@ -80,19 +99,44 @@ class JobWatch:
             return
         if quiet < 2 * float(event["limit"]):
             # The ranks have moved since the last hang, so the same places would be news.
-            self._reported = {}
+            self._reported = []
         self._num_looks += 1
         self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
 
     def _stacks_wanted(self, _host: str, event: Any) -> None:
         self._look(str(event["id"])[:64], None, 0.0)
 
+    def _record(self, _host: str, event: Any) -> None:
+        self._records[event["rank"]] = event["record"]
+
+    def look_at_failure(self, failure: Failure) -> bool:
+        """Look at the ranks that live if a collective operation has timed out; return whether it has."""
+        texts = (failure.message, *failure.log_tail)
+        if not self._records or not any(words in text.lower() for text in texts for words in _TIMED_OUT):
+            return False
+        self._look(_FAILURE, None, 0.0)
+        return True
+
+    def explain(self, failure: Failure) -> None:
+        """Print the first collective operation that differs between ranks, unless the failed rank only missed it."""
+        self._guarded(lambda: self._explain(failure))
+
+    def _explain(self, failure: Failure) -> None:
+        difference = flight.first_difference(self._records)
+        if difference is None or failure.rank in difference.missing:
+            return
+        lines = [f"stacks: {difference}"]
+        for rank in difference.missing:
+            if rank in self._places:
+                lines.append(f"stacks: rank {rank} ({self._rank_hosts[rank]}) at {own_line(self._places[rank])}")
+        self._order({"kind": "say", "host": self._first, "text": "\n".join(lines)})
+
     def _look(self, number: str, quiet: float | None, limit: float) -> None:
         if len(self._looks) >= _MAX_LOOKS or number in self._looks:
             return
         self._looks[number] = Look(number, quiet, limit, {}, {}, {})
         self._order({"kind": "stacks", "id": number})
-        self._later(PATIENCE_SECONDS, lambda: self._end(number))
+        self._later(PATIENCE_SECONDS, lambda: self._guarded(lambda: self._end(number)))
 
     def _stacks(self, _host: str, event: Any) -> None:
         look, rank = self._looks.get(event["id"]), event["rank"]
@@ -110,6 +154,10 @@ class JobWatch:
         look = self._looks.pop(number, None)
         if look is None:
             return
+        if number == _FAILURE:
+            self._records.update(look.records)
+            self._places = look.places
+            return
         ages = [float(record["age"]) for record in look.records.values()]
         if look.quiet is not None and ages and min(ages) < look.limit:
             # Silent ranks that begin collectives are at work.
@@ -122,10 +170,10 @@ class JobWatch:
         lines = [*self._lines(groups), *([] if difference is None else [f"stacks: {difference}"])]
         odd = [rank for group in groups if group.odd for rank in group.ranks]
         if look.quiet is not None:
-            keys = {rank: place.key for rank, place in look.places.items()}
-            if keys == self._reported:
+            places = [(group.ranks, group.place.key, group.odd) for group in groups]
+            if places == self._reported:
                 return
-            self._reported = keys
+            self._reported = places
             why = self._why(groups)
             lines.insert(0, f"hang: no line, metric or collective of any rank for {look.quiet:.0f} s: {why}")
             self._emit({"kind": "hang", "since": look.quiet, "why": why, "ranks": odd})

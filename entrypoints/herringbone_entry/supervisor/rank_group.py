@@ -207,6 +207,9 @@ class RankGroup:
         # The last lines belong into the failure record, and they may still be in the pipe.
         rank.drain()
         record = None if rank.code == 0 else self._failure(rank)
+        if rank.report is not None and rank.report.get("record"):
+            flight_record = rank.report["record"]
+            self._context.report({"kind": "record", "rank": rank.placement.rank, "record": flight_record})
         # An age and not a time: the clocks of two machines have nothing in common.
         age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
         self._context.report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,9 @@ from herringbone_entry.event_loop import Loop
 _POLL_SECONDS = 0.05
 _MAX_ANSWER_BYTES = 1 << 20
 Answer = dict[str, Any]
+# The type of `sys.remote_exec` (PEP 768): a pid and the path of a program.
+RemoteExec = Callable[[int, str], None]
+REMOTE_EXEC: RemoteExec | None = getattr(sys, "remote_exec", None)
 
 
 class RankOrder:
@@ -25,12 +29,21 @@ class RankOrder:
     """
 
     def __init__(
-        self, loop: Loop, folder: str, pid: int, order: str, identifier: str, on_answer: Callable[[Answer], None]
+        self,
+        loop: Loop,
+        folder: str,
+        pid: int,
+        order: str,
+        identifier: str,
+        on_answer: Callable[[Answer], None],
+        remote_exec: RemoteExec | None = REMOTE_EXEC,
     ) -> None:
         self._loop, self._folder, self._pid, self._on_answer = loop, folder, pid, on_answer
         self._content = {"order": order, "id": f"{identifier}-{pid}"}
         self._path = f"{folder}/order-{pid}.json"
         self._answer_path = f"{folder}/answer-{self._content['id']}.json"
+        self._program_path = f"{folder}/order-{pid}.py"
+        self._remote_exec = remote_exec
         self._deadline = 0.0
         self._seconds = 0.0
 
@@ -74,7 +87,7 @@ class RankOrder:
         except OSError:
             # With its default action the signal would kill the rank.
             if not processes.handles(self._pid, attach.ORDER_SIGNAL):
-                return False
+                return self._inject()
             processes.send(self._pid, attach.ORDER_SIGNAL)
             return True
         try:
@@ -83,6 +96,23 @@ class RankOrder:
             return False
         finally:
             os.close(fifo)
+        return True
+
+    def _inject(self) -> bool:
+        """Have a rank without the signal's handler take the order, which Python 3.14 can; return whether it will."""
+        if self._remote_exec is None:
+            return False
+        program = f"from herringbone_entry.ranks import orders; orders.obey({self._folder!r})\n"
+        try:
+            file = os.open(self._program_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, program.encode())
+            finally:
+                os.close(file)
+            self._remote_exec(self._pid, self._program_path)
+        # RuntimeError: another version of Python, or no Python. PermissionError: the system forbids it.
+        except (OSError, RuntimeError, ValueError):
+            return False
         return True
 
     def _look(self) -> None:
@@ -105,6 +135,6 @@ class RankOrder:
         self._on_answer(answer if isinstance(answer, dict) else {"error": "the rank's answer cannot be read"})
 
     def _remove(self) -> None:
-        for path in (self._path, self._answer_path):
+        for path in (self._path, self._answer_path, self._program_path):
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108

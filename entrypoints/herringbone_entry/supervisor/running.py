@@ -104,7 +104,7 @@ class RunningSupervisor:
             "check": self._check,
             "say": self._say,
             "emit": lambda order: context.send_event({"t": time.time(), **order["event"]}),
-            "stacks": lambda order: self._host_watch().look(order),
+            "stacks": lambda order: self._host_watch().look(order["id"]),
             "start": self._start,
             "stop": self._stop,
             "release": self._release,

@@ -296,6 +296,7 @@ def load_modules() -> None:
     import shutil
 
     from herringbone.controller import completion, requests
+    from herringbone.page import at_end
     from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, requests, events_format
+    _ = filecmp, shutil, completion, requests, at_end, events_format

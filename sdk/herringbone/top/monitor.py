@@ -128,15 +128,20 @@ class JobReader:
         self._record = self._backend.describe(self.name)
         if self._events is None:
             self._events = self._backend.events(self.name)
-        while events := self._events.read():
+        # A service may deliver the end of a job late, and may then be waited for: the row is shown meanwhile.
+        over, ended = self._record.done, self._record.ended
+        if over:
+            self._publish("")
+        for events in self._events.rest(ended) if over else iter(self._events.read, []):
             self._view.take_all(events)
         if self._logs is None:
             logs = self._backend.logs(self.name)
             self._logs = FileLogs(logs.paths, last_bytes=_LOG_BYTES) if isinstance(logs, FileLogs) else logs
-        while lines := self._logs.read():
+        for lines in self._logs.rest(ended) if over else iter(self._logs.read, []):
             for line in lines:
                 self._take(line)
-            if all(line.live for line in lines):
+            # States of progress bars alone: what follows them comes at the next look.
+            if all(line.live for line in lines) and not over:
                 break
 
     def _take(self, line: LogLine) -> None:
@@ -255,15 +260,16 @@ def shown_pace(pace: Pace) -> Pace:
 
 def _with_silence(reader: JobReader, now: float) -> Row:
     row, since = reader.row, reader.since
-    if since is None or now - since < _SILENT_SECONDS:
+    if since is None or not row.running or now - since < _SILENT_SECONDS:
         return row
     return replace(row, trouble=f"no answer for {now - since:.0f} s")
 
 
 def _state_of(path: Path) -> object:
-    """Return a value that changes with the file."""
+    """Return a value that changes with every transaction on an sqlite file, and costs no query."""
     try:
-        state = path.stat()
+        with path.open("rb") as file:
+            # The file's change counter; two writes may have the same time. https://sqlite.org/fileformat.html#file_change_counter
+            return path.stat().st_ino, path.stat().st_mtime_ns, file.read(28)[24:]
     except OSError:
         return None
-    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -149,12 +149,12 @@ def _export(
             export_place,
             str(destination),
             system=system,
-            patience=patience,
+            say=lambda error: Console(sys.stderr).say(f"job {job.name}: {error}"),
             progress=progress,
         )
         # The trackers' packages print what standard output is not for, such as --json.
         stack.enter_context(redirect_stdout(sys.stderr))
-        return exporter.run(follow=follow, pause=max(_SHORTEST_PAUSE, job.backend.pace.longest))
+        return exporter.run(follow=follow, pause=max(_SHORTEST_PAUSE, job.backend.pace.longest), patience=patience)
 
 
 class _SubmittedJob:

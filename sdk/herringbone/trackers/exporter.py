@@ -64,12 +64,11 @@ class Export(NamedTuple):
 
 
 class Exporter:
-    """Exports one job to one tracker; `progress` gets the number of values that were sent, after each batch.
+    """Exports one job to one tracker.
 
     >>> Exporter(job, tracker, place, "mlflow:http://ml:5000/digits").run()          # doctest: +SKIP
 
-    With `follow`, it exports until the job is over, and looks for events every `pause` seconds. It waits for the
-    tracker as long as the job runs, and `patience` seconds after the job's end.
+    `progress` gets the number of values that were sent, after each batch; `say` gets an error that is waited out.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class Exporter:
         destination: str,
         *,
         system: bool = False,
-        patience: float = PATIENCE_SECONDS,
         sleep: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = lambda _: None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._job = job
@@ -90,18 +89,22 @@ class Exporter:
         self._place = place
         self._state: ExportState = place.read(destination)
         self._fold = Fold(destination.partition(":")[0], self._state.rows, system=system)
-        self._patience = patience
+        self._patience = PATIENCE_SECONDS
         self._sleep = sleep
+        self._say = say
         self._progress = progress
         self._following = False
         self._sent = 0
 
-    def run(self, *, follow: bool = False, pause: float = 1.0) -> Export:
+    def run(self, *, follow: bool = False, pause: float = 1.0, patience: float = PATIENCE_SECONDS) -> Export:
         """Send what the tracker does not have; return when all is sent and, with `follow`, the job is over.
+
+        With `follow`, it looks for events every `pause` seconds, and waits for the tracker as long as the job runs.
+        After the job's end it waits for the tracker `patience` seconds.
 
         Raises `TrackerError`, whose text is noted for `describe`.
         """
-        self._following = follow
+        self._following, self._patience = follow, patience
         for name, value in this_process().items():
             setattr(self._state, name, value)
         self._note("")
@@ -194,17 +197,23 @@ class Exporter:
         pauses = Pauses(_RETRIES)
         waited = 0.0
         while True:
+            begin = time.monotonic()
             try:
                 return call()
             except ServiceError as error:
                 if not error.transient or waited >= self._patience:
                     raise
-                self._note(f"{error}; retrying")
+                note = f"{error}; retrying"
+            if note != self._state.error:
+                self._say(note)
+            # Each time, to notice that the job was removed.
+            self._note(note)
             pause = pauses.next()
             self._sleep(pause)
             # While the job runs, its exporter has nothing better to do.
             if not self._following or self._is_over():
-                waited += pause
+                # A call may take longer than the pause after it.
+                waited += max(pause, time.monotonic() - begin)
 
     def _note(self, error: str) -> None:
         if self._tracker is not None:

@@ -16,8 +16,8 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from herringbone.trackers.fold import clean_name
+from herringbone.trackers.tracker import calls_of
 from herringbone_contract.errors import TrackerError
-from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
     from herringbone.trackers.destination import Destination
@@ -89,7 +89,9 @@ class MLflowTracker:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is not None:
             if found.lifecycle_stage != "active":
-                raise _error(f"the experiment {self._experiment!r} is deleted; restore it, or give another name")
+                raise TrackerError(
+                    f"MLflow: the experiment {self._experiment!r} is deleted; restore it, or give another name"
+                )
             return str(found.experiment_id)
         try:
             return str(self._client.create_experiment(self._experiment))
@@ -121,19 +123,17 @@ def _requests() -> Iterator[None]:
     # A user's own value counts.
     os.environ.update({name: value for name, value in _SETTINGS.items() if before[name] is None})
     try:
-        yield
-    except MlflowException as error:
-        code = error.get_http_status_code()
-        transient = code >= 500 or code in (_TOO_MANY_REQUESTS, _REQUEST_TIMEOUT)
-        raise _error(str(error), transient=transient) from error
-    # What the client's HTTP library raises: no route, a reset connection, a wrong certificate.
-    except OSError as error:
-        raise _error(str(error), transient=True) from error
+        with calls_of("MLflow", _is_transient):
+            yield
     finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
 
 
-def _error(message: str, *, transient: bool = False) -> TrackerError:
-    return TrackerError(f"MLflow: {printable(masked_text(message))[:500]}", transient=transient)
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, MlflowException):
+        code = error.get_http_status_code()
+        return bool(code >= 500 or code in (_TOO_MANY_REQUESTS, _REQUEST_TIMEOUT))
+    # What the client's HTTP library raises: no route, a reset connection, a wrong certificate.
+    return isinstance(error, OSError)

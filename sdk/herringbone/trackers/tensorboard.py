@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -19,7 +20,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from herringbone_contract.errors import TrackerError
+from herringbone.trackers.tracker import calls_of
 
 if TYPE_CHECKING:
     from herringbone.trackers.destination import Destination
@@ -42,15 +43,13 @@ class TensorBoardTracker:
     def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
         path = self._folder / facts.name / f"events.out.tfevents.{int(facts.created)}.herringbone"
         size = state.get("size", 0)
-        try:
+        with _calls():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("r+b" if path.exists() else "w+b")
             # A file that somebody has shortened or removed begins again, and gets what is new.
             size = min(size, os.fstat(self._file.fileno()).st_size)
             self._file.truncate(size)
             self._file.seek(size)
-        except OSError as error:
-            raise _error(error) from error
         self.state = {"address": str(path.parent), "size": size}
         if size == 0:
             first = Event(wall_time=facts.created, file_version=_VERSION)
@@ -77,7 +76,7 @@ class TensorBoardTracker:
 
     def _write(self, events: Iterable[Event]) -> None:
         assert self._file is not None
-        try:
+        with _calls():
             # What a failed write has left, such as on a full disk.
             self._file.seek(self.state["size"])
             self._file.truncate()
@@ -86,8 +85,6 @@ class TensorBoardTracker:
                 writer.write(event.SerializeToString())
             self._file.flush()
             self.state = {**self.state, "size": self._file.tell()}
-        except OSError as error:
-            raise _error(error) from error
 
 
 def _fitting(value: float) -> float:
@@ -117,7 +114,7 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("\r", " ")
 
 
-def _error(error: OSError) -> TrackerError:
+def _calls() -> AbstractContextManager[None]:
     # A full disk may have room again; a missing permission stays.
-    transient = not isinstance(error, (PermissionError, NotADirectoryError, IsADirectoryError))
-    return TrackerError(f"TensorBoard: {error.filename or 'its file'}: {error.strerror}", transient=transient)
+    lasting = (PermissionError, NotADirectoryError, IsADirectoryError)
+    return calls_of("TensorBoard", lambda error: isinstance(error, OSError) and not isinstance(error, lasting))

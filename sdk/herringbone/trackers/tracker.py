@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import OptionError, TrackerError
+from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
     from herringbone.trackers.destination import Destination
@@ -22,6 +24,7 @@ _CLASSES = {
     "wandb": "WandbTracker",
     "trackio": "TrackioTracker",
 }
+_ERROR_CHARS = 500
 # Trackers whose package has another name than its modules.
 _PACKAGES = {"mlflow": "mlflow-skinny"}
 
@@ -50,6 +53,26 @@ class Tracker(Protocol):
         """Close files and connections; the run stays open for a later process unless it was ended."""
 
 
+@contextmanager
+def calls_of(name: str, is_transient: Callable[[Exception], bool]) -> Iterator[None]:
+    """Turn every error of a tracker's package into a `TrackerError`; `name` is the tracker's in messages.
+
+    >>> with calls_of("MLflow", lambda error: isinstance(error, OSError)):
+    ...     raise OSError("no route")
+    Traceback (most recent call last):
+    herringbone_contract.errors.TrackerError: MLflow: no route
+    """
+    try:
+        yield
+    except TrackerError:
+        raise
+    # Packages raise more than they document: W&B's client has errors that none of its classes covers.
+    except Exception as error:
+        # On one line, as everything in the state of an export.
+        text = printable(masked_text(" ".join(str(error).split()) or type(error).__name__))
+        raise TrackerError(f"{name}: {text[:_ERROR_CHARS]}", transient=is_transient(error)) from error
+
+
 # A destination and a folder for files in, a tracker out: `open_tracker`.
 OpenTracker = Callable[["Destination", Path], Tracker]
 
@@ -60,8 +83,10 @@ def open_tracker(destination: Destination, folder: Path) -> Tracker:
     Raises `OptionError` if its package is not installed.
     """
     check_installed([destination])
-    module = importlib.import_module(f"herringbone.trackers.{destination.tracker}")
-    tracker: Tracker = getattr(module, _CLASSES[destination.tracker])(destination, folder)
+    # A package may be installed and broken, such as by another release of what it requires.
+    with calls_of(destination.tracker, lambda _: False):
+        module = importlib.import_module(f"herringbone.trackers.{destination.tracker}")
+        tracker: Tracker = getattr(module, _CLASSES[destination.tracker])(destination, folder)
     return tracker
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from herringbone_contract.errors import TrackerError
-from herringbone_contract.masking import printable
+from herringbone.trackers.tracker import calls_of
 
 if TYPE_CHECKING:
     from herringbone.trackers.destination import Destination
@@ -91,15 +90,9 @@ class TrackioTracker:
         return hashlib.sha256(json.dumps([self.state["run"], *parts]).encode()).hexdigest()[:32]
 
 
-@contextmanager
-def _calls() -> Iterator[None]:
-    """Turn errors of the database and of another release of Trackio into `TrackerError`."""
-    try:
-        yield
-    except (OSError, sqlite3.OperationalError) as error:
-        raise TrackerError(f"Trackio: {printable(str(error))[:500]}", transient=True) from error
-    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-        raise TrackerError(f"Trackio: {printable(str(error))[:500]}") from error
+def _calls() -> AbstractContextManager[None]:
+    # Another release of Trackio may lack `bulk_log`, or a parameter of it.
+    return calls_of("Trackio", lambda error: isinstance(error, (OSError, sqlite3.OperationalError)))
 
 
 def _iso(seconds: float) -> str:

@@ -7,16 +7,16 @@ The run's id is made of the job's name and time, so a later process goes on with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wandb
 
-from herringbone_contract.errors import TrackerError
-from herringbone_contract.masking import masked_text, printable
+from herringbone.trackers.tracker import calls_of
 
 if TYPE_CHECKING:
     from herringbone.trackers.destination import Destination
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from herringbone_contract.events.format import Point
 
 STEP = "step"
+_INIT_SECONDS = 30
 
 
 class WandbTracker:
@@ -39,14 +40,13 @@ class WandbTracker:
         self.state: dict[str, Any] = {}
 
     def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
-        import os
-
         run_id = hashlib.sha256(f"{facts.name} {facts.created}".encode()).hexdigest()[:16]
         settings = wandb.Settings(
             console="off",
             disable_code=True,
             disable_git=True,
             disable_job_creation=True,
+            init_timeout=_INIT_SECONDS,
             save_code=False,
             silent=True,
             # This process is not the training.
@@ -55,7 +55,7 @@ class WandbTracker:
             x_disable_stats=True,
         )
         with _calls():
-            self._run = wandb.init(
+            self._run = self._init(
                 id=run_id,
                 name=facts.name,
                 project=self._project,
@@ -90,6 +90,15 @@ class WandbTracker:
                 self._run.finish(exit_code=self._exit_code)
             self._run = None
 
+    def _init(self, **arguments: Any) -> Any:
+        try:
+            return wandb.init(**arguments)
+        except BaseException:
+            # Otherwise W&B's own process holds the run, and refuses the next try.
+            with suppress(Exception):
+                wandb.teardown(exit_code=1)
+            raise
+
     def _set_facts(self, facts: JobFacts) -> None:
         self._run.config.update({"herringbone": _nested(facts.tags)}, allow_val_change=True)
 
@@ -98,16 +107,5 @@ def _nested(tags: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix("herringbone."): value for name, value in tags.items()}
 
 
-@contextmanager
-def _calls() -> Iterator[None]:
-    """Turn the client's errors into `TrackerError`."""
-    try:
-        yield
-    except wandb.errors.CommError as error:
-        raise _error(error, transient=True) from error
-    except (wandb.errors.Error, OSError, ValueError) as error:
-        raise _error(error) from error
-
-
-def _error(error: Exception, *, transient: bool = False) -> TrackerError:
-    return TrackerError(f"W&B: {printable(masked_text(str(error)))[:500]}", transient=transient)
+def _calls() -> AbstractContextManager[None]:
+    return calls_of("W&B", lambda error: isinstance(error, wandb.errors.CommError))

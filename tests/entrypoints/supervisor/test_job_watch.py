@@ -3,6 +3,7 @@
 import pytest
 
 from herringbone_contract.events.format import encode
+from herringbone_contract.failure import Failure
 from herringbone_entry.supervisor.job_watch import PATIENCE_SECONDS, JobWatch
 
 HOSTS = {0: "algo-1", 1: "algo-2", 2: "algo-3"}
@@ -27,10 +28,10 @@ class Job:
         self.orders.clear()
         return number
 
-    def answer(self, number, *places, record=None):
+    def answer(self, number, *places, record=None, connections=()):
         for rank, place in enumerate(places):
-            answer = {"kind": "stacks", "id": number, "rank": rank, "place": place, "connections": [], "record": record}
-            self.watch.receive(HOSTS[rank], answer)
+            answer = {"kind": "stacks", "id": number, "rank": rank, "place": place, "record": record}
+            self.watch.receive(HOSTS[rank], {**answer, "connections": dict(connections).get(rank, [])})
 
     @property
     def lines(self):
@@ -78,6 +79,18 @@ def test_a_longer_standstill_at_the_same_places_is_no_news():
     job.moved(10.0)
     job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
     assert job.lines[0].startswith("hang: ")
+
+
+def test_a_reason_that_shows_later_is_news():
+    job = Job()
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES)
+    assert "ranks 0-2 (algo-1, algo-2, algo-3) at train.py:12 in step" in job.lines[0]
+    job.orders.clear()
+    job.moved(20.0)
+    cut = {0: [["a:1", "b:1", True]], 1: [["b:1", "a:1", False], ["b:2", "c:1", True]], 2: [["c:1", "b:2", False]]}
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES, connections=cut)
+    assert "rank 1 (algo-2) at train.py:12 in step: no data passes between it and the others" in job.lines[0]
 
 
 def test_silent_ranks_that_begin_collectives_do_not_hang():
@@ -139,3 +152,57 @@ def test_a_straggler_is_named_with_its_host():
     [event] = job.events
     assert (event["kind"], event["rank"], event["host"], event["steps"]) == ("straggler", 1, "algo-2", 20)
     assert event["ratio"] == pytest.approx(1.25)
+
+
+def record(*operations):
+    entries = [
+        {"group": "default_pg", "seq": number, "op": op, "shape": "[[4]] Float", "done": done, "p2p": False}
+        for number, (op, done) in enumerate(operations, 1)
+    ]
+    return {"age": 3.0, "groups": {}, "entries": entries}
+
+
+TIMED_OUT = Failure("algo-1", 0, 1, "RuntimeError", "gloo: Timed out waiting 1800000ms for recv operation to complete")
+
+
+def test_a_collective_that_timed_out_is_explained_with_the_rank_that_is_missing():
+    job = Job()
+    job.watch.receive(
+        "algo-1", {"kind": "record", "rank": 0, "record": record(("barrier", True), ("all_reduce", False))}
+    )
+    assert job.watch.look_at_failure(TIMED_OUT)
+    place = {"kind": "stacks", "id": job.look(), "connections": [], "place": SLEEPS}
+    job.watch.receive("algo-2", {**place, "rank": 1, "record": record(("barrier", True))})
+    [(_, end)] = job.timers
+    end()
+    assert job.orders == []
+    job.watch.explain(TIMED_OUT)
+    assert job.lines == [
+        "stacks: collective operation 2: rank 0 in all_reduce [[4]] Float; rank 1 has not entered it",
+        "stacks: rank 1 (algo-2) at train.py:7 in save",
+    ]
+
+
+def test_a_failure_of_another_kind_is_not_looked_at_and_explains_itself():
+    job = Job()
+    failure = Failure("algo-2", 1, 1, "ValueError", "bad batch")
+    assert not job.watch.look_at_failure(TIMED_OUT)
+    job.watch.receive("algo-2", {"kind": "record", "rank": 1, "record": record(("barrier", True))})
+    job.watch.receive(
+        "algo-1", {"kind": "record", "rank": 0, "record": record(("barrier", True), ("all_reduce", False))}
+    )
+    assert not job.watch.look_at_failure(failure)
+    # The rank that failed has missed the next operation, of course.
+    job.watch.explain(failure)
+    assert job.orders == []
+
+
+def test_a_record_may_hold_anything():
+    job = Job()
+    for junk in ({}, {"entries": 3}, {"entries": [{}]}, {"entries": [None], "groups": []}):
+        job.watch.receive("algo-1", {"kind": "record", "rank": 0, "record": junk})
+        job.watch.explain(TIMED_OUT)
+    job.watch.receive("algo-1", {"kind": "stacks", "id": "x"})
+    job.watch.receive("algo-1", {"kind": "steps", "seconds": {"one": None}})
+    job.watch.receive("algo-1", {"kind": "moved"})
+    assert all(line.startswith("stacks: not known: ") for line in job.lines)

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+import time
 
 import pytest
 from tests.sdk.top.made import HOSTILE, training
@@ -32,6 +33,13 @@ def drive(app, steps, size=(80, 24)):
     asyncio.run(run())
 
 
+async def until(pilot, met):
+    deadline = time.monotonic() + 30
+    while not met():
+        assert time.monotonic() < deadline
+        await pilot.pause(0.01)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 def test_the_list_the_details_and_the_filter(make_job, size):
     make_job("bert-2026-11-22-12-29-26-475", training(gpus=True), ["epoch 1", "loss 0.5 [b]"], created=3.0)
@@ -39,7 +47,7 @@ def test_the_list_the_details_and_the_filter(make_job, size):
     make_job("digits-1", training(500), ["done"], status="Completed", created=1.0)
     monitor = Monitor()
     monitor.refresh()
-    assert monitor.wait(5.0)
+    assert monitor.wait(30.0)
     app = TopApp(monitor)
 
     async def steps(pilot):
@@ -60,11 +68,10 @@ def test_the_list_the_details_and_the_filter(make_job, size):
         await pilot.press("escape", "home", "enter")
         await pilot.pause()
         assert isinstance(app.screen, DetailScreen)
-        for _ in range(100):
-            app.update_rows()
-            await pilot.pause(0.02)
-            if "huggingface" in (detail := text_of(app)):
-                break
+        await until(pilot, lambda: monitor.reader("bert-2026-11-22-12-29-26-475").detail is not None)
+        app.update_rows()
+        await pilot.pause()
+        detail = text_of(app)
         assert re.search(r"Training on local_process.*120 of 500 step +ETA", detail)
         assert re.search(r"loss +0.5 +█▃▁ +120 +huggingface", detail)
         assert re.search(r"algo-1 +3.25 +12.3G +88 % 61.2G", detail)
@@ -72,8 +79,10 @@ def test_the_list_the_details_and_the_filter(make_job, size):
         await pilot.press("escape")
         await pilot.pause()
         assert "digits-1" in text_of(app)
+        await pilot.press("ctrl+c")
 
     drive(app, steps, size)
+    assert app.return_code == 0
 
 
 class Jobs:
@@ -117,8 +126,7 @@ def test_a_job_is_stopped_after_a_question_only():
             assert not isinstance(app.screen, StopScreen)
         assert jobs.stopped == []
         await pilot.press("s", "y")
-        await pilot.pause(0.05)
-        assert jobs.stopped == ["b"]
+        await until(pilot, lambda: jobs.stopped == ["b"] and app._messages)
         app.update_rows()
         await pilot.pause()
         assert "job b was not stopped: [red]no[/]" in text_of(app)
@@ -126,8 +134,7 @@ def test_a_job_is_stopped_after_a_question_only():
         await pilot.press("down", "s")
         assert not isinstance(app.screen, StopScreen)
         await pilot.press("up", "enter", "s", "y")
-        await pilot.pause(0.05)
-        assert jobs.stopped == ["b", "b"]
+        await until(pilot, lambda: jobs.stopped == ["b", "b"])
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("q")
 

@@ -10,8 +10,8 @@ from herringbone import Estimator
 from herringbone.estimators.options import parse_options
 from herringbone.planning.again import settings_of
 from herringbone.trackers.destination import parse_destination
-from herringbone.trackers.tracker import check_installed
-from herringbone_contract.errors import OptionError
+from herringbone.trackers.tracker import calls_of, check_installed
+from herringbone_contract.errors import OptionError, TrackerError
 
 BASE = Path("/home/me")
 
@@ -125,3 +125,11 @@ def test_the_plan_shows_trackers_and_another_job_finds_the_same_folder(tmp_path,
     plan = Estimator("train.py", instance_type="local_process", track="tensorboard:runs").plan()
     assert "tracker:           tensorboard:runs" in plan.text()
     assert settings_of(plan, {})["track"] == [f"tensorboard:{tmp_path}/runs"]
+
+
+def test_an_error_that_no_tracker_documents_is_an_error_of_the_tracker():
+    """W&B's client raises one that is none of its own: the exporter broke with a traceback."""
+    with pytest.raises(TrackerError) as caught, calls_of("W&B", lambda error: False):
+        raise RuntimeError("run ID is in use at http://me:hunter2@ml\x1b[2J")
+    assert str(caught.value) == "W&B: run ID is in use at http://me:******@ml\\x1b[2J"
+    assert not caught.value.transient

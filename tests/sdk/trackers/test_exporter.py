@@ -67,13 +67,13 @@ class Tracker:
 
 @pytest.fixture
 def export(tmp_path):
-    place, pauses = Place(tmp_path, "mlflow-1"), []
+    place, pauses, said = Place(tmp_path, "mlflow-1"), [], []
 
-    def run(job, tracker, *, follow=False, **options):
-        exporter = Exporter(job, lambda: tracker, place, TO, sleep=pauses.append, **options)
-        return exporter.run(follow=follow)
+    def run(job, tracker, **how):
+        exporter = Exporter(job, lambda: tracker, place, TO, sleep=pauses.append, say=said.append)
+        return exporter.run(**how)
 
-    run.place, run.pauses = place, pauses
+    run.place, run.pauses, run.said = place, pauses, said
     return run
 
 
@@ -127,6 +127,8 @@ def test_after_the_jobs_end_patience_ends(export):
     with pytest.raises(TrackerError):
         export(Job([metrics(1.0)]), tracker, patience=10.0)
     assert 10 <= sum(export.pauses) < 40
+    # Once, and not after each try.
+    assert export.said == ["MLflow: connection refused; retrying"]
     assert stored(export).error == "MLflow: connection refused"
     # The next call sends what is missing.
     again = Tracker()
