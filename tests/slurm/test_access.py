@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 import pytest
 
-from herringbone.access.debugger import attach_debugger
 from herringbone.access.requests import ask, way_into
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.slurm.access import NodeWays, srun_words
@@ -16,34 +14,34 @@ from herringbone.backends.slurm.commands import SlurmCommands
 from tests.slurm.conftest import rank_lines
 
 SCRIPT = """
-import time
+import os, socket
+server = socket.create_server(("127.0.0.1", 23456 + int(os.environ["RANK"])))
 print("ready", flush=True)
 while True:
-    time.sleep(0.05)
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(100) + os.environ["RANK"].encode())
+    connection.close()
 """
 
 
 @pytest.mark.slurm
-def test_a_running_job_can_be_asked_entered_and_debugged(submit, cluster, home, capfd):
-    pytest.importorskip("debugpy")
+def test_a_running_job_can_be_asked_and_entered(submit, cluster, home, capfd):
     job = submit(SCRIPT, instance_count=2)
     cluster.wait(lambda: rank_lines(job) == ["ready", "ready"])
     backend = backend_of_job(job.name)
     answers = ask(backend, job.name, "dance")
     assert sorted(answers) == ["algo-1", "algo-2"]
     assert all("knows no request" in answer["error"] for answer in answers.values())
-    debuggee = attach_debugger(backend, job.name, 1)
-    assert (debuggee.host, debuggee.code) == ("algo-2", str(home.job(job.name).host("algo-2") / "code"))
 
     _, access = way_into(backend, job.name, "algo-2")
     capfd.readouterr()
     program = "import os; print(os.environ['SM_CURRENT_HOST'], os.environ['SLURMD_NODENAME'], os.getcwd()); exit(5)"
     assert access.run([sys.executable, "-c", program]) == 5
-    assert capfd.readouterr().out.split() == ["algo-2", backend._report(job.name)["nodes"][1], debuggee.code]
-    with access.connect(debuggee.port) as connection:
-        # debugpy speaks first.
-        assert connection.recv(16) == b"Content-Length: "
-        connection.shutdown(socket.SHUT_WR)
+    code = str(home.job(job.name).host("algo-2") / "code")
+    assert capfd.readouterr().out.split() == ["algo-2", backend._report(job.name)["nodes"][1], code]
+    with access.connect(23457) as connection:
+        connection.sendall(b"rank ")
+        assert connection.recv(100) == b"rank 1"
     job.stop(1)
     assert job.wait().status == "Stopped"
     # The signal has not killed the controller, and it has refused no request.

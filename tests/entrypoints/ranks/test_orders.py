@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +176,27 @@ def test_python_3_14_brings_an_order_without_a_handler(tmp_path: Path, monkeypat
     assert calls == [os.getpid()]
     assert not list(tmp_path.glob("order-*"))
     assert "takes no orders" in order(tmp_path, os.getpid(), remote_exec=refuse)["error"]
+
+
+def test_a_forked_child_leaves_the_debugger_of_python_3_12(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There pydevd watches by `sys.monitoring`, whose callbacks a child inherits."""
+    from herringbone_entry.ranks import debugger
+
+    removed = []
+
+    def register_callback(tool: int, event: int, function: object) -> None:
+        if event == 0:
+            raise ValueError("The callback can only be set for one event at a time")
+        removed.append((tool, event, function))
+
+    events = SimpleNamespace(LINE=32, NO_EVENTS=0, RAISE=512)
+    monitoring = SimpleNamespace(
+        DEBUGGER_ID=0, events=events, get_tool=lambda tool: "pydevd", register_callback=register_callback
+    )
+    monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
+    monkeypatch.setattr(debugger, "_set_trace", removed.append)
+    debugger._leave()
+    assert removed == [None, (0, 32, None), (0, 512, None)]
 
 
 def children(pid: int) -> list[int]:

@@ -30,7 +30,7 @@ while True:
     connection.sendall(connection.recv(100).upper())
     connection.close()
 """
-WORDS = "import os, sys; print(os.getcwd(), os.environ['SM_CURRENT_HOST']); print(sys.stdin.read(), file=sys.stderr)"
+WORDS = "import os, sys; print(os.getcwd(), os.environ['SM_CURRENT_HOST']); sys.exit(sys.stdin.read())"
 
 
 def shell(name, *words, **options):
@@ -68,9 +68,7 @@ def test_a_running_container_can_be_entered(submit, engine):
     try:
         # Both streams, the end of the input and the exit code come through.
         result = shell(job.name, "--host", "algo-2", "--", "python3", "-c", WORDS, input="typed")
-        assert (result.returncode, result.stdout, result.stderr) == (0, "/opt/ml/code algo-2\n", "typed\n")
-        result = shell(job.name, "--", "sh", "-c", "exit 9", input="")
-        assert result.returncode == 9
+        assert (result.returncode, result.stdout, result.stderr) == (1, "/opt/ml/code algo-2\n", "typed\n")
         result = shell(job.name, "--", "$HOME", input="")
         assert (result.returncode, result.stderr) == (127, "herringbone: $HOME: no such program on this host\n")
         code, shown = on_terminal(job.name, b"stty size; exit 4\n")
