@@ -95,7 +95,7 @@ export class LogView {
 
 function row(line) {
   const place = line.rank === null ? line.host : `${line.host}:${line.rank}`;
-  const bad = /\b(error|traceback|exception|failed|fatal)\b/i.test(line.text);
+  const bad = /(error|exception)\b|\b(traceback|failed|fatal)\b/i.test(line.text);
   return h("div", { class: bad ? "line bad-line" : "line" },
     h("time", {}, line.t === null ? "" : shownTime(line.t).slice(11)),
     h("span", { class: "place", "data-rank": line.rank === null ? null : line.rank % 8 }, place),
