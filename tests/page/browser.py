@@ -64,6 +64,13 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.problems: list[str] = []
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         targets = self._call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
