@@ -36,9 +36,26 @@ def test_slow_steps_arrive_at_once() -> None:
     ]
 
 
+def test_own_times_are_sent_only_for_all_steps_of_a_batch() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    counter.tick(1.0, optimizer)
+    counter.hand_over(1.25)
+    counter.hand_over(1.75)
+    # Rank 1 waits for the others here.
+    assert counter.tick(4.0, optimizer) == {"count": 2, "seconds": [3.0], "own": [0.75]}
+    counter.hand_over(4.5)
+    counter.tick(4.75, optimizer)
+    # No gradients in this step: what was handed over belongs to the one before.
+    assert counter.tick(5.5, optimizer) == {"count": 4, "seconds": [0.75, 0.75]}
+
+
 def test_many_steps_in_a_second_fit_into_lines() -> None:
     counter, optimizer = StepCounter(), Optimizer()
-    batches = ticks(counter, [100 + index * 1.234567e-5 for index in range(3 * MAX_STEPS + 1)], optimizer)
+    batches = []
+    for index in range(3 * MAX_STEPS + 1):
+        counter.hand_over(100 + (index - 0.3) * 1.234567e-5)
+        batches += ticks(counter, [100 + index * 1.234567e-5], optimizer)
+    assert [len(batch["own"]) for batch in batches] == [MAX_STEPS] * 3
     assert [len(batch["seconds"]) for batch in batches] == [MAX_STEPS] * 3
     members = {"kind": "steps", "t": 1795397716.286413, "rank": 100_000, "since": 1795397716.286413}
     assert all(

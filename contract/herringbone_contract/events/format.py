@@ -11,7 +11,8 @@ that they do not know. The kinds:
     state       state, why                         the job's secondary status, as in the index
     metrics     name, source, since, step, by, values     see `batches`
     progress    done, total, unit, eta             eta: seconds until the end; total and eta may be None
-    steps       count, since, seconds              step times of a rank: `seconds` of each step; `count` steps in all
+    steps       count, since, seconds, own         step times of a rank: `seconds` of each step; `count` steps in all;
+                                                   `own`: without the wait for other ranks, where the library tells
     sample      cpu, memory, ...                   resources of a host, see SAMPLE below
     checkpoint  path, bytes
     restart     attempt, why

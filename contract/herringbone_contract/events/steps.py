@@ -14,8 +14,8 @@ from typing import Any
 
 from herringbone_contract.events import emit
 
-# So many times of steps fit into a line that pipes take whole; more in a second are sent in several events.
-MAX_STEPS = 300
+# So many times of steps, twice, fit into a line that pipes take whole; more in a second are sent in several events.
+MAX_STEPS = 180
 # A new owner counts after so many steps without one of the old owner, if that still exists.
 _OWNER_STEPS = 100
 
@@ -32,6 +32,12 @@ class StepCounter:
     The first step has no time, because nobody knows its begin. `owner` is the object that steps, such as an optimizer.
     Of several owners only the first one's steps count: a script with two optimizers takes one step of each. When the
     first one is gone, or has not stepped for long, the next one counts.
+
+    Ranks that sum their gradients all take as long for a step as the slowest one. `hand_over` notes when this rank has
+    handed over gradients, so the member `own` has its own time, without the wait for the other ranks:
+
+    >>> counter.hand_over(11.5); counter.tick(12.25, optimizer)
+    {'count': 4, 'seconds': [1.0], 'own': [0.25]}
     """
 
     def __init__(self) -> None:
@@ -41,7 +47,13 @@ class StepCounter:
         self._count = 0
         self._last: float | None = None
         self._due = 0.0
+        self._handed: float | None = None
         self._seconds: list[float] = []
+        self._own: list[float] = []
+
+    def hand_over(self, now: float) -> None:
+        """Note that the gradients which this rank has by now are on their way to the others."""
+        self._handed = now
 
     def tick(self, now: float, owner: object) -> dict[str, Any] | None:
         """Count a step that ends now; return a batch once a second, or when it is full."""
@@ -53,6 +65,8 @@ class StepCounter:
             self._due = now + 1.0
         else:
             self._seconds.append(now - self._last)
+            if self._handed is not None and self._handed >= self._last:
+                self._own.append(self._handed - self._last)
         self._last = now
         if now < self._due and len(self._seconds) < MAX_STEPS:
             return None
@@ -62,8 +76,12 @@ class StepCounter:
     def batch(self) -> dict[str, Any] | None:
         """Return the steps since the last batch, None if there are none."""
         seconds, self._seconds = self._seconds, []
-        # Four digits: a line must be short, and no clock is better.
-        return {"count": self._count, "seconds": [float(f"{value:.4g}") for value in seconds]} if seconds else None
+        own, self._own = self._own, []
+        if not seconds:
+            return None
+        batch = {"count": self._count, "seconds": _rounded(seconds)}
+        # A step without gradients, at a change of what the script does say, makes the two incomparable.
+        return {**batch, "own": _rounded(own)} if len(own) == len(seconds) else batch
 
     def _takes_over(self, owner: object) -> bool:
         self._others += 1
@@ -73,6 +91,11 @@ class StepCounter:
         return True
 
 
+def _rounded(seconds: list[float]) -> list[float]:
+    # Four digits: a line must be short, and no clock is better.
+    return [float(f"{value:.4g}") for value in seconds]
+
+
 def _gone() -> object:
     return None
 
@@ -80,7 +103,7 @@ def _gone() -> object:
 def _send(batch: dict[str, Any] | None) -> None:
     if batch is not None:
         # The time at which the first of these steps began.
-        emit.emit("steps", count=batch["count"], since=time.time() - sum(batch["seconds"]), seconds=batch["seconds"])
+        emit.emit("steps", since=time.time() - sum(batch["seconds"]), **batch)
 
 
 def is_heard() -> bool:
@@ -93,7 +116,9 @@ def _ticker() -> Callable[[object], None]:
         return lambda _: None
     import atexit
 
+    global _counter
     counter, clock = StepCounter(), time.perf_counter
+    _counter = counter
 
     def tick(owner: object) -> None:
         batch = counter.tick(clock(), owner)
@@ -106,6 +131,8 @@ def _ticker() -> Callable[[object], None]:
 
 
 _tick: Callable[[object], None] | None = None
+# Set at the first step, if somebody listens.
+_counter: StepCounter | None = None
 
 
 def tick(owner: object) -> None:
@@ -118,3 +145,12 @@ def tick(owner: object) -> None:
         # At the first step, when the rank's environment is complete.
         _tick = _ticker()
     _tick(owner)
+
+
+def hand_over() -> None:
+    """Note that this rank has handed over gradients, and may wait for the other ranks from here on.
+
+    hand_over()
+    """
+    if _counter is not None:
+        _counter.hand_over(time.perf_counter())

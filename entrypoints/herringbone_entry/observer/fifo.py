@@ -84,7 +84,12 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "unit": _is_text,
         "eta": _or_none(_is_number),
     },
-    "steps": {"count": _is_count, "since": _is_number, "seconds": _is_list(_is_number)},
+    "steps": {
+        "count": _is_count,
+        "since": _is_number,
+        "seconds": _is_list(_is_number),
+        "own": _or_none(_is_list(_is_number)),
+    },
     "timeline": {
         "step": _is_count,
         "since": _or_none(_is_number),

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events import steps
 from herringbone_parallel.core.sums.credits import Window
 from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce.cores import select as cores
@@ -140,6 +141,7 @@ class Engine:
             while self._alive and self._core.done(oldest := next(iter(self._alive))):
                 del self._alive[oldest]
             self._alive[number] = buffer
+        steps.hand_over()
         return Handle(self, number)
 
     def suit(self, cost: Cost) -> None:
