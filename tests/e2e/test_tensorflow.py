@@ -65,8 +65,8 @@ dp.shutdown()
 """
 
 
-def train(folder: Path, script: str, options: str) -> list[str]:
-    """Run a job that must complete, and return its log."""
+def train(folder: Path, script: str, options: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Run a job that must complete, and return its log and its events."""
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
     (folder / "src").mkdir()
@@ -82,6 +82,10 @@ def train(folder: Path, script: str, options: str) -> list[str]:
     assert done.returncode == 0, done.stderr[-3_000:]
     status, lines, events = json.loads(done.stdout.splitlines()[-1])
     assert status == "Completed"
+    return lines, events
+
+
+def check_events(folder: Path, events: list[dict[str, Any]]) -> None:
     # 8 epochs of 4 steps.
     assert steps_by_rank(events) == {0: (32, 31), 1: (32, 31)}
     # The callback sends the loss once an epoch, and once a second.
@@ -94,7 +98,6 @@ def train(folder: Path, script: str, options: str) -> list[str]:
     assert len(list((folder / "kept").rglob("*tfevents*"))) == 1
     progress = [event for event in events if event["kind"] == "progress"]
     assert (progress[-1]["done"], progress[-1]["total"], progress[-1]["unit"]) == (32, 32, "step")
-    return lines
 
 
 def values_of(events: list[dict[str, Any]], source: str, name: str, *, rank: int | None) -> list[tuple[int, float]]:
@@ -119,8 +122,9 @@ def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
     groups = "[InstanceGroup('gpu', 'local_process', 2), InstanceGroup('cpu', 'local_process', 1)]"
     settings = "{'smdistributed': {'dataparallel': {'enabled': True, 'helpers': 'cpu'}}}"
     options = f"{{'instance_groups': {groups}, 'distribution': {settings}}}"
-    lines = train(tmp_path, SCRIPT.format(library="smdistributed.dataparallel.tensorflow"), options)
+    lines, events = train(tmp_path, SCRIPT.format(library="smdistributed.dataparallel.tensorflow"), options)
     check(lines)
+    check_events(tmp_path, events)
     [stats] = [json.loads(line) for line in lines if line.startswith('{"host"')]
     assert stats["received_bytes"] > 0
 
@@ -131,4 +135,6 @@ def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
 def test_a_script_for_horovod_under_mpi(tmp_path: Path) -> None:
     settings = "{'mpi': {'enabled': True, 'processes_per_host': 2}}"
     options = f"{{'instance_type': 'local_process', 'instance_count': 1, 'distribution': {settings}}}"
-    check(train(tmp_path, SCRIPT.format(library="horovod.tensorflow.keras"), options))
+    lines, events = train(tmp_path, SCRIPT.format(library="horovod.tensorflow.keras"), options)
+    check(lines)
+    check_events(tmp_path, events)

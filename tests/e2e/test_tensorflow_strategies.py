@@ -96,14 +96,14 @@ def options(strategy: str) -> str:
 
 
 def test_mirrored_workers_train_as_one_process_would(tmp_path: Path) -> None:
-    lines = train(tmp_path, MIRRORED, options("multi_worker_mirrored_strategy"))
+    lines, _ = train(tmp_path, MIRRORED, options("multi_worker_mirrored_strategy"))
     results = sorted(line.split() for line in lines if line.startswith("trained "))
     assert [words[1:4] for words in results] == [["0", "2", "True"], ["1", "2", "True"]]
     assert results[0][4] == results[1][4], "the same weights and losses on both workers"
 
 
 def test_a_chief_trains_on_workers_and_parameter_servers(tmp_path: Path) -> None:
-    lines = train(tmp_path, PARAMETER_SERVER, options("parameter_server"))
+    lines, _ = train(tmp_path, PARAMETER_SERVER, options("parameter_server"))
     assert "a worker serves" in lines
     devices = ", ".join(f"'/job:ps/replica:0/task:{number}/device:CPU:0'" for number in range(2))
     assert f"held by [{devices}]" in lines
