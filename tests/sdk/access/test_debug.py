@@ -21,8 +21,10 @@ from herringbone_contract.errors import RequestError
 DEBUGGEE = Debuggee("digits-1", 1, "algo-2", 43125, 77, "/opt/ml/code", "3.11.7", "1.8.22")
 
 # Forked children, such as a data loader's workers, pass the line of the breakpoint, too, and must not stop there.
+# Python 3.12 and newer warn of such a fork, because the debugger has threads.
 SCRIPT = """
-import os, time
+import os, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
 def work():
     return os.getpid()
 print("ready", flush=True)
@@ -36,7 +38,7 @@ while rank:
     os.waitpid(child, 0)
     work()
 """
-WORK_LINE = 4
+WORK_LINE = 5
 
 
 class Editor:

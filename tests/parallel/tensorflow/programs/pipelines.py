@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from herringbone_parallel.tensorflow.model_parallel import state
 
-STEPS = 5
+STEPS = 3
 # The size of a microbatch in `in_all_ways`. It is the same in all ways, so a step is traced once for all of them.
 MICROBATCH = 2
 

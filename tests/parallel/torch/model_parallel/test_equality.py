@@ -15,7 +15,7 @@ from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.models.case import partition_by_path
 from tests.parallel.torch.ranks import Ranks
 
-STEPS = 5
+STEPS = 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 Tensors = dict[str, torch.Tensor]
