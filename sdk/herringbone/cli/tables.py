@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from herringbone.texts import ELLIPSIS, shortened
 from herringbone_contract.masking import printable
 
-_ELLIPSIS = "…"
 _LEAST_SHORTENED = 16
 # rich needs more than a millisecond a row.
 _MOST_DRAWN = 500
@@ -64,18 +64,6 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text without its middle, if it is longer than `width`: its beginning and end tell names apart.
-
-    >>> shortened("train-2026-11-22-12-29-26-475", 16)
-    'train-20…-26-475'
-    """
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return text[: width - 1 - end] + _ELLIPSIS + text[len(text) - end :]
-
-
 def _fitted(rows: Sequence[tuple[str, ...]], width: int, *, shorten: int, cut: int | None) -> list[tuple[str, ...]]:
     """Return rows with shorter cells where the table is wider than `width`. Pure."""
     widths = _widths(rows)
@@ -93,7 +81,7 @@ def _fitted(rows: Sequence[tuple[str, ...]], width: int, *, shorten: int, cut: i
 
 
 def _ended(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + _ELLIPSIS
+    return text if len(text) <= width else text[: max(0, width - 1)] + ELLIPSIS
 
 
 def _widths(rows: Sequence[tuple[str, ...]]) -> list[int]:

@@ -8,16 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.jobs.state_lines import shown_state
-from herringbone.top.texts import (
-    bar,
-    fitted,
-    middle_cut,
-    num_columns,
-    shown_amount,
-    shown_eta,
-    shown_number,
-    shown_percent,
-)
+from herringbone.texts import shortened
+from herringbone.top.texts import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
@@ -224,7 +216,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _cell(column: str, text: str, width: int) -> str:
-    return middle_cut(text, width) if column == NAME else fitted(text, width)
+    return shortened(text, width) if column == NAME else fitted(text, width)
 
 
 def _fitting(widths: dict[str, int], width: int) -> dict[str, int]:

@@ -6,10 +6,10 @@ import math
 import unicodedata
 from collections.abc import Iterator
 
+from herringbone.texts import ELLIPSIS
 from herringbone.times import shown_span
 from herringbone_contract.masking import printable
 
-_ELLIPSIS = "…"
 _DONE, _OPEN = "━", "╌"
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3))
 # Eight heights of a bar. A value that is no number leaves its place blank.
@@ -37,7 +37,7 @@ def fitted(text: str, width: int) -> str:
         text = "".join(_without_piles(text))
     if cell_len(text) <= width:
         return text
-    return set_cell_size(text, width - 1).rstrip() + _ELLIPSIS
+    return set_cell_size(text, width - 1).rstrip() + ELLIPSIS
 
 
 def _without_piles(text: str) -> Iterator[str]:
@@ -58,18 +58,6 @@ def num_columns(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
-
-
-def middle_cut(name: str, width: int) -> str:
-    """Return a name without its middle, if it is longer than `width`: beginning and end tell jobs apart.
-
-    >>> middle_cut("train-2026-11-22-12-29-26-475", 16)
-    'train-20…-26-475'
-    """
-    if len(name) <= width:
-        return name
-    end = (width - 1) // 2
-    return name[: width - 1 - end] + _ELLIPSIS + name[len(name) - end :]
 
 
 def shown_number(value: float | None) -> str:

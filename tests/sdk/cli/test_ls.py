@@ -10,10 +10,11 @@ import time
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone.cli.tables import shortened, show_table
+from herringbone.cli.tables import show_table
 from herringbone.jobs.disk import size_of
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.sizes import shown_bytes
+from herringbone.texts import shortened
 from herringbone_contract.failure import Failure
 
 PLAN = json.dumps({"hosts": [], "channels": [], "hyperparameters": {}})
