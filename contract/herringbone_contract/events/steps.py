@@ -80,7 +80,7 @@ class StepCounter:
         if not seconds:
             return None
         batch = {"count": self._count, "seconds": _rounded(seconds)}
-        # A step without gradients, at a change of what the script does say, makes the two incomparable.
+        # A step that handed over no gradients has no own time, and then the two lists would not be of the same steps.
         return {**batch, "own": _rounded(own)} if len(own) == len(seconds) else batch
 
     def _takes_over(self, owner: object) -> bool:

@@ -44,16 +44,7 @@ from herringbone_entry.supervisor.rank_group import RankGroup
 from herringbone_entry.supervisor.start_message import start_message, thread_limits
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.messages import (
-        Abort,
-        Check,
-        DaemonEnded,
-        Finish,
-        Order,
-        Say,
-        Spawn,
-        Start,
-    )
+    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
