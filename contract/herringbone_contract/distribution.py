@@ -24,11 +24,8 @@ from collections.abc import Mapping
 from herringbone_contract import grammar, rules
 from herringbone_contract.decode import mapping, read
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import (
-    ModelParallelParameters,
-    ModelParallelV2Parameters,
-    ResolvedModelParallel,
-)
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
+from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 from herringbone_contract.rules import check_layout, with_instance_groups
 from herringbone_contract.strategies import (
     MPI,

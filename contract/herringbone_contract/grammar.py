@@ -17,7 +17,8 @@ from msgspec import UNSET, UnsetType
 
 from herringbone_contract.decode import Reader, legal_keys, mapping, read, show
 from herringbone_contract.errors import DistributionError
-from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters
+from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 from herringbone_contract.reduce_servers import are_mixed, is_rail
 from herringbone_contract.strategies import (
     MPI,

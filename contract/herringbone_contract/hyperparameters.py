@@ -148,7 +148,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
     """
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import value_or
+    from herringbone_contract.model_parallel.values import value_or
 
     values: dict[str, object] = {}
     if distribution.instance_groups is not UNSET:
@@ -184,7 +184,7 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     import msgspec
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import value_or
+    from herringbone_contract.model_parallel.values import value_or
 
     values: dict[str, object] = {}
     if smdistributed.modelparallel is not UNSET:

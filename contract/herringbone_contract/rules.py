@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from herringbone_contract.decode import legal_keys
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, value_or
-from herringbone_contract.served import PARAMETERS, VERSION1
+from herringbone_contract.model_parallel import mesh
+from herringbone_contract.model_parallel.mesh import Mesh
+from herringbone_contract.model_parallel.served import PARAMETERS, VERSION1
+from herringbone_contract.model_parallel.values import value_or
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters
 from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 if TYPE_CHECKING:
@@ -155,13 +157,7 @@ def _check_data_parallel_keys(parameters: ModelParallelParameters) -> None:
     for key in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
         if (degree := value_or(getattr(parameters, key), 1)) > 1 and not resolved.ddp:
             raise DistributionError(f"{PARAMETERS}.{key}: {degree} needs `ddp` to be True as well: add 'ddp': True.")
-    sharded = value_or(parameters.sharded_data_parallel_degree, 1)
-    if sharded > 1 and resolved.partitions > 1:
-        raise DistributionError(
-            f"{PARAMETERS}.sharded_data_parallel_degree: {sharded} excludes pipeline"
-            f" parallelism, and there are {resolved.partitions} partitions. Set partitions to 1, or leave it out."
-        )
-    if sharded > 1 and parameters.shard_optimizer_state is True:
+    if resolved.sharded > 1 and parameters.shard_optimizer_state is True:
         raise DistributionError(
             f"{PARAMETERS}.shard_optimizer_state: sharded_data_parallel_degree already shards the optimizer's state."
             " Leave shard_optimizer_state out."
@@ -188,43 +184,35 @@ def _check_framework_keys(parameters: ModelParallelParameters, framework: Framew
 
 
 def check_layout(distribution: Distribution, *, hosts: int, processes_per_host: int) -> None:
-    """Raise `DistributionError` when the degrees of parallelism do not divide the ranks.
+    """Raise `DistributionError` when the degrees of parallelism do not divide the ranks, as `mesh` has the rule."""
+    try:
+        mesh_of(distribution, hosts * processes_per_host)
+    except DistributionError as error:
+        world = f"{hosts} hosts x {processes_per_host} processes_per_host"
+        raise DistributionError(f"{PARAMETERS}: {error} ({world}).") from None
 
-    The product of the degrees is the number of ranks: partitions x tensor parallel x (reduced) data parallel.
+
+def mesh_of(distribution: Distribution, ranks: int) -> Mesh | None:
+    """Return the mesh of a job with so many ranks; None where nothing splits or shards the model.
+
+    >>> from herringbone_contract.distribution import parse
+    >>> mesh_of(parse({"torch_distributed": {"enabled": True}}), 4)
+
+    Raises `DistributionError` when the degrees do not divide the ranks.
     """
-    ranks = hosts * processes_per_host
-    world = f"{ranks} ranks ({hosts} hosts x {processes_per_host} processes_per_host)"
-    version2 = distribution.model_parallel_v2
+    version1, version2 = distribution.model_parallel, distribution.model_parallel_v2
+    if version1 is not None:
+        settings = version1.resolved()
+        return mesh.of_version1(ranks, pipeline=settings.partitions, tensor=settings.tensor, shard=settings.sharded)
     if version2 is not None:
-        _check_v2_layout(version2, ranks, world)
-    parameters = distribution.model_parallel
-    if parameters is None:
-        return
-    partitions, tensor_degree = parameters.pipeline_degree, value_or(parameters.tensor_parallel_degree, 1)
-    model_ranks = partitions * tensor_degree
-    # Each replica of the model needs all of its ranks; a rest would have nothing to do.
-    if ranks % model_ranks:
-        degrees = f"{partitions} partitions"
-        if tensor_degree > 1:
-            degrees += f" x tensor_parallel_degree {tensor_degree} = {model_ranks}"
-        raise DistributionError(
-            f"{PARAMETERS}: {degrees} must divide {world}. Make processes_per_host a multiple of {model_ranks},"
-            " or change the degrees."
+        parameters = version2.resolved()
+        return mesh.of_version2(
+            ranks,
+            hybrid_shard=parameters.hybrid_shard_degree,
+            context=parameters.context_parallel_degree,
+            tensor=parameters.tensor_parallel_degree,
         )
-    replicas = ranks // model_ranks
-    sharded = value_or(parameters.sharded_data_parallel_degree, 1)
-    if replicas % sharded:
-        raise DistributionError(
-            f"{PARAMETERS}.sharded_data_parallel_degree: {sharded} must divide the"
-            f" {replicas} data parallel replicas of {world}."
-        )
-
-
-def _check_v2_layout(parameters: ModelParallelV2Parameters, ranks: int, world: str) -> None:
-    for key in legal_keys(ModelParallelV2Parameters):
-        degree = getattr(parameters, key)
-        if key.endswith("_degree") and degree and ranks % degree:
-            raise DistributionError(f"{PARAMETERS}.{key}: {degree} must divide {world}.")
+    return None
 
 
 def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:

@@ -10,12 +10,9 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import (
-    ModelParallelParameters,
-    ModelParallelV2Parameters,
-    PositiveInt,
-    value_or,
-)
+from herringbone_contract.model_parallel.values import PositiveInt, value_or
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters
+from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):

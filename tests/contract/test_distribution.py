@@ -209,6 +209,19 @@ def test_defaults_are_filled_in_only_when_resolved():
         "memory_weight": 0.8,
         "skip_tracing": False,
         "delayed_parameter_initialization": False,
+        "tensor": 1,
+        "prescaled_batch": False,
+        "sharded": 1,
+        "sdp_reduce_bucket_size": 500_000_000,
+        "sdp_param_persistence_threshold": 1_000_000,
+        "sdp_max_live_parameters": 1_000_000_000,
+        "sdp_hierarchical_allgather": True,
+        "sdp_gradient_clipping": 1.0,
+        "shard_optimizer_state": False,
+        "offload_activations": False,
+        "activation_loading_horizon": 4,
+        "precision": "fp32",
+        "fp16_params": False,
     }
 
 

@@ -228,10 +228,6 @@ def test_a_long_value_is_cut_in_the_message():
         ({"partitions": 2, "tensor_parallel_degree": 2}, ["tensor_parallel_degree: 2 needs `ddp` to be True"]),
         ({"sharded_data_parallel_degree": 2}, ["sharded_data_parallel_degree: 2 needs `ddp` to be True"]),
         (
-            {"partitions": 2, "ddp": True, "sharded_data_parallel_degree": 2},
-            ["excludes pipeline parallelism", "there are 2 partitions"],
-        ),
-        (
             {"ddp": True, "sharded_data_parallel_degree": 2, "shard_optimizer_state": True},
             ["already shards the optimizer's state"],
         ),

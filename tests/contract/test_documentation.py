@@ -20,7 +20,16 @@ from herringbone_contract.distribution import (
     TorchDistributed,
     parse,
 )
-from herringbone_contract.served import BOTH, NONE, PYTORCH, TENSORFLOW, VERSION1, Library, unserved
+from herringbone_contract.model_parallel.served import (
+    BOTH,
+    NONE,
+    PYTORCH,
+    TENSORFLOW,
+    VERSION1,
+    VERSION2,
+    Library,
+    unserved,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "look-up" / "distribution.md").read_text(encoding="utf-8")
 STRATEGIES = {
@@ -63,17 +72,32 @@ def test_defaults():
         if cells[1].startswith("`")
     }
     # Parameters that our libraries do not read have AWS's defaults, which AWS's libraries fill in.
+    renamed = {"tensor_parallel_degree": "tensor", "sharded_data_parallel_degree": "sharded"}
+    documented = {renamed.get(key, key): value for key, value in documented.items()}
     read = documented.keys() & defaults.keys()
     assert {key: documented[key] for key in read} == {key: defaults[key] for key in read}
-    assert len(read) == len(defaults) - 4  # partitions, active_microbatches, placement, memory_weight
+    assert len(read) == len(defaults) - 5  # partitions, active_microbatches, placement, memory_weight, precision
     off_values = {key: setting.off for key, setting in VERSION1.items() if setting.off is not msgspec.UNSET}
-    assert {key: documented[key] for key in off_values} == off_values
+    assert {key: documented[renamed.get(key, key)] for key in off_values} == off_values
 
 
 def test_what_runs_each_parameter():
     words = {NONE: "no", PYTORCH: "PyTorch", TENSORFLOW: "TensorFlow", BOTH: "both"}
     documented = {key: cells[2:4] for key, cells in rows("Parameters of `modelparallel`, version 1").items()}
     assert documented == {key: [words[setting.herringbone], words[setting.aws]] for key, setting in VERSION1.items()}
+    version2 = {key: cells[2:4] for key, cells in rows("Parameters of `modelparallel`, version 2").items()}
+    assert version2 == {
+        key: ["yes" if setting.herringbone else "no", "yes" if setting.aws else "no"]
+        for key, setting in VERSION2.items()
+    }
+
+
+def test_defaults_of_version_2():
+    documented = {
+        key: json.loads(cells[1].strip("`")) for key, cells in rows("Parameters of `modelparallel`, version 2").items()
+    }
+    resolved = msgspec.to_builtins(ModelParallelV2Parameters().resolved())
+    assert documented == resolved | {"expert_parallel_degree": 1}
 
 
 # A value for each key of the table that is a strategy, or needs a value that asks for something.

@@ -29,19 +29,19 @@ def test_degrees_that_divide_the_ranks(parameters, hosts, processes_per_host):
 @pytest.mark.parametrize(
     ("parameters", "hosts", "processes_per_host", "phrase"),
     [
-        ({"partitions": 2}, 1, 3, "2 partitions must divide 3 ranks (1 hosts x 3 processes_per_host)"),
-        ({"pipeline_parallel_degree": 4}, 1, 2, "4 partitions must divide 2 ranks"),
+        ({"partitions": 2}, 1, 3, "partitions 2 does not divide 3 ranks. Make processes_per_host"),
+        ({"pipeline_parallel_degree": 4}, 1, 2, "partitions 4 does not divide 2 ranks"),
         (
             {"partitions": 2, "tensor_parallel_degree": 4, "ddp": True},
             1,
             12,
-            "2 partitions x tensor_parallel_degree 4 = 8 must divide 12 ranks",
+            "partitions 2 x tensor_parallel_degree 4 = 8 does not divide 12 ranks",
         ),
         (
             {"sharded_data_parallel_degree": 3, "ddp": True},
             2,
             2,
-            "sharded_data_parallel_degree: 3 must divide the 4 data parallel replicas of 4 ranks",
+            "partitions 1 x sharded_data_parallel_degree 3 = 3 does not divide 4 ranks",
         ),
     ],
 )
@@ -64,7 +64,7 @@ def test_version_2_degrees():
         }
     )
     check_layout(distribution, hosts=1, processes_per_host=6)
-    with pytest.raises(DistributionError, match="tensor_parallel_degree: 3 must divide 8 ranks"):
+    with pytest.raises(DistributionError, match="tensor_parallel_degree 3 does not divide 8 ranks"):
         check_layout(distribution, hosts=1, processes_per_host=8)
 
 

@@ -12,7 +12,15 @@ from herringbone_contract.distribution import (
     ResolvedModelParallel,
     parse,
 )
-from herringbone_contract.served import BOTH, NONE, VERSION1, Library, unserved, unserved_parameters
+from herringbone_contract.model_parallel.served import (
+    BOTH,
+    NONE,
+    VERSION1,
+    VERSION2,
+    Library,
+    unserved,
+    unserved_parameters,
+)
 
 LIBRARIES = Path(__file__).parents[2] / "parallel" / "herringbone_parallel"
 FOLDERS = {"pytorch": "torch", "tensorflow": "tensorflow"}
@@ -20,10 +28,6 @@ PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 # A value of each kind that asks for something, whatever the key.
 ASKING = {
     **dict.fromkeys(VERSION1, True),
-    **dict.fromkeys(("tensor_parallel_degree", "sharded_data_parallel_degree"), 2),
-    **dict.fromkeys(("activation_loading_horizon", "sdp_reduce_bucket_size", "sdp_max_live_parameters"), 4),
-    "sdp_param_persistence_threshold": 4,
-    "sdp_gradient_clipping": 1.0,
 }
 OURS_LACKS = [key for key, setting in VERSION1.items() if setting.herringbone == NONE]
 
@@ -35,6 +39,7 @@ def model_parallel(**parameters):
 
 def test_the_table_has_every_parameter():
     assert list(VERSION1) == list(ModelParallelParameters.__struct_fields__)
+    assert list(VERSION2) == list(ModelParallelV2Parameters.__struct_fields__)
 
 
 @pytest.mark.parametrize("key", OURS_LACKS)
@@ -76,12 +81,23 @@ def test_values_that_fewer_libraries_run(parameters, library, framework, key):
 
 
 @pytest.mark.parametrize("key", ModelParallelV2Parameters.__struct_fields__)
-def test_version_2_runs_in_aws_s_images_alone(key):
-    value = 1 if "degree" in key or key in ("activation_loading_horizon", "random_seed") else True
+def test_version_2_runs_where_the_table_says(key):
+    value = 2 if "degree" in key or key in ("activation_loading_horizon", "random_seed") else True
     strategy = {"modelparallel": {"enabled": True, "parameters": {key: value}}}
     distribution = parse({"smdistributed": strategy, "torch_distributed": {"enabled": True}})
-    assert list(unserved(distribution, Library.HERRINGBONE, "pytorch")) == ["distribution.smdistributed.modelparallel"]
+    refused = [] if VERSION2[key].herringbone else [f"{PARAMETERS}.{key}"]
+    assert list(unserved(distribution, Library.HERRINGBONE, "pytorch")) == refused
     assert unserved(distribution, Library.AWS, "pytorch") == {}
+
+
+def test_expert_parallelism_is_refused_by_name():
+    assert [key for key, setting in VERSION2.items() if not setting.herringbone] == ["expert_parallel_degree"]
+
+
+def test_aws_s_library_does_not_shard_a_pipeline():
+    distribution = model_parallel(partitions=2, ddp=True, sharded_data_parallel_degree=2)
+    assert list(unserved(distribution, Library.AWS, "pytorch")) == [f"{PARAMETERS}.sharded_data_parallel_degree"]
+    assert unserved(distribution, Library.HERRINGBONE, "pytorch") == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,15 @@ def settings_read_by(framework):
 
 
 # Parameters that a library reads under another name, which `resolved` computes.
-READ_AS = {"pipeline_parallel_degree": "partitions", "optimize": "memory_weight", "placement_strategy": "placement"}
+READ_AS = {
+    "pipeline_parallel_degree": "partitions",
+    "optimize": "memory_weight",
+    "placement_strategy": "placement",
+    "tensor_parallel_degree": "tensor",
+    "sharded_data_parallel_degree": "sharded",
+    "fp16": "precision",
+    "bf16": "precision",
+}
 
 
 @pytest.mark.parametrize("framework", sorted(BOTH))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from herringbone_contract.constants import Key, RankVariable
-from herringbone_contract.errors import ParallelError
+from herringbone_contract.errors import DistributionError, ParallelError
 from herringbone_contract.hyperparameters import decode
-from herringbone_contract.model_parallel import ResolvedModelParallel
-from herringbone_contract.served import Library, unserved_parameters
+from herringbone_contract.model_parallel.served import Library, unserved_parameters
+from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
 from herringbone_contract.strategies import Framework
 
 # The entry point sets it from the `mp_parameters` hyperparameter.
@@ -61,6 +62,31 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
     if refusals:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
         raise ParallelError(f"not available in this release: {reasons}")
+    return parameters.resolved()
+
+
+def model_parallel_v2(environ: Mapping[str, str]) -> ResolvedModelParallelV2:
+    """Return the parameters of version 2 of the job's `smdistributed.modelparallel`, with their defaults.
+
+    >>> model_parallel_v2({"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}).tensor_parallel_degree
+    2
+
+    A job without them has the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of
+    version 1.
+    """
+    raw = environ.get(_PARAMETERS)
+    if raw is None:
+        return ModelParallelV2Parameters().resolved()
+    try:
+        distribution = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.TORCH_DISTRIBUTED_ENABLED: "true"})
+    except DistributionError as error:
+        raise ParallelError(
+            f"torch.sagemaker needs the parameters of version 2 of smdistributed.modelparallel: {error}. Scripts that"
+            " import smdistributed.modelparallel.torch use version 1"
+        ) from error
+    parameters = distribution.model_parallel_v2
+    if parameters is None:
+        raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
     return parameters.resolved()
 
 

@@ -31,7 +31,7 @@ class Ranks:
     """The numbers of a rank and the members of its groups.
 
     >>> from types import SimpleNamespace
-    >>> context = SimpleNamespace(grid=Grid(4, pipeline=2), rank=2, local_rank=0, local_size=2)
+    >>> context = SimpleNamespace(grid=Grid.of(4, pipeline=2), rank=2, local_rank=0, local_size=2)
     >>> ranks = Ranks(lambda: context)
     >>> ranks.pp_rank(), ranks.get_pp_group(), ranks.get_dp_group()
     (0, [2, 3], [0, 2])
@@ -84,7 +84,7 @@ class Ranks:
 
     def rdp_rank(self) -> int:
         """Return the index among the ranks that hold exactly the same parameters."""
-        return self._context().grid.coordinates(self.rank())["D"]
+        return self._context().grid.index("D", self.rank())
 
     def rdp_size(self) -> int:
         """Return the number of ranks that hold exactly the same parameters."""

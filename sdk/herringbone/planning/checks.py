@@ -18,7 +18,7 @@ from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
-from herringbone_contract.served import Library
+from herringbone_contract.model_parallel.served import Library
 
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone_contract.model_parallel import value_or
-from herringbone_contract.served import PARAMETERS, Library, unserved
+from herringbone_contract.model_parallel.served import PARAMETERS, Library, unserved
+from herringbone_contract.model_parallel.values import value_or
 from herringbone_contract.strategies import Framework
 
 # The class of the estimator -> the framework that its script certainly uses.

@@ -239,7 +239,7 @@ def test_groups_of_hosts_are_numbered_through():
 
 def test_partitions_must_divide_the_ranks():
     uneven = {**SPLIT_IN_TWO, "mpi": {"enabled": True, "processes_per_host": 3}}
-    with pytest.raises(DistributionError, match=r"2 partitions must divide 3 ranks \(1 hosts x 3 processes_per_host\)"):
+    with pytest.raises(DistributionError, match=r"2 does not divide 3 ranks\..*\(1 hosts x 3 processes_per_host\)"):
         plan(uneven)
     assert len(plan(uneven, count=2).hosts) == 2
 

@@ -35,7 +35,7 @@ from herringbone_parallel.tensorflow.patches import Patches
 from herringbone_parallel.timeline import Timeline
 
 if TYPE_CHECKING:
-    from herringbone_contract.model_parallel import ResolvedModelParallel
+    from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
 
 # A step inside a `tf.function` holds one thread while its segments run in others.
 _LEAST_THREADS = 4
@@ -176,7 +176,7 @@ def init() -> None:
         return
     settings = launch.model_parallel(os.environ, "tensorflow")
     rank_info = launch.rank_info(os.environ)
-    grid = Grid(rank_info.size, pipeline=settings.partitions, placement=settings.placement)
+    grid = Grid.of(rank_info.size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     _reserve_threads()
     if grid.pipeline > 1:

@@ -32,7 +32,7 @@ from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, T
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
 
 if TYPE_CHECKING:
-    from herringbone_contract.model_parallel import ResolvedModelParallel
+    from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
 TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
@@ -139,7 +139,13 @@ def init() -> None:
     settings = launch.model_parallel(os.environ, "pytorch")
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
-    grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
+    grid = Grid.of(
+        size,
+        pipeline=settings.partitions,
+        tensor=settings.tensor,
+        shard=settings.sharded,
+        placement=settings.placement,
+    )
     _refuse(settings, grid)
     device = torch.device("cpu")
     backends = "gloo"

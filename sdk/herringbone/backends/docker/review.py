@@ -12,7 +12,7 @@ from herringbone.planning.settings import unserved_settings
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
-from herringbone_contract.served import Library
+from herringbone_contract.model_parallel.served import Library
 
 _NAME = "local"
 _REFUSED = {

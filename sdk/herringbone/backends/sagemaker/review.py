@@ -17,7 +17,7 @@ from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import is_of_aws, unserved_settings
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.served import Library
+from herringbone_contract.model_parallel.served import Library
 
 _NAME = "sagemaker"
 # CreateTrainingJob accepts at most this many channels.

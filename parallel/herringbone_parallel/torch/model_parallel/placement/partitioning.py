@@ -31,7 +31,7 @@ from herringbone_parallel.torch.model_parallel.placement.partition_file import l
 from herringbone_parallel.torch.model_parallel.state import State, TrialRun
 
 if TYPE_CHECKING:
-    from herringbone_contract.model_parallel import ResolvedModelParallel
+    from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
 
 # The fraction of a step that is lost when microbatches come back to a rank. These are medians over random paths in the
 # simulator, with 2 to 8 partitions and 4 to 16 microbatches. Schedules that prefer backwards lose more.

@@ -1,36 +1,27 @@
-"""The parameters of `smdistributed.modelparallel`: as the user gave them, and with every default filled in.
+"""The parameters of `smdistributed.modelparallel`, version 1: as the user gave them, and with every default filled in.
 
-There are two libraries of that name. Version 1 splits a model into partitions and runs under `mpi`; version 2 shards
-it (FSDP) and runs under `torch_distributed`. They share one key of the `distribution` dict and few parameters, so each
-has its own type. Source of meanings and defaults: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst, and
-the developer guide's pages on sharded data parallelism.
+Version 1 splits a model into partitions and runs under `mpi`; `version2` has the other library of the same name.
+Source of meanings and defaults: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst, and the developer
+guide's pages on sharded data parallelism and tensor parallelism.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Literal, TypeVar
+from msgspec import UNSET, Struct, UnsetType
 
-from msgspec import UNSET, Meta, Struct, UnsetType
-
-PositiveInt = Annotated[int, Meta(ge=1)]
-NaturalInt = Annotated[int, Meta(ge=0)]
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-NonNegativeFloat = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]  # JSON has no NaN and no infinity
-
-Pipeline = Literal["interleaved", "simple", "zero_bubble", "_only_forward"]
-Optimize = Literal["memory", "speed"]
-PlacementStrategy = Literal["cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"]
-CommunicationBackend = Literal["auto", "nccl", "gloo"]
-
-Value = TypeVar("Value")
-
-
-def value_or(value: Value | UnsetType, default: Value) -> Value:
-    """Return the user's value, else the default."""
-    return default if value is UNSET else value
-
+from herringbone_contract.model_parallel.values import (
+    CommunicationBackend,
+    Fraction,
+    NaturalInt,
+    NonNegativeFloat,
+    Optimize,
+    Pipeline,
+    PlacementStrategy,
+    Port,
+    PositiveInt,
+    Precision,
+    value_or,
+)
 
 # AWS's two words for the common orders; any other order is spelled in letters.
 _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
@@ -39,10 +30,12 @@ _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
 class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
     """The parameters of version 1 that our libraries read, with every default filled in.
 
-    `herringbone_contract.served` lists the other parameters, which only AWS's images run.
+    `served` lists the parameters that only AWS's images run.
 
     `placement` is three letters: the right-most kind of parallelism (D data, P pipeline, T tensor) varies fastest
     over the global ranks. `memory_weight` is the share of memory, as opposed to computation, in a partition's cost.
+    `sharded` is the number of replicas that share one copy of the training state, `tensor` the number of ranks that
+    share one layer. The figures of `sdp_*` count elements.
     """
 
     partitions: int
@@ -62,6 +55,19 @@ class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
     memory_weight: float
     skip_tracing: bool
     delayed_parameter_initialization: bool
+    tensor: int
+    prescaled_batch: bool
+    sharded: int
+    sdp_reduce_bucket_size: int
+    sdp_param_persistence_threshold: int
+    sdp_max_live_parameters: int
+    sdp_hierarchical_allgather: bool
+    sdp_gradient_clipping: float
+    shard_optimizer_state: bool
+    offload_activations: bool
+    activation_loading_horizon: int
+    precision: Precision
+    fp16_params: bool
 
 
 class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
@@ -137,18 +143,23 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
             memory_weight=value_or(self.memory_weight, 0.2 if optimize == "speed" else 0.8),
             skip_tracing=value_or(self.skip_tracing, False),
             delayed_parameter_initialization=value_or(self.delayed_parameter_initialization, False),
+            tensor=value_or(self.tensor_parallel_degree, 1),
+            prescaled_batch=value_or(self.prescaled_batch, False),
+            sharded=value_or(self.sharded_data_parallel_degree, 1),
+            sdp_reduce_bucket_size=value_or(self.sdp_reduce_bucket_size, 500_000_000),
+            sdp_param_persistence_threshold=value_or(self.sdp_param_persistence_threshold, 1_000_000),
+            sdp_max_live_parameters=value_or(self.sdp_max_live_parameters, 1_000_000_000),
+            sdp_hierarchical_allgather=value_or(self.sdp_hierarchical_allgather, True),
+            sdp_gradient_clipping=value_or(self.sdp_gradient_clipping, 1.0),
+            shard_optimizer_state=value_or(self.shard_optimizer_state, False),
+            offload_activations=value_or(self.offload_activations, False),
+            activation_loading_horizon=value_or(self.activation_loading_horizon, 4),
+            precision=self._precision,
+            fp16_params=value_or(self.fp16_params, False),
         )
 
-
-class ModelParallelV2Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """Version 2's parameters, for a job under `torch_distributed`; its library keeps the defaults."""
-
-    hybrid_shard_degree: NaturalInt | UnsetType = UNSET
-    sm_activation_offloading: bool | UnsetType = UNSET
-    activation_loading_horizon: NaturalInt | UnsetType = UNSET
-    fsdp_cache_flush_warnings: bool | UnsetType = UNSET
-    allow_empty_shards: bool | UnsetType = UNSET
-    tensor_parallel_degree: PositiveInt | UnsetType = UNSET
-    context_parallel_degree: PositiveInt | UnsetType = UNSET
-    expert_parallel_degree: PositiveInt | UnsetType = UNSET
-    random_seed: int | UnsetType = UNSET
+    @property
+    def _precision(self) -> Precision:
+        if value_or(self.fp16, False):
+            return "fp16"
+        return "bf16" if value_or(self.bf16, False) else "fp32"

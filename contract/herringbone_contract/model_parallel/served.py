@@ -17,7 +17,8 @@ import msgspec
 from msgspec import UNSET
 
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import ModelParallelParameters
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters
+from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 from herringbone_contract.strategies import Distribution, Framework
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
@@ -55,8 +56,6 @@ class Setting(NamedTuple):
         return self.aws if library is Library.AWS else self.herringbone
 
 
-_SHARDED = Setting(NONE, PYTORCH, instead="it shapes sharded data parallelism, which is not there; leave it out")
-
 # Sources of AWS's part: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst.
 VERSION1: dict[str, Setting] = {
     "partitions": Setting(BOTH, BOTH),
@@ -79,24 +78,36 @@ VERSION1: dict[str, Setting] = {
     "deterministic_server": Setting(
         NONE, PYTORCH, False, "results do not depend on the order of a rank's operations here; leave it out"
     ),
-    "tensor_parallel_degree": Setting(NONE, PYTORCH, 1, "split the model into more partitions"),
-    "offload_activations": Setting(
-        NONE, PYTORCH, False, "checkpoint activations with smp.set_activation_checkpointing"
-    ),
-    "activation_loading_horizon": Setting(NONE, PYTORCH, instead="it needs offload_activations; leave it out"),
-    "fp16": Setting(NONE, PYTORCH, False, "use torch.autocast and torch.amp.GradScaler in the script"),
-    "bf16": Setting(NONE, PYTORCH, False, "use torch.autocast in the script"),
-    "fp16_params": Setting(NONE, PYTORCH, False, "use torch.autocast in the script"),
-    "shard_optimizer_state": Setting(NONE, PYTORCH, False, "split the model into more partitions"),
-    "prescaled_batch": Setting(NONE, PYTORCH, False, "it belongs to tensor parallelism; leave it out"),
+    "tensor_parallel_degree": Setting(PYTORCH, PYTORCH, 1),
+    "offload_activations": Setting(PYTORCH, PYTORCH, False),
+    "activation_loading_horizon": Setting(PYTORCH, PYTORCH),
+    "fp16": Setting(PYTORCH, PYTORCH, False),
+    "bf16": Setting(PYTORCH, PYTORCH, False),
+    "fp16_params": Setting(PYTORCH, PYTORCH, False),
+    "shard_optimizer_state": Setting(PYTORCH, PYTORCH, False),
+    "prescaled_batch": Setting(PYTORCH, PYTORCH, False),
     "skip_tracing": Setting(PYTORCH, PYTORCH),
     "delayed_parameter_initialization": Setting(PYTORCH, PYTORCH),
-    "sharded_data_parallel_degree": Setting(NONE, PYTORCH, 1, "split the model into more partitions"),
-    "sdp_reduce_bucket_size": _SHARDED,
-    "sdp_param_persistence_threshold": _SHARDED,
-    "sdp_max_live_parameters": _SHARDED,
-    "sdp_hierarchical_allgather": _SHARDED,
-    "sdp_gradient_clipping": _SHARDED,
+    "sharded_data_parallel_degree": Setting(PYTORCH, PYTORCH, 1),
+    "sdp_reduce_bucket_size": Setting(PYTORCH, PYTORCH),
+    "sdp_param_persistence_threshold": Setting(PYTORCH, PYTORCH),
+    "sdp_max_live_parameters": Setting(PYTORCH, PYTORCH),
+    "sdp_hierarchical_allgather": Setting(PYTORCH, PYTORCH),
+    "sdp_gradient_clipping": Setting(PYTORCH, PYTORCH),
+}
+# Source of AWS's part: the developer guide, "SMP v2 core features and configuration".
+VERSION2: dict[str, Setting] = {
+    "hybrid_shard_degree": Setting(PYTORCH, PYTORCH),
+    "sm_activation_offloading": Setting(PYTORCH, PYTORCH, False),
+    "activation_loading_horizon": Setting(PYTORCH, PYTORCH),
+    "fsdp_cache_flush_warnings": Setting(PYTORCH, PYTORCH, False),
+    "allow_empty_shards": Setting(PYTORCH, PYTORCH, False),
+    "tensor_parallel_degree": Setting(PYTORCH, PYTORCH, 1),
+    "context_parallel_degree": Setting(PYTORCH, PYTORCH, 1),
+    "expert_parallel_degree": Setting(
+        NONE, PYTORCH, 1, "expert parallelism is not there; shard the model with hybrid_shard_degree"
+    ),
+    "random_seed": Setting(PYTORCH, PYTORCH),
 }
 # Values that fewer libraries run than their key.
 _VALUES: dict[tuple[str, object], Setting] = {
@@ -123,34 +134,30 @@ def unserved(distribution: Distribution, library: Library, framework: Framework 
         refusals = {f"{_DATA_PARALLEL}.{key}": _AWS_LACKS for key in extra_data_parallel_keys(distribution)}
     elif distribution.launcher is Launcher.PYTORCH_XLA:
         refusals["distribution.pytorchxla"] = f"Herringbone starts no PyTorch/XLA. {_AWS_HAS}"
-    elif distribution.model_parallel_v2 is not None:
-        refusals["distribution.smdistributed.modelparallel"] = (
-            "Herringbone has no version 2 of the library, which torch_distributed asks for: use version 1, with mpi."
-            f" {_AWS_HAS}"
-        )
-    parameters = distribution.model_parallel
+    parameters = distribution.model_parallel or distribution.model_parallel_v2
     if parameters is None:
         return refusals
-    refusals |= {f"{PARAMETERS}.{key}": why for key, why in unserved_parameters(parameters, library, framework).items()}
-    if library is Library.HERRINGBONE:
-        refusals |= {f"{PARAMETERS}.{key}": why for key, why in _without_effect(parameters).items()}
-    return refusals
+    reasons = unserved_parameters(parameters, library, framework)
+    if isinstance(parameters, ModelParallelParameters):
+        reasons |= _without_effect(parameters) if library is Library.HERRINGBONE else _excluded_by_aws(parameters)
+    return refusals | {f"{PARAMETERS}.{key}": reason for key, reason in reasons.items()}
 
 
 def unserved_parameters(
-    parameters: ModelParallelParameters, library: Library, framework: Framework | None
+    parameters: ModelParallelParameters | ModelParallelV2Parameters, library: Library, framework: Framework | None
 ) -> dict[str, str]:
-    """Return the parameters of version 1 that a library does not run for a framework, with the reason and a remedy.
+    """Return the parameters of either version that a library does not run for a framework, with reason and remedy.
 
     >>> unserved_parameters(ModelParallelParameters(partitions=2, bf16=False), Library.HERRINGBONE, "pytorch")
     {}
     """
     refusals = {}
+    table = VERSION1 if isinstance(parameters, ModelParallelParameters) else VERSION2
     for key, value in msgspec.structs.asdict(parameters).items():
-        if value is UNSET or value == VERSION1[key].off:
+        if value is UNSET or value == table[key].off:
             continue
-        if not _runs(VERSION1[key], library, framework):
-            refusals[key] = _reason(key, VERSION1[key], library, framework)
+        if not _runs(table[key], library, framework):
+            refusals[key] = _reason(key, table[key], library, framework)
         elif (setting := _VALUES.get((key, value))) and not _runs(setting, library, framework):
             refusals[key] = _reason(f"{key} {value!r}", setting, library, framework)
     return refusals
@@ -175,6 +182,18 @@ def _reason(what: str, setting: Setting, library: Library, framework: Framework 
         return f"{library.value} has no {what}{where}: leave it out"
     aws = f". {_AWS_HAS}" if _runs(setting, Library.AWS, framework) else ""
     return f"{library.value} has no {what}{where}: {setting.instead}{aws}"
+
+
+def _excluded_by_aws(parameters: ModelParallelParameters) -> dict[str, str]:
+    """Return the parameters that AWS's library refuses together with another one, and ours combines."""
+    settings = parameters.resolved()
+    if settings.sharded > 1 and settings.partitions > 1:
+        return {
+            "sharded_data_parallel_degree": f"{settings.sharded} excludes pipeline parallelism in {Library.AWS.value},"
+            f" and there are {settings.partitions} partitions: set partitions to 1, leave it out, or name an image of"
+            " ours"
+        }
+    return {}
 
 
 def _without_effect(parameters: ModelParallelParameters) -> dict[str, str]:
