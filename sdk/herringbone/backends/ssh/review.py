@@ -6,7 +6,7 @@ from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runti
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone.planning.settings import refuse_of_image
+from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
@@ -38,6 +38,8 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
         refuse(_NAME, old_tensorflow(plan))
         refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
+    gpus = {machine.gpus for machine in choose(plan.hosts, inventory).values()}
+    check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
     if plan.arguments.get("image_uri") and not in_containers:
