@@ -9,9 +9,8 @@ from tests.sagemaker.planning import IMAGE, planned
 
 DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}
 
-
-VERSION2 = {
-    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 0}}},
+EXPERTS = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"expert_parallel_degree": 2}}},
     "torch_distributed": {"enabled": True},
 }
 OURS = "123456789012.dkr.ecr.us-west-2.amazonaws.com/team/herringbone/pytorch:2.13"
