@@ -6,6 +6,7 @@ import re
 
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
+from herringbone_contract.errors import DistributionError
 from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.served import PARAMETERS, Library, unserved
 from herringbone_contract.model_parallel.values import value_or
@@ -41,11 +42,17 @@ def refuse_of_image(backend: str, plan: JobPlan) -> None:
 
 
 def check_ranks(plan: JobPlan, gpus: int | None) -> None:
-    """Raise `DistributionError` when the ranks of hosts that start one per GPU do not fit the degrees of parallelism.
+    """Raise `DistributionError` for settings that the GPUs of the hosts do not fit: degrees of parallelism, nccl.
 
     `gpus` is the number of GPUs of a host; None where only the host itself will know it, and refuses the job. Pure.
     """
     training = [host for host in plan.hosts if host.ranks != 0]
+    parameters = plan.distribution.model_parallel
+    if gpus == 0 and parameters is not None and parameters.ddp_dist_backend == "nccl":
+        raise DistributionError(
+            f"{PARAMETERS}.ddp_dist_backend: nccl needs GPUs, and {training[0].instance_type} has none;"
+            " use gloo or auto"
+        )
     if gpus is not None and training[0].ranks is None:
         ranks = ranks_on_host(plan.distribution.launcher, plan.distribution.processes_per_host, num_gpus=gpus)
         check_layout(plan.distribution, hosts=len(training), processes_per_host=ranks)

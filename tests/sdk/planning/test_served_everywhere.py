@@ -1,6 +1,6 @@
 """Each key of a `distribution` on each backend with each kind of image: `plan` refuses what the job's library lacks.
 
-The expectation is the page for users, docs/look-up/distribution.md, and no code. A rank then decodes what `plan` passed.
+The expectation is the page for users, docs/look-up/distribution.md, and no code. A rank then decodes what passed.
 """
 
 import re

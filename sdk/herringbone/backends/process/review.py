@@ -13,6 +13,7 @@ from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
+from herringbone.planning.torch import installed_torch, too_old_here
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.resources import num_gpus
 
@@ -30,8 +31,10 @@ def review(
     plan: JobPlan,
     tensorflow: Callable[[], str | None] = installed_tensorflow,
     mxnet: Callable[[], Installed] = installed_mxnet,
+    torch: Callable[[], str | None] = installed_torch,
 ) -> tuple[str, ...]:
-    """Return the options of the plan that have no effect; `tensorflow` and `mxnet` look up what this Python has.
+    """Return the options of the plan that have no effect; `tensorflow`, `mxnet` and `torch` look up what this Python
+    has.
 
     Raises `UnsupportedError`, `InputError` or `ArchiveError`.
     """
@@ -41,7 +44,7 @@ def review(
     check_files(_NAME, plan)
     check_ranks(plan, num_gpus({**os.environ, **plan.environment}))
     _check_syntax(plan.source)
-    refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet))
+    refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")

@@ -8,6 +8,7 @@ from herringbone.planning.checks import check_files, check_served, checkpoint_fo
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
+from herringbone.planning.torch import too_old_image
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 
@@ -35,7 +36,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
     if in_containers:
-        refuse(_NAME, old_tensorflow(plan))
+        refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
         refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
     gpus = {machine.gpus for machine in choose(plan.hosts, inventory).values()}
