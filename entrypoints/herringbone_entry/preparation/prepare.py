@@ -72,12 +72,13 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
     Raises a `HerringboneError` that names the mistake in the job, or the fault of the host.
     """
-    launcher, processes_per_host, mpi_options, helps = Launcher.PLAIN, None, None, False
+    launcher, processes_per_host, mpi_options, helps, version2 = Launcher.PLAIN, None, None, False, False
     library: dict[str, str] = {}
     if carries_distribution(host.raw_hyperparameters):
         distribution = decode(host.raw_hyperparameters)
         launcher, processes_per_host = _launcher(host, distribution.launcher), distribution.processes_per_host
         mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
+        version2 = distribution.model_parallel_v2 is not None
         if distribution.data_parallel is not None:
             from herringbone_entry.launchers.data_parallel import settings
 
@@ -107,7 +108,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
     # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
     python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
-    shim_folders = shims(launcher, code, python)
+    shim_folders = shims(launcher, code, python, version2=version2)
     if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
     # At the end of a job nobody could give this user the folder any more.

@@ -7,8 +7,6 @@
 or `tsm.shard(Model())`, which does both with torch's `fully_shard`.
 """
 
-from torch.utils.checkpoint import checkpoint
-
 from herringbone_parallel.torch.sharding.attention import FlashGroupedQueryAttention, FlashSelfAttention
 from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
 from herringbone_parallel.torch.sharding.numbers import state
@@ -22,7 +20,6 @@ __all__ = [
     "FlashGroupedQueryAttention",
     "FlashSelfAttention",
     "MoEConfig",
-    "checkpoint",
     "clip_grad_norm_",
     "init",
     "is_initialized",

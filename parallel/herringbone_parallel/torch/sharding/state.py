@@ -43,7 +43,9 @@ class State:
     # Whether `init` made torch's default process group. `shutdown` then destroys it.
     owns_group: bool
     cache_flushes: CacheFlushes | None = None
+    # The models that `transform` has returned, and their layers.
     transformed: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
+    layers: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
 
     @property
     def asks_for_sharding(self) -> bool:

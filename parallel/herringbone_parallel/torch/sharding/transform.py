@@ -64,6 +64,7 @@ def transform(
 
         model = enable(model, state.mesh.context, comm=cp_comm_type)
     state.transformed.add(model)
+    state.layers.update(units(model).values())
     return model
 
 
