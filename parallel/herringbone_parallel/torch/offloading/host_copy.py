@@ -28,8 +28,10 @@ class CopyStreams:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.out: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.back: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # torch.cuda's classes have no types.
+        make: Any = torch.cuda.Stream
+        self.out = make(device) if device.type == "cuda" else None
+        self.back = make(device) if device.type == "cuda" else None
 
 
 class HostCopy:
@@ -40,7 +42,8 @@ class HostCopy:
         copy.load()                            # [3]
         hidden = copy.take()                   # [4]
 
-    A second `take`, by the backward after one with `retain_graph=True`, loads by itself. Only the thread that computes uses it.
+    A second `take`, by the backward after one with `retain_graph=True`, loads by itself. Only the thread that computes
+    uses it.
     """
 
     def __init__(self, tensor: torch.Tensor, streams: CopyStreams) -> None:

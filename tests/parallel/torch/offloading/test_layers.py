@@ -1,4 +1,4 @@
-"""Inputs of checkpointed layers wait in host memory: same gradients, and no more layers on the device than the horizon."""
+"""Inputs of checkpointed layers wait in host memory: same gradients, and the horizon limits the layers on the device."""
 
 from __future__ import annotations
 
