@@ -1,4 +1,4 @@
-"""Inputs of checkpointed layers wait in host memory: the same gradients, and at most a horizon of layers on the device."""
+"""Inputs of checkpointed layers wait in host memory: same gradients, and at most a horizon of layers on the device."""
 
 from __future__ import annotations
 
