@@ -38,11 +38,14 @@ class State:
 
     settings: ResolvedModelParallelV2
     mesh: JobMesh
+    local_rank: int
     device: torch.device
     # Whether `init` made torch's default process group. `shutdown` then destroys it.
     owns_group: bool
     cache_flushes: CacheFlushes | None = None
+    # The models that `transform` has returned, and their layers.
     transformed: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
+    layers: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
 
     @property
     def asks_for_sharding(self) -> bool:
@@ -100,7 +103,8 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if owns_group:
         dist.init_process_group(backends, rank=place.rank, world_size=place.size)
     flushes = CacheFlushes.of_cuda() if settings.fsdp_cache_flush_warnings and device.type == "cuda" else None
-    _state = State(settings, open_mesh(degrees, place.rank, device.type), device, owns_group, flushes)
+    mesh = open_mesh(degrees, place.rank, device.type)
+    _state = State(settings, mesh, place.local_rank, device, owns_group, flushes)
     if flushes is not None:
         flushes.watch()
     if _state.asks_for_sharding:

@@ -11,6 +11,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
+from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
 from herringbone_parallel.torch.sharding.placement import shard_dimension
 from herringbone_parallel.torch.sharding.state import State
 from herringbone_parallel.torch.sharding.units import units
@@ -59,8 +60,11 @@ def transform(
 
         model = parallelize(model, state.mesh.tensor, plan)
     if state.mesh.context is not None:
-        raise ParallelError("context parallelism is not wired yet")
+        from herringbone_parallel.torch.context_parallel.enable import enable
+
+        model = enable(model, state.mesh.context, comm=cp_comm_type)
     state.transformed.add(model)
+    state.layers.update(units(model).values())
     return model
 
 
@@ -87,7 +91,8 @@ def shard(
     `mixed_precision` is the type of parameters in computations; gradients are then averaged in fp32.
     `reshard_after_forward` frees gathered parameters after the forward pass; by default all but the root's.
     `checkpoint_activations` recomputes each block's activations in the backward pass; by default only if the job
-    offloads them. `copy_initial_values` gives all ranks rank 0's values first.
+    offloads them. `copy_initial_values` gives all ranks rank 0's values first. Parameters on the meta device are made
+    block by block, from the job's `random_seed`.
 
     Raises `ParallelError` before `init`.
     """
@@ -111,10 +116,13 @@ def shard(
         "mp_policy": _policy(mixed_precision),
         "shard_placement_fn": _placement(state),
     }
+    initer = DelayedParamIniter(model) if any(parameter.is_meta for parameter in model.parameters()) else None
     # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
-    for name in reversed(blocks_by_name):
-        fully_shard(blocks_by_name[name], **options)
-    fully_shard(model, **options)
+    for unit in (*reversed(blocks_by_name.values()), model):
+        if initer is not None:
+            # Here and not before, so that a rank holds one whole block at a time.
+            initer.make(unit)
+        fully_shard(unit, **options)
     return model
 
 
