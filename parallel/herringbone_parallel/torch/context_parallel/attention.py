@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.context_parallel.exchange import Sequence
+from herringbone_parallel.torch.context_parallel.multihead import multihead
 
 
 class SharedAttention(TorchFunctionMode):
@@ -31,7 +32,6 @@ class SharedAttention(TorchFunctionMode):
         super().__init__()
         self.calls = 0
         self._sequences = sequences
-        self._mask: torch.Tensor | None = None
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -40,7 +40,7 @@ class SharedAttention(TorchFunctionMode):
         if function is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
         if function is F.multi_head_attention_forward:
-            return self._of_multihead(function, args, kwargs)
+            return multihead(self._attend, args, kwargs)
         return function(*args, **kwargs)
 
     def _attend(
@@ -72,38 +72,10 @@ class SharedAttention(TorchFunctionMode):
                 )
                 start += part.length
             return torch.cat(attended, dim=-2)
-        mask = self._mask if attn_mask is None else attn_mask
-        if mask is not None and mask.size(-2) != 1:
-            _check_mask(mask, rows, columns)
-            mask = rows.rows_of(mask, dim=-2)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
-
-    def _of_multihead(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call the function behind `nn.MultiheadAttention`, which would refuse masks of the whole sequence."""
-        query = args[0]
-        batch = query.shape[1] if query.dim() == 3 else 1
-        masks = [_additive(kwargs.pop(name, None), query.dtype) for name in ("attn_mask", "key_padding_mask")]
-        attention, padding = masks
-        if kwargs.get("is_causal") and padding is None:
-            # torch takes the mask as a hint only, and its kernel makes its own.
-            kwargs["attn_mask"] = query.new_empty(0)
-            attention = None
-        else:
-            kwargs["is_causal"] = False
-        if padding is not None:
-            padding = padding.view(-1, 1, 1, padding.shape[-1])
-            if attention is not None and attention.dim() == 3:
-                attention = attention.view(batch, -1, *attention.shape[-2:])
-            attention = padding if attention is None else attention + padding
-        elif attention is not None and attention.dim() == 3:
-            attention = attention.view(batch, -1, *attention.shape[-2:])
-        self._mask = attention
-        try:
-            # torch switches the mode off while it handles a call.
-            with self:
-                return function(*args, **{**kwargs, "need_weights": False})
-        finally:
-            self._mask = None
+        if attn_mask is not None and attn_mask.size(-2) != 1:
+            _check_mask(attn_mask, rows, columns)
+            attn_mask = rows.rows_of(attn_mask, dim=-2)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
 
     def _sequence(self, tensor: torch.Tensor, what: str) -> Sequence:
         sequence = self._sequences.get(tensor.shape[-2])
@@ -131,10 +103,3 @@ def _check_mask(mask: torch.Tensor, rows: Sequence, columns: Sequence) -> None:
             f"attention got a mask of {tuple(mask.shape)}, and the sequences have {expected} positions: a layer under"
             " context parallelism takes the mask of the whole sequence, and makes none of its own input"
         )
-
-
-def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return a mask of `nn.MultiheadAttention`, where True hides a position, as numbers to add."""
-    if mask is None or mask.is_floating_point():
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, float("-inf"))
