@@ -112,7 +112,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
     # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
     python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
-    shim_folders = shims(launcher, code, python)
+    shim_folders = shims(launcher, code, python, version2=sharding is not None)
     if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
     # At the end of a job nobody could give this user the folder any more.

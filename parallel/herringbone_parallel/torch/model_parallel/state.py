@@ -23,6 +23,7 @@ from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
 from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas, job_store
 from herringbone_parallel.torch.model_parallel.runtime import deferral
@@ -190,6 +191,15 @@ def shutdown() -> None:
     if _state is None:
         return
     state, _state = _state, None
+    try:
+        if not 0 < state.failed_step == state.steps:
+            # A checkpoint that is written in the background needs the other ranks.
+            checkpoint.finalize()
+    finally:
+        _leave(state)
+
+
+def _leave(state: State) -> None:
     # In this order: replicas that wait for this rank learn first that it leaves. The groups are destroyed last, because
     # the timeline and the transport still use them.
     if state.replicas is not None:
