@@ -23,7 +23,9 @@ _FOLDERS = {
     "herringbone_torch_sagemaker.py": ("_shim_sagemaker", "shim_sagemaker"),
 }
 _IMPORTS_HOROVOD = rb"^[ \t]*(?:import|from)[ \t]+horovod\b"
-_IMPORTS_TORCH_SAGEMAKER = rb"^[ \t]*(?:(?:import|from)[ \t]+torch\.sagemaker\b|from[ \t]+torch[ \t]+import[^#\n]*\bsagemaker\b)"
+_IMPORTS_TORCH_SAGEMAKER = (
+    rb"^[ \t]*(?:(?:import|from)[ \t]+torch\.sagemaker\b|from[ \t]+torch[ \t]+import[^#\n]*\bsagemaker\b)"
+)
 
 
 def shims(launcher: Launcher, code: Path, python: str, *, version2: bool) -> tuple[str, ...]:

@@ -62,7 +62,9 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
     return parameters.resolved()
 
 
-def model_parallel_v2(environ: Mapping[str, str], config: Mapping[str, object] | None = None) -> ResolvedModelParallelV2:
+def model_parallel_v2(
+    environ: Mapping[str, str], config: Mapping[str, object] | None = None
+) -> ResolvedModelParallelV2:
     """Return the parameters of version 2 of the job's `smdistributed.modelparallel`, with their defaults.
 
     >>> model_parallel_v2({"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}).tensor_parallel_degree

@@ -25,7 +25,7 @@ def run(folder: Path, **variables: str) -> list[str]:
     (folder / "library").mkdir()
     (folder / "library" / "__init__.py").touch()
     (folder / "library" / "part.py").write_text("complete = False")
-    (folder / "ours.py").write_text("def complete():\n    import library.part\n    library.part.complete = True")
+    (folder / "ours.py").write_text('import sys\ndef complete(): sys.modules["library.part"].complete = True')
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), **variables}
     return subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
