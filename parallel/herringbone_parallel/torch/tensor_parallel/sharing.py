@@ -125,8 +125,8 @@ def _dim(module: nn.Module, path: str, name: str, kind: Kind) -> int | None:
     if isinstance(module, nn.MultiheadAttention) and kind is Kind.ATTENTION:
         return 0
     raise ParallelError(
-        f"{path!r} is a {type(module).__name__}, which cannot have the tensor-parallel style {kind.value}. Linear layers"
-        " and Conv1D have the colwise and rowwise ones, nn.Embedding embedding_rowwise and colwise,"
+        f"{path!r} is a {type(module).__name__}, which cannot have the tensor-parallel style {kind.value}. Linear"
+        " layers and Conv1D have the colwise and rowwise ones, nn.Embedding embedding_rowwise and colwise,"
         " nn.MultiheadAttention attention; every module can be replicated"
     )
 
