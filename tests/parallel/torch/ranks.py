@@ -83,7 +83,7 @@ class Ranks:
         self._workers: list[tuple[Any, Any]] = []
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
-        count = parameters["partitions"] * parameters.pop("replicas", 1)
+        count = parameters["partitions"] * parameters.get("tensor_parallel_degree", 1) * parameters.pop("replicas", 1)
         while len(self._workers) < count:
             connection, worker_connection = PROCESSES.Pipe()
             process = PROCESSES.Process(
