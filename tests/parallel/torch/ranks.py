@@ -84,7 +84,7 @@ class Ranks:
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         """Run `function(*args)` with version 1's library, on as many ranks as the parameters and `replicas` make."""
-        count = parameters["partitions"] * parameters.pop("replicas", 1)
+        count = parameters["partitions"] * parameters.get("tensor_parallel_degree", 1) * parameters.pop("replicas", 1)
         return self._run("model_parallel", function, count, parameters, args)
 
     def shard(self, function: Callable[..., Any], count: int, parameters: dict[str, Any], *args: Any) -> list[Any]:

@@ -49,12 +49,13 @@ def clip_grad_norm_(
             " own"
         )
     gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
+    shares = [_share(parameter, library) for parameter in clipped if parameter.grad is not None]
     # In float64, so that the result hardly depends on the partition.
     total = torch.zeros((), dtype=torch.float64, device=library.device)
     largest = math.isinf(norm_type)
-    for gradient in gradients:
+    for gradient, share in zip(gradients, shares, strict=True):
         norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
-        total = torch.maximum(total, norm) if largest else total + norm**norm_type
+        total = torch.maximum(total, norm) if largest else total + share * norm**norm_type
     operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
     dist.all_reduce(total, operation, group=library.groups[CommGroup.MP_GROUP])
     if not largest:
@@ -71,6 +72,14 @@ def clip_grad_norm_(
     # Of all parameters and not of the gradients, so that the type is the same on a rank without any.
     dtypes = (parameter.dtype for parameter in clipped)
     return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
+
+
+def _share(parameter: torch.Tensor, library: state.State) -> float:
+    """Return this rank's share of a parameter's norm: parameters that a whole tensor group has count once."""
+    model: Any = library.model
+    if library.peers is None or model.is_distributed_parameter(parameter):
+        return 1.0
+    return 1.0 / library.peers.degree
 
 
 def serve_torch_clipping() -> None:
@@ -115,7 +124,7 @@ def _clip(
 ) -> torch.Tensor:
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     # A rank may have none of the parameters that the others clip together.
-    if _partitioned() and (not clipped or any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped)):
+    if _partitioned() and (not clipped or any(_is_ours(parameter) for parameter in clipped)):
         return clip_grad_norm_(clipped, max_norm, norm_type, error_if_nonfinite)
     norm: torch.Tensor = _originals["clip_grad_norm_"](clipped, max_norm, norm_type, error_if_nonfinite, foreach)
     return norm
@@ -140,4 +149,13 @@ def _partitioned() -> bool:
     if not state.is_initialized():
         return False
     library = state.get()
-    return library.settings.partitions > 1 and library.model is not None and library.model.partitioned
+    split = library.settings.partitions > 1 or library.peers is not None
+    return split and library.model is not None and library.model.partitioned
+
+
+def _is_ours(parameter: torch.Tensor) -> bool:
+    if hasattr(parameter, OWNER_ATTRIBUTE):
+        return True
+    # A model of one partition does not mark its parameters.
+    model: Any = state.get().model
+    return any(parameter is other for other in model.local_parameters())

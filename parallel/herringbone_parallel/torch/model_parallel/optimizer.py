@@ -15,6 +15,7 @@ from herringbone_parallel.torch.model_parallel.between_steps import check_betwee
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
+from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -75,6 +76,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         library = state.get()
         named = self._named()
+        if self._model.shared is not None:
+            named = {**named, "state": whole_entries(named["state"], self._model.shared)}
         if self._model.partitioned and library.settings.partitions > 1:
             parts: list[Any] = [None] * library.settings.partitions
             dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=library.groups[CommGroup.PP_GROUP])
@@ -83,7 +86,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def local_state_dict(self) -> dict[str, Any]:
         """Return the state of this rank's parameters, by their names in the model."""
-        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
+        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1 or self._model.shared is not None}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state that `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
@@ -163,6 +166,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         entries, self._pending = self._pending, None
         if entries is None:
             return
+        if self._model.shared is not None:
+            entries = parts_of_entries(entries, self._model.shared)
         numbered = self.optimizer.state_dict()
         numbered["state"] = {
             number: optimizer_state.copied(entries[name])

@@ -31,6 +31,7 @@ from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.thread_pool import ThreadPool
 from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
+from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
@@ -78,6 +79,8 @@ class State:
     groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
     replicas: Replicas | None = None
+    # The ranks that share layers with this one; None with `tensor_parallel_degree` 1.
+    peers: Peers | None = None
     pool: ThreadPool = field(default_factory=ThreadPool)
     model: StepModel | None = None
     optimizers: list[OptimizerWrapper] = field(default_factory=list)
@@ -179,6 +182,7 @@ def init() -> None:
         transport=transport,
         groups=groups,
         replicas=replicas,
+        peers=None if grid.tensor == 1 else Peers(groups[CommGroup.TP_GROUP]),
         timeline=timeline,
     )
     # The script need not call it: peers must learn that this rank leaves, or they would wait for it.
