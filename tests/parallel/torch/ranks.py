@@ -35,9 +35,10 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
     # A garbage collection over the objects of all imports would take longer than most tests.
     gc.freeze()
     while (task := connection.recv()) is not None:
-        function, world_size, port, parameters, args = task
+        function, world_size, local_size, port, parameters, args = task
         os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+            RANK=str(rank), LOCAL_RANK=str(rank % local_size),
+            WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(local_size),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), SM_HP_MP_PARAMETERS=json.dumps(parameters),
             GLOO_SOCKET_IFNAME="lo",
         )  # fmt: skip
@@ -84,6 +85,7 @@ class Ranks:
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         count = parameters["partitions"] * parameters.pop("replicas", 1)
+        local_size = parameters.pop("local_size", count)
         while len(self._workers) < count:
             connection, worker_connection = PROCESSES.Pipe()
             process = PROCESSES.Process(
@@ -94,7 +96,7 @@ class Ranks:
             self._workers.append((process, connection))
         port = free_port()
         for _, connection in self._workers[:count]:
-            connection.send((function, count, port, parameters, args))
+            connection.send((function, count, local_size, port, parameters, args))
         answers = []
         for _, connection in self._workers[:count]:
             if not connection.poll(60):

@@ -29,6 +29,8 @@ from herringbone_parallel.torch.model_parallel.replicas.options import HookFunct
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered
+from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 from herringbone_parallel.torch.step_hook import count_steps
 
 
@@ -83,7 +85,7 @@ class DistributedModel(nn.Module):
             )
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
-        self._replication = ModelReplicas(library.replicas, options)
+        self._replication = ModelReplicas(library.replicas, options, divider(library))
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
@@ -111,6 +113,11 @@ class DistributedModel(nn.Module):
         """The reducer that averages over the replicas; None before the partition, and without replicas."""
         return self._replication.reducer
 
+    @property
+    def shards(self) -> Shards | None:
+        """The shards of the training state; None before the partition, and in a job that shards nothing."""
+        return self._replication.shards
+
     def settle(self, run: state.TrialRun) -> None:
         """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""
         if self._assigned is not None:
@@ -127,13 +134,14 @@ class DistributedModel(nn.Module):
         join_children(self.module)
         serve_torch()
         serve_bypasses()
-        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
         self._assigned = assigned
         # Before the hooks, so that the values of a state dict that a hook loads stay.
         self._replication.start(self)
+        if assigned or self.shards is not None:
+            serve_torch_clipping()
         while self._after_partition:
             _, hook = self._after_partition.popitem(last=False)
             hook(self)
@@ -212,20 +220,26 @@ class DistributedModel(nn.Module):
         return (module for _, module in self.local_named_modules())
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
-        return {
-            **local_parts.with_data(local_parts.state_dict(self.module)),
-            PARTIAL_KEY: state.get().settings.partitions > 1,
-        }
+        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
+
+        With sharded parameters, whole ones on the CPU; every rank that shares them must call.
+        """
+        with gathered(self.shards, "local_state_dict()") as copied:
+            local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
+        return {**local, PARTIAL_KEY: state.get().settings.partitions > 1}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
-        """Return the whole state dict, on the CPU, gathered from the pipeline; every rank of it must call."""
+        """Return the whole state dict, on the CPU, gathered from the pipeline; every rank of it must call.
+
+        With sharded parameters, every rank of the job must call.
+        """
         if not self.partitioned and any_delayed(self.module):
             raise ParallelError(
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
+        with gathered(self.shards, "state_dict()") as copied:
+            state_dict = copied(local_parts.state_dict(self.module, *args, **kwargs))
         library = state.get()
         if library.settings.partitions == 1 or not self.partitioned:
             return state_dict
@@ -246,6 +260,12 @@ class DistributedModel(nn.Module):
             # Nobody knows yet which part belongs to this rank, or where the values are to go.
             self.register_post_partition_hook(lambda _: self.load_state_dict(state_dict, strict, assign))
             return None
+        if self.shards is not None and assign:
+            raise ParallelError("load_state_dict(assign=True) of sharded parameters: leave assign out")
+        with gathered(self.shards, "load_state_dict()"):
+            return self._load(state_dict, loaded, strict, assign)
+
+    def _load(self, state_dict: Any, loaded: dict[str, Any], strict: bool, assign: bool) -> Any:
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
         whole = local_parts.state_dict(self.module)

@@ -12,6 +12,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
+from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
@@ -61,7 +62,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_between_steps("optimizer.step()")
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
+        self._clip()
         return self.optimizer.step()
+
+    def _clip(self) -> None:
+        """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
+        most = state.get().settings.sdp_gradient_clipping
+        if self._model.shards is not None and most > 0:
+            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], most)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
@@ -74,7 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it.
         """
         library = state.get()
-        named = self._named()
+        named = self._whole("optimizer.state_dict()")
         if self._model.partitioned and library.settings.partitions > 1:
             parts: list[Any] = [None] * library.settings.partitions
             dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=library.groups[CommGroup.PP_GROUP])
@@ -82,8 +90,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return optimizer_state.to_numbered(named, self._groups)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters, by their names in the model."""
-        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
+        """Return the state of this rank's parameters, by their names in the model.
+
+        With sharded states, whole ones on the CPU; every rank that shares them must call.
+        """
+        return {**self._whole("optimizer.local_state_dict()"), PARTIAL_KEY: state.get().settings.partitions > 1}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state that `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
@@ -159,10 +170,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = optimizer_state.to_named(numbered, dict(enumerate(self._local_names())), self._groups)
         return named if self._pending is None else {**named, "state": dict(self._pending)}
 
+    def _whole(self, call: str) -> dict[str, Any]:
+        """Return the named form with whole states."""
+        named, shards = self._named(), self._model.shards
+        # Before the first step nothing is divided, and what was loaded is whole.
+        if shards is None or self._pending is not None:
+            return named
+        return {**named, "state": shards.join(named["state"], call)}
+
     def _load_pending(self) -> None:
         entries, self._pending = self._pending, None
         if entries is None:
             return
+        if self._model.shards is not None:
+            entries = self._model.shards.parts_of(entries)
         numbered = self.optimizer.state_dict()
         numbered["state"] = {
             number: optimizer_state.copied(entries[name])

@@ -65,12 +65,14 @@ def save_checkpoint(
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
     if partial:
         save = communication.allgather(secrets.token_hex(8), CommGroup.WORLD)[0]
-        # All replicas have the same parameters, so the first one writes.
-        if ranks.rdp_rank() == 0:
+        # All replicas have the same parameters, so the first one writes. Ranks that share them gather together.
+        writes = ranks.rdp_rank() == 0
+        if writes or library.shard_group is not None:
             for kind, part in parts.items():
                 target = folder.part(tag, kind, ranks.pp_rank(), ranks.tp_rank())
                 content = part.local_state_dict()
-                write_whole(target, {"save": save, "partitions": library.settings.partitions, "content": content})
+                if writes:
+                    write_whole(target, {"save": save, "partitions": library.settings.partitions, "content": content})
     else:
         content = {kind: part.state_dict() for kind, part in parts.items()}
         if library.rank == 0:
@@ -190,13 +192,18 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    parameters = dict(model.module.named_parameters(remove_duplicate=False))
     # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
-        if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
+        if not isinstance(value, torch.Tensor) or saved is None:
+            continue
+        shape = value.shape
+        if model.shards is not None and name in parameters:
+            shape = model.shards.shape_of(parameters[name])
+        if shape != saved.shape:
             raise ParallelError(
-                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
-                f" {list(value.shape)}"
+                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's {list(shape)}"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -17,8 +17,10 @@ from herringbone_parallel.torch.model_parallel.replicas.options import (
     ReductionOptions,
     Uneven,
 )
-from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
+from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer, require_equal
 from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import NamedParameters, Shards
 
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
@@ -43,11 +45,19 @@ class ModelReplicas:
         replication = ModelReplicas(library.replicas, options)
         replication.start(model)                # once, when the model is partitioned
 
-    `reducer` is None until `start`, and in a job without replicas.
+    `reducer` is None until `start`, and in a job without replicas. `divide` makes the shards of a model; None keeps
+    it whole on each replica.
     """
 
-    def __init__(self, replicas: Replicas | None, options: ReductionOptions) -> None:
+    def __init__(
+        self,
+        replicas: Replicas | None,
+        options: ReductionOptions,
+        divide: Callable[[NamedParameters], Shards] | None = None,
+    ) -> None:
         self._replicas = replicas
+        self._divide = divide
+        self.shards: Shards | None = None
         self._options = options
         # Both may be set before there is a reducer, so they are kept here and handed to it.
         self._comm_hook: CommHook | None = None
@@ -58,9 +68,13 @@ class ModelReplicas:
         """Take the first replica's parameters and buffers, and average gradients from now on."""
         if self._replicas is None:
             return
-        # The reducer's constructor compares the parameters' names and shapes, so the copies below match on all
-        # replicas.
-        self.reducer = Reducer(self._replicas, model.local_named_parameters, self._options, self._comm_hook)
+        # Before the copies below, which must match on all replicas.
+        if self._divide is None:
+            self.reducer = Reducer(self._replicas, model.local_named_parameters, self._options, self._comm_hook)
+        else:
+            require_equal(self._replicas, model.local_named_parameters(), self._options)
+            self.shards = self._divide(model.local_named_parameters)
+            self.reducer = ShardedReducer(self._replicas, self.shards, self._options)
         self.reducer.uneven = self._uneven
         buffers = list(model.local_buffers()) if self._options.broadcast_buffers else []
         self._replicas.take_after(0, [tensor.detach() for tensor in (*model.local_parameters(), *buffers)])
@@ -70,6 +84,11 @@ class ModelReplicas:
         """Let replicas make unequal numbers of steps inside the `with` block; they leave it together and equal."""
         if self._replicas is None:
             raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
+        if self._divide is not None:
+            raise ParallelError(
+                "model.join() with sharded_data_parallel_degree: a replica without batches left still has parts of the"
+                " parameters that the others need. Give each replica as many batches, as DistributedSampler does"
+            )
         self._set_uneven(uneven if enable else None)
         try:
             yield
@@ -83,6 +102,11 @@ class ModelReplicas:
         if self._replicas is None:
             raise ParallelError(
                 "model.register_comm_hook() is for replicas of the pipeline (ddp), which this job has not"
+            )
+        if self._divide is not None:
+            raise ParallelError(
+                "model.register_comm_hook() with sharded_data_parallel_degree: the gradients of shards are scattered,"
+                " and a communication hook averages whole ones. Leave one of the two out"
             )
         if state is None and self._replicas.in_several_partitions and function.__module__.startswith(_TORCH_HOOKS):
             raise ParallelError(

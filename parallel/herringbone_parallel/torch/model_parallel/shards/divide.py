@@ -1,0 +1,59 @@
+"""What the settings of a job divide: the whole training state, the optimizer states alone, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.shards.shards import Limits, NamedParameters, Shards
+
+
+def divider(library: state.State) -> Callable[[NamedParameters], Shards] | None:
+    """Return the function that makes a model's shards; None where the job's settings divide no parameters."""
+    group = library.shard_group
+    if group is None:
+        return None
+    settings = library.settings
+    limits = Limits(
+        bucket=settings.sdp_reduce_bucket_size,
+        whole=settings.sdp_param_persistence_threshold,
+        live=settings.sdp_max_live_parameters,
+    )
+
+    def divide(named_parameters: NamedParameters) -> Shards:
+        return Shards(group, limits, named_parameters, lambda: library.optimizers)
+
+    return divide
+
+
+@contextmanager
+def gathered(shards: Shards | None, action: str) -> Iterator[Callable[[Any], Any]]:
+    """Gather all parameters for a `with` block; the value copies out of it what is to stay.
+
+        with gathered(model.shards, "state_dict()") as copied:
+            state_dict = copied(model.module.state_dict())
+
+    Without shards, and before the first step, nothing is gathered or copied. Otherwise every rank of the shard group
+    must call it.
+    """
+    if shards is None or not shards.divided:
+        yield lambda content: content
+        return
+    with shards.whole(action):
+        yield _copied
+
+
+def _copied(content: Any) -> Any:
+    """Return a copy on the CPU; tensors on `meta` stay there."""
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta:
+            return leaf
+        return leaf.detach().to("cpu", copy=True)
+
+    return replace_leaves(content, copied)
