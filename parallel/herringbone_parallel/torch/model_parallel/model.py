@@ -29,7 +29,7 @@ from herringbone_parallel.torch.model_parallel.replicas.options import HookFunct
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
-from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered
+from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
 from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 from herringbone_parallel.torch.step_hook import count_steps
 
@@ -322,6 +322,7 @@ class DistributedModel(nn.Module):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
+        refuse_join(state.get())
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

@@ -16,6 +16,8 @@ from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
+from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -54,6 +56,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._groups = [self._names_of(group) for group in optimizer.param_groups]
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
+        # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
+        self._updates = divided_updates(library)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
@@ -63,7 +67,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
         self._clip()
-        return self.optimizer.step()
+        if self._updates is None:
+            return self.optimizer.step()
+        self._divide_updates()
+        return self._updates.run(self.optimizer.step)
 
     def _clip(self) -> None:
         """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
@@ -172,18 +179,31 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _whole(self, call: str) -> dict[str, Any]:
         """Return the named form with whole states."""
-        named, shards = self._named(), self._model.shards
-        # Before the first step nothing is divided, and what was loaded is whole.
-        if shards is None or self._pending is not None:
+        named, states = self._named(), self._divided_states()
+        # What was loaded before the partition is whole.
+        if states is None or self._pending is not None:
             return named
-        return {**named, "state": shards.join(named["state"], call)}
+        return {**named, "state": states.join(named["state"], call)}
+
+    def _divided_states(self) -> DividedStates | None:
+        """Return what divides this optimizer's states over ranks; None where they are whole."""
+        if self._updates is not None:
+            return self._updates.states
+        return None if self._model.shards is None else self._model.shards.states
+
+    def _divide_updates(self) -> None:
+        """Divide the updates of parameters that this optimizer has got since the last call."""
+        if self._updates is not None:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            self._updates.add(list(zip(self._local_names(), parameters, strict=True)), self.optimizer)
 
     def _load_pending(self) -> None:
         entries, self._pending = self._pending, None
         if entries is None:
             return
-        if self._model.shards is not None:
-            entries = self._model.shards.parts_of(entries)
+        self._divide_updates()
+        if (states := self._divided_states()) is not None:
+            entries = states.parts_of(entries)
         numbered = self.optimizer.state_dict()
         numbered["state"] = {
             number: optimizer_state.copied(entries[name])

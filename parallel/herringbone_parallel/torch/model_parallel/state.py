@@ -174,14 +174,11 @@ def init() -> None:
     reduction = open_reduction_group(grid, rank, backend)
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
-        shard_group = open_shard_group(
-            grid,
-            rank,
-            rank - place.local_rank,
-            backend,
-            replicas,
-            hierarchical=settings.sdp_hierarchical_allgather,
-        )
+        host = rank - place.local_rank
+        hierarchical = settings.sdp_hierarchical_allgather
+        shard_group = open_shard_group(grid, rank, host, backend, replicas, hierarchical=hierarchical)
+        if settings.shard_optimizer_state:
+            shard_group = ShardGroup(replicas, None, replicas)
     timeline = open_timeline(rank, size, os.environ)
     _state = State(
         settings=settings,

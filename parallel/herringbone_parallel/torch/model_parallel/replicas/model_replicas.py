@@ -84,11 +84,6 @@ class ModelReplicas:
         """Let replicas make unequal numbers of steps inside the `with` block; they leave it together and equal."""
         if self._replicas is None:
             raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
-        if self._divide is not None:
-            raise ParallelError(
-                "model.join() with sharded_data_parallel_degree: a replica without batches left still has parts of the"
-                " parameters that the others need. Give each replica as many batches, as DistributedSampler does"
-            )
         self._set_uneven(uneven if enable else None)
         try:
             yield

@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.shards.shards import Limits, NamedParameters, Shards
+from herringbone_parallel.torch.model_parallel.shards.updates import DividedUpdates
 
 
 def divider(library: state.State) -> Callable[[NamedParameters], Shards] | None:
     """Return the function that makes a model's shards; None where the job's settings divide no parameters."""
-    group = library.shard_group
-    if group is None:
+    group, settings = library.shard_group, library.settings
+    if group is None or settings.sharded == 1:
         return None
-    settings = library.settings
     limits = Limits(
         bucket=settings.sdp_reduce_bucket_size,
         whole=settings.sdp_param_persistence_threshold,
@@ -29,6 +30,22 @@ def divider(library: state.State) -> Callable[[NamedParameters], Shards] | None:
         return Shards(group, limits, named_parameters, lambda: library.optimizers)
 
     return divide
+
+
+def divided_updates(library: state.State) -> DividedUpdates | None:
+    """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting."""
+    group = library.shard_group
+    return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
+
+
+def refuse_join(library: state.State) -> None:
+    """Raise for `model.join`, under which a replica may end before the others, whose parts it has."""
+    if library.shard_group is not None:
+        key = "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"
+        raise ParallelError(
+            f"model.join() with {key}: a replica without batches left still has a part of the training state that the"
+            " others need. Give each replica as many batches, as DistributedSampler does"
+        )
 
 
 @contextmanager

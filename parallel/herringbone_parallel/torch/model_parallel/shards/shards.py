@@ -10,17 +10,18 @@ The life of a step:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from herringbone_parallel.torch.model_parallel import optimizer_state
 from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
-from herringbone_parallel.torch.model_parallel.shards.layout import Range, cut_runs, join_states, part_of
+from herringbone_parallel.torch.model_parallel.shards.layout import cut_runs
+from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.shards.unit import Unit
+from herringbone_parallel.torch.model_parallel.shards.updates import divide_states
 
 NamedParameters = Callable[[], Iterable[tuple[str, nn.Parameter]]]
 
@@ -77,8 +78,7 @@ class Shards:
         self._optimizers = optimizers
         self._units: list[Unit] = []
         self._divided = False
-        # By name: the unit of a sharded parameter and its number there.
-        self._places: dict[str, tuple[Unit, int]] = {}
+        self.states = DividedStates(group)
         # By identity of a sharded parameter: its whole shape.
         self._shapes: dict[int, torch.Size] = {
             id(parameter): parameter.shape
@@ -108,12 +108,9 @@ class Shards:
         sharded = [(name, parameter) for name, parameter in self._named_parameters() if self.has(parameter)]
         for run in cut_runs(sharded, self._limits.bucket):
             self._units.append(Unit(run, self._group))
-        self._places = {name: (unit, number) for unit in self._units for number, name in enumerate(unit.names)}
-        names = {id(parameter): name for name, parameter in sharded}
+        self.states.add(self._units)
         for wrapper in self._optimizers():
-            for parameter, entry in wrapper.optimizer.state.items():
-                if id(parameter) in names:
-                    entry.update(self.parts_of({names[id(parameter)]: entry})[names[id(parameter)]])
+            divide_states(self.states, sharded, wrapper.optimizer)
 
     def begin(self) -> None:
         """Open all units and gather them: [1]."""
@@ -173,38 +170,10 @@ class Shards:
         """Return this rank's elements of each sharded parameter, without communication; they share memory with it."""
         self.split()
         shards = {}
-        for name, (unit, number) in self._places.items():
-            values = unit.parameters[number].detach()
-            shards[name] = FlatShard(values, unit.own[number].start, unit.shapes[number])
+        for unit in self._units:
+            for name, parameter, part, shape in zip(unit.names, unit.parameters, unit.own, unit.shapes, strict=True):
+                shards[name] = FlatShard(parameter.detach(), part.start, shape)
         return shards
-
-    def range_of(self, name: str) -> Range | None:
-        """Return which elements of a flattened parameter this rank has; None for one that is whole."""
-        place = self._places.get(name)
-        return None if place is None else place[0].own[place[1]]
-
-    def parts_of(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return optimizer states by name, with this rank's elements of whole tensors; all others as they are."""
-        parts: dict[str, Any] = {}
-        for name, entry in entries.items():
-            place = self._places.get(name)
-            if place is None:
-                parts[name] = entry
-                continue
-            unit, number = place
-            part, shape = unit.own[number], unit.shapes[number]
-            parts[name] = {key: part_of(value, shape, part) for key, value in entry.items()}
-        return parts
-
-    def join(self, entries: Mapping[str, Any], action: str) -> dict[str, Any]:
-        """Return optimizer states by name, whole and on the CPU; every rank of the group must call it."""
-        if not self._divided:
-            return dict(entries)
-        self._group.agree(action)
-        own = {name: optimizer_state.on_cpu(entry) for name, entry in entries.items() if name in self._places}
-        joined = join_states(self._units, self._group.objects(own))
-        others = {name: entry for name, entry in entries.items() if name not in self._places}
-        return {**others, **joined}
 
     def adopt(self, other: torch.Tensor, parameter: torch.Tensor) -> None:
         """Note that `other` is divided as `parameter` is, such as its copy in another precision."""

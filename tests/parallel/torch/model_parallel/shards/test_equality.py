@@ -43,3 +43,11 @@ def test_shards_of_pipelines_with_what_no_tracer_splits(ranks: Ranks, name: str)
     # In float32, Adam makes steps of the rounding errors of a bias before a normalization, whose gradient is 0.
     dtype = torch.float64 if name == "Normed" else torch.float32
     check(ranks, name, dtype, {**PIPELINE, "microbatches": 2})
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("name", ["TinyTransformer", "UnusedModule"])
+def test_replicas_that_divide_updates_train_as_one_process_does(ranks: Ranks, name: str, partitions: int) -> None:
+    settings = {"partitions": partitions, "replicas": 2, "ddp": True, "microbatches": 2, "shard_optimizer_state": True}
+    by_rank = ranks.run(train, settings, name, torch.float64)
+    assert_equal(by_rank, train_alone(name, torch.float64, 4, 0.0), torch.float64)
