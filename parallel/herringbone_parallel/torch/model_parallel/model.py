@@ -224,7 +224,7 @@ class DistributedModel(nn.Module):
 
         With sharded parameters, whole ones on the CPU; every rank that shares them must call.
         """
-        with gathered(self.shards, "local_state_dict()") as copied:
+        with gathered(self.shards, "model.local_state_dict()") as copied:
             local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
         return {**local, PARTIAL_KEY: state.get().settings.partitions > 1}
 
@@ -238,7 +238,7 @@ class DistributedModel(nn.Module):
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        with gathered(self.shards, "state_dict()") as copied:
+        with gathered(self.shards, "model.state_dict()") as copied:
             state_dict = copied(local_parts.state_dict(self.module, *args, **kwargs))
         library = state.get()
         if library.settings.partitions == 1 or not self.partitioned:
@@ -262,7 +262,7 @@ class DistributedModel(nn.Module):
             return None
         if self.shards is not None and assign:
             raise ParallelError("load_state_dict(assign=True) of sharded parameters: leave assign out")
-        with gathered(self.shards, "load_state_dict()"):
+        with gathered(self.shards, "model.load_state_dict()"):
             return self._load(state_dict, loaded, strict, assign)
 
     def _load(self, state_dict: Any, loaded: dict[str, Any], strict: bool, assign: bool) -> Any:

@@ -52,7 +52,7 @@ def refuse_join(library: state.State) -> None:
 def gathered(shards: Shards | None, action: str) -> Iterator[Callable[[Any], Any]]:
     """Gather all parameters for a `with` block; the value copies out of it what is to stay.
 
-        with gathered(model.shards, "state_dict()") as copied:
+        with gathered(model.shards, "model.state_dict()") as copied:
             state_dict = copied(model.module.state_dict())
 
     Without shards, and before the first step, nothing is gathered or copied. Otherwise every rank of the shard group

@@ -16,6 +16,16 @@ from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas
 # Before torch 2.13 these functions have other names.
 _gather: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _scatter: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+# The calls that ranks have to make together; they agree on a number.
+ACTIONS = (
+    "the step function",
+    "model.state_dict()",
+    "model.local_state_dict()",
+    "model.load_state_dict()",
+    "optimizer.step()",
+    "optimizer.state_dict()",
+    "optimizer.local_state_dict()",
+)
 
 
 class Hierarchy(NamedTuple):
@@ -48,8 +58,6 @@ class ShardGroup:
         self.replicas = replicas
         self.everyone = everyone
         self.hierarchy = hierarchy
-        # By name of an action: its number for `agree`.
-        self._actions: dict[str, int] = {}
 
     @property
     def size(self) -> int:
@@ -66,14 +74,13 @@ class ShardGroup:
 
         Without it a rank's `state_dict` would take the parameters that another rank gathers for its next step.
         """
-        number = int.from_bytes(action.encode()[:7], "big")
+        number = ACTIONS.index(action)
         for rank, other in self.peers.gather(number).items():
             if other != number:
-                theirs = other.to_bytes(7, "big").lstrip(b"\0").decode(errors="replace")
                 raise ParallelError(
                     f"this rank calls {action} while rank {rank}, which has another part of the same parameters, calls"
-                    f" {theirs}: with sharded parameters, every rank has to make the same calls. Do not put"
-                    " state_dict(), local_state_dict(), load_state_dict() or a step under `if smp.rank() == 0:`"
+                    f" {ACTIONS[other]}: with sharded parameters, every rank has to make the same calls. Do not put one"
+                    " of them under `if smp.rank() == 0:`"
                 )
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> None:

@@ -115,7 +115,7 @@ class Shards:
     def begin(self) -> None:
         """Open all units and gather them: [1]."""
         self.split()
-        self._group.agree("a step")
+        self._group.agree("the step function")
         for unit in self._units:
             unit.open()
         for unit in self._units:

@@ -16,7 +16,7 @@ class DividedStates:
     states = DividedStates(group)
     states.add(layouts)
     parts = states.parts_of(whole)              # communicates nothing
-    whole = states.join(parts, "state_dict()")  # every rank of the group must call it
+    whole = states.join(parts, "optimizer.state_dict()")  # every rank of the group must call it
     """
 
     def __init__(self, group: ShardGroup) -> None:
