@@ -214,8 +214,8 @@ def _without_effect(parameters: ModelParallelParameters) -> dict[str, str]:
         }
     elif settings.partitions > 1 and parameters.sdp_max_live_parameters is not UNSET:
         refusals["sdp_max_live_parameters"] = (
-            "has no effect with more than one partition, where each rank has its whole partition during a step: leave it"
-            " out, or set partitions to 1"
+            "has no effect with more than one partition, where each rank has its whole partition during a step: leave"
+            " it out, or set partitions to 1"
         )
     active = parameters.active_microbatches
     if settings.pipeline == "simple" and active is not UNSET and active < settings.microbatches:

@@ -30,6 +30,7 @@ from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
 from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 from herringbone_parallel.torch.step_hook import count_steps
 
@@ -116,7 +117,8 @@ class DistributedModel(nn.Module):
     @property
     def shards(self) -> Shards | None:
         """The shards of the training state; None before the partition, and in a job that shards nothing."""
-        return self._replication.shards
+        reducer = self._replication.reducer
+        return reducer.shards if isinstance(reducer, ShardedReducer) else None
 
     def settle(self, run: state.TrialRun) -> None:
         """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""

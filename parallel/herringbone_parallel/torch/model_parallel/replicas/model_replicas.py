@@ -17,10 +17,8 @@ from herringbone_parallel.torch.model_parallel.replicas.options import (
     ReductionOptions,
     Uneven,
 )
-from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer, require_equal
+from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters, Peers, Reducer
 from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas
-from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
-from herringbone_parallel.torch.model_parallel.shards.shards import NamedParameters, Shards
 
 _TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
@@ -45,19 +43,18 @@ class ModelReplicas:
         replication = ModelReplicas(library.replicas, options)
         replication.start(model)                # once, when the model is partitioned
 
-    `reducer` is None until `start`, and in a job without replicas. `divide` makes the shards of a model; None keeps
-    it whole on each replica.
+    `reducer` is None until `start`, and in a job without replicas. `divide` makes the reducer of a model whose
+    parameters the replicas divide; None keeps it whole on each replica.
     """
 
     def __init__(
         self,
         replicas: Replicas | None,
         options: ReductionOptions,
-        divide: Callable[[NamedParameters], Shards] | None = None,
+        divide: Callable[[Peers, NamedParameters, ReductionOptions], Reducer] | None = None,
     ) -> None:
         self._replicas = replicas
         self._divide = divide
-        self.shards: Shards | None = None
         self._options = options
         # Both may be set before there is a reducer, so they are kept here and handed to it.
         self._comm_hook: CommHook | None = None
@@ -72,9 +69,7 @@ class ModelReplicas:
         if self._divide is None:
             self.reducer = Reducer(self._replicas, model.local_named_parameters, self._options, self._comm_hook)
         else:
-            require_equal(self._replicas, model.local_named_parameters(), self._options)
-            self.shards = self._divide(model.local_named_parameters)
-            self.reducer = ShardedReducer(self._replicas, self.shards, self._options)
+            self.reducer = self._divide(self._replicas, model.local_named_parameters, self._options)
         self.reducer.uneven = self._uneven
         buffers = list(model.local_buffers()) if self._options.broadcast_buffers else []
         self._replicas.take_after(0, [tensor.detach() for tensor in (*model.local_parameters(), *buffers)])

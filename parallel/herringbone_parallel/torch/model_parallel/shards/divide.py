@@ -1,22 +1,41 @@
-"""What the settings of a job divide: the whole training state, the optimizer states alone, or nothing."""
+"""Reads from the settings what replicas divide: the training state, the optimizer states alone, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import replace_leaves
-from herringbone_parallel.torch.model_parallel import state
-from herringbone_parallel.torch.model_parallel.shards.shards import Limits, NamedParameters, Shards
+from herringbone_parallel.torch.model_parallel.replicas.options import ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters, Peers, require_equal
+from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import Limits, Shards, Wrapper
 from herringbone_parallel.torch.model_parallel.shards.updates import DividedUpdates
 
+if TYPE_CHECKING:
+    from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
 
-def divider(library: state.State) -> Callable[[NamedParameters], Shards] | None:
-    """Return the function that makes a model's shards; None where the job's settings divide no parameters."""
+# (peers, this rank's parameters, options) -> the reducer of a model whose parameters are divided
+Divider = Callable[[Peers, NamedParameters, ReductionOptions], ShardedReducer]
+
+
+class Library(Protocol):
+    """The part of the library's state that says what is divided."""
+
+    settings: ResolvedModelParallel
+    shard_group: ShardGroup | None
+
+    @property
+    def optimizers(self) -> Iterable[Wrapper]: ...
+
+
+def divider(library: Library) -> Divider | None:
+    """Return the function that divides a model's parameters; None where the job's settings divide none."""
     group, settings = library.shard_group, library.settings
     if group is None or settings.sharded == 1:
         return None
@@ -26,19 +45,21 @@ def divider(library: state.State) -> Callable[[NamedParameters], Shards] | None:
         live=settings.sdp_max_live_parameters,
     )
 
-    def divide(named_parameters: NamedParameters) -> Shards:
-        return Shards(group, limits, named_parameters, lambda: library.optimizers)
+    def divide(peers: Peers, named_parameters: NamedParameters, options: ReductionOptions) -> ShardedReducer:
+        # The reducer compares the parameters that stay whole only.
+        require_equal(peers, named_parameters(), options)
+        return ShardedReducer(peers, Shards(group, limits, named_parameters, lambda: library.optimizers), options)
 
     return divide
 
 
-def divided_updates(library: state.State) -> DividedUpdates | None:
+def divided_updates(library: Library) -> DividedUpdates | None:
     """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting."""
     group = library.shard_group
     return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
 
 
-def refuse_join(library: state.State) -> None:
+def refuse_join(library: Library) -> None:
     """Raise for `model.join`, under which a replica may end before the others, whose parts it has."""
     if library.shard_group is not None:
         key = "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"

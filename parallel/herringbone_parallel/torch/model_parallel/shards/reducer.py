@@ -18,7 +18,7 @@ class ShardedReducer(Reducer):
     """
 
     def __init__(self, peers: Peers, shards: Shards, options: ReductionOptions) -> None:
-        self._shards = shards
+        self.shards = shards
         super().__init__(peers, shards.whole_parameters, options)
 
     @contextmanager
@@ -26,10 +26,10 @@ class ShardedReducer(Reducer):
         """Run a step on whole parameters; afterwards each rank has its part of the averages."""
         used: list[bool] | None = None
         with super().step():
-            self._shards.begin()
+            self.shards.begin()
             try:
                 yield
                 if self._backward_expected:
-                    used = self._shards.reduce()
+                    used = self.shards.reduce()
             finally:
-                self._shards.end(used)
+                self.shards.end(used)

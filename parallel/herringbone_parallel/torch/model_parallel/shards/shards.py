@@ -17,13 +17,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
+from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters
 from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
 from herringbone_parallel.torch.model_parallel.shards.layout import cut_runs
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.shards.unit import Unit
 from herringbone_parallel.torch.model_parallel.shards.updates import divide_states
-
-NamedParameters = Callable[[], Iterable[tuple[str, nn.Parameter]]]
 
 
 class Limits(NamedTuple):
