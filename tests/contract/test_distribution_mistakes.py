@@ -232,6 +232,7 @@ def test_a_long_value_is_cut_in_the_message():
             {"ddp": True, "sharded_data_parallel_degree": 2, "shard_optimizer_state": True},
             ["already shards the optimizer's state"],
         ),
+        ({"partitions": 2, "shard_optimizer_state": True}, ["over replicas, which need `ddp`"]),
         ({"partitions": 1, "fp16": True, "bf16": True}, ["'fp16' and 'bf16' cannot be simultaneously enabled"]),
         ({"hybrid_shard_degree": 2}, ["belongs to version 2", "'torch_distributed': {'enabled': True}"]),
     ],

@@ -223,6 +223,18 @@ def _without_effect(parameters: ModelParallelParameters) -> dict[str, str]:
             "keeps an automatic partition, and this job has none: set auto_partition, with more than one partition, or"
             " leave partition_file and load_partition out"
         )
+    if settings.sharded == 1:
+        refusals |= {
+            key: "concerns sharded parameters, and sharded_data_parallel_degree is 1: set the degree to 2 or more, or"
+            " leave it out"
+            for key in VERSION1
+            if key.startswith("sdp_") and getattr(parameters, key) is not UNSET
+        }
+    elif settings.partitions > 1 and parameters.sdp_max_live_parameters is not UNSET:
+        refusals["sdp_max_live_parameters"] = (
+            "has no effect with more than one partition, where each rank has its whole partition during a step: leave"
+            " it out, or set partitions to 1"
+        )
     active = parameters.active_microbatches
     if settings.pipeline == "simple" and active is not UNSET and active < settings.microbatches:
         refusals["active_microbatches"] = (

@@ -29,6 +29,9 @@ from herringbone_parallel.torch.model_parallel.replicas.options import HookFunct
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 from herringbone_parallel.torch.model_parallel.tensor.averaging import TensorReducer
 from herringbone_parallel.torch.model_parallel.tensor.distribute import SharedModel, distribute
 from herringbone_parallel.torch.model_parallel.tensor.marks import replace_registered
@@ -92,7 +95,7 @@ class DistributedModel(nn.Module):
             replace_registered(module)
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
-        self._replication = ModelReplicas(library.replicas, options)
+        self._replication = ModelReplicas(library.replicas, options, divider(library))
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
@@ -120,6 +123,12 @@ class DistributedModel(nn.Module):
         """What averages over replicas and tensor groups; None before the partition, and if there are none."""
         return self._tensor_reducer or self._replication.reducer
 
+    @property
+    def shards(self) -> Shards | None:
+        """The shards of the training state; None before the partition, and in a job that shards nothing."""
+        reducer = self._replication.reducer
+        return reducer.shards if isinstance(reducer, ShardedReducer) else None
+
     def settle(self, run: state.TrialRun) -> None:
         """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""
         if self._assigned is not None:
@@ -136,7 +145,6 @@ class DistributedModel(nn.Module):
         join_children(self.module)
         serve_torch()
         serve_bypasses()
-        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
@@ -150,6 +158,8 @@ class DistributedModel(nn.Module):
         self._replication.start(self)
         if self.shared is not None:
             self._tensor_reducer = TensorReducer(self.shared.peers, self._whole_parameters, self._replication.reducer)
+        if assigned or self.shards is not None:
+            serve_torch_clipping()
         while self._after_partition:
             _, hook = self._after_partition.popitem(last=False)
             hook(self)
@@ -227,20 +237,26 @@ class DistributedModel(nn.Module):
         return (module for _, module in self.local_named_modules())
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
-        return {
-            **local_parts.with_data(local_parts.state_dict(self.module)),
-            PARTIAL_KEY: state.get().settings.partitions > 1 or self.shared is not None,
-        }
+        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
+
+        With sharded parameters, whole ones on the CPU; every rank that shares them must call.
+        """
+        with gathered(self.shards, "model.local_state_dict()") as copied:
+            local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
+        return {**local, PARTIAL_KEY: state.get().settings.partitions > 1 or self.shared is not None}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
-        """Return the whole state dict, on the CPU, gathered from the model-parallel group, all of which must call."""
+        """Return the whole state dict, on the CPU, gathered from the model-parallel group, all of which must call.
+
+        With sharded parameters, every rank of the job must call.
+        """
         if not self.partitioned and any_delayed(self.module):
             raise ParallelError(
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
+        with gathered(self.shards, "model.state_dict()") as copied:
+            state_dict = copied(local_parts.state_dict(self.module, *args, **kwargs))
         library = state.get()
         if self.shared is not None:
             state_dict = type(state_dict)(whole_state(state_dict, self.shared))
@@ -265,6 +281,12 @@ class DistributedModel(nn.Module):
             return None
         if self.shared is not None:
             loaded = parts_of(loaded, self.shared)
+        if self.shards is not None and assign:
+            raise ParallelError("load_state_dict(assign=True) of sharded parameters: leave assign out")
+        with gathered(self.shards, "model.load_state_dict()"):
+            return self._load(state_dict, loaded, strict, assign)
+
+    def _load(self, state_dict: Any, loaded: dict[str, Any], strict: bool, assign: bool) -> Any:
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
         whole = local_parts.state_dict(self.module)
@@ -357,6 +379,7 @@ class DistributedModel(nn.Module):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
+        refuse_join(state.get())
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 SAMPLES, POSITIONS, WIDTH, HEADS, VOCABULARY, CLASSES = 4, 12, 16, 4, 23, 5
@@ -250,7 +250,11 @@ MODELS = {
     "decoder": Model(lambda: Text(causal=True), text),
     "encoder-decoder": Model(Translation, translation),
     "grouped": Model(Grouped, text, plan=GROUPED_PLAN),
-    "resnet": Model(ResNet, images, refused={"context": "no stack of layers with attention", "tensor": "leave tensor_parallel_degree at 1"}),
+    "resnet": Model(
+        ResNet,
+        images,
+        refused={"context": "no stack of layers with attention", "tensor": "leave tensor_parallel_degree at 1"},
+    ),
     "vit": Model(ViT, images),
     "tied": Model(lambda: Text(causal=True, tied=True), text),
     "buffers": Model(Buffers, padded_text),
