@@ -48,7 +48,7 @@ def clip_grad_norm_(
             " once for each rank of the pipeline: make the others a part of the model, or clip them in a call of their"
             " own"
         )
-    gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
+    gradients = _gradients(library, clipped)
     # In float64, so that the result hardly depends on the partition.
     total = torch.zeros((), dtype=torch.float64, device=library.device)
     largest = math.isinf(norm_type)
@@ -71,6 +71,15 @@ def clip_grad_norm_(
     # Of all parameters and not of the gradients, so that the type is the same on a rank without any.
     dtypes = (parameter.dtype for parameter in clipped)
     return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
+
+
+def _gradients(library: state.State, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients that the optimizers will use: unscaled, and those of float32 copies where there are any."""
+    for optimizer in library.optimizers:
+        if optimizer.scales:
+            optimizer.unscale()
+            parameters = [optimizer.trained(parameter) for parameter in parameters]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def serve_torch_clipping() -> None:
@@ -115,7 +124,8 @@ def _clip(
 ) -> torch.Tensor:
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     # A rank may have none of the parameters that the others clip together.
-    if _partitioned() and (not clipped or any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped)):
+    ours = _scaled(clipped) or not clipped or any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped)
+    if _partitioned() and ours:
         return clip_grad_norm_(clipped, max_norm, norm_type, error_if_nonfinite)
     norm: torch.Tensor = _originals["clip_grad_norm_"](clipped, max_norm, norm_type, error_if_nonfinite, foreach)
     return norm
@@ -137,7 +147,19 @@ def _total_norm(tensors: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kw
 
 
 def _partitioned() -> bool:
+    """Say whether gradients are on other ranks, too, or in other numbers than those that the optimizer uses."""
     if not state.is_initialized():
         return False
     library = state.get()
-    return library.settings.partitions > 1 and library.model is not None and library.model.partitioned
+    scaled = any(optimizer.scales for optimizer in library.optimizers)
+    return library.model is not None and library.model.partitioned and (scaled or library.settings.partitions > 1)
+
+
+def _scaled(parameters: list[torch.Tensor]) -> bool:
+    """Say whether an optimizer that scales gradients updates one of the parameters."""
+    scaling = [wrapper for wrapper in state.get().optimizers if wrapper.scales] if state.is_initialized() else []
+    ids = {id(parameter) for parameter in parameters}
+    trained = (p for wrapper in scaling for group in wrapper.optimizer.param_groups for p in group["params"])
+    return any(id(parameter) in ids for parameter in trained) or any(
+        wrapper.trained(parameter) is not parameter for wrapper in scaling for parameter in parameters
+    )

@@ -24,6 +24,7 @@ from herringbone_parallel.torch.model_parallel.placement.delayed import any_dela
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
 from herringbone_parallel.torch.model_parallel.placement.placement import assign_by_hand, settle
 from herringbone_parallel.torch.model_parallel.placement.sequential import join_children
+from herringbone_parallel.torch.model_parallel.precision import half
 from herringbone_parallel.torch.model_parallel.replicas.model_replicas import ModelReplicas
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
@@ -45,6 +46,9 @@ class DistributedModel(nn.Module):
     automatic partition measures times with the clock. Otherwise it estimates them from what operations compute and
     touch, the same in every run. The memory that backward keeps is always measured, whatever `trace_memory_usage` says.
     `average_grads_across_microbatches=False` sums instead.
+
+    In the job's `fp16` and `bf16` the module's parameters and buffers become 16-bit numbers, except those of BatchNorm.
+    Floating-point inputs are converted to 16 bits, and 16-bit outputs to float32.
 
     With replicas (`ddp`) the fields of `ReductionOptions` are arguments too. The gradients are averaged over the
     replicas when a step with a backward returns, and every replica starts from the first one's parameters. Without
@@ -81,6 +85,10 @@ class DistributedModel(nn.Module):
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
                 stacklevel=2,
             )
+        # The 16-bit type of the job's `fp16` or `bf16`; None in float32.
+        self._half = half.half_type(library.settings.precision)
+        if self._half is not None:
+            half.convert(module, self._half)
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
         self._replication = ModelReplicas(library.replicas, options)
@@ -143,7 +151,10 @@ class DistributedModel(nn.Module):
             raise ParallelError("a distributed model runs inside a function decorated with @smp.step")
         if self._gathered:
             raise ParallelError("model.cpu() has ended the training of this model; call model.module outside of steps")
-        return self.module(*args, **kwargs)
+        if self._half is None:
+            return self.module(*args, **kwargs)
+        args, kwargs = half.narrowed((args, kwargs), self._half)
+        return half.widened(self.module(*args, **kwargs), self._half)
 
     def backward(
         self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None, *, retain_graph: bool = False
@@ -167,6 +178,8 @@ class DistributedModel(nn.Module):
         reducer = self._replication.reducer
         if reducer is not None:
             reducer.expect()
+        # One microbatch runs at a time, so no lock.
+        state.get().backwards += 1
         microbatch.backward(roots, gradients, retain=retain_graph)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -322,6 +335,11 @@ class DistributedModel(nn.Module):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
+        if enable and state.get().loss_scale is not None:
+            raise ParallelError(
+                "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
+                " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
+            )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

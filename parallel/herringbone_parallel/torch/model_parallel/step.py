@@ -147,6 +147,8 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     step_number = library.steps
     model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    if library.loss_scale is not None:
+        scale *= library.loss_scale.value
     # The script's generator advances by this one draw, whatever the microbatches draw.
     arguments.seed = randomness.draw_seed()
     restore = randomness.save_generators()

@@ -26,7 +26,9 @@ NAMES = {
     "set_partition": "module, idx",
     "delay_param_initialization": "enabled=True",
     "model_creation": "tensor_parallelism=False, dtype=None, zero_init=False, **tensor_parallel_config",
-    "DistributedOptimizer": "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, **dynamic_loss_args",
+    "DistributedOptimizer": (
+        "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, **others"
+    ),
     "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2",
     "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True",
     # SMP v1 has no default for `path`; ours is the job's own folder.
@@ -76,6 +78,7 @@ METHODS = {
     "DistributedOptimizer.state_dict": "",
     "DistributedOptimizer.load_state_dict": "state_dict",
     "DistributedOptimizer.local_state_dict": "gather_if_shard=True",
+    "DistributedOptimizer.clip_master_grads": "max_norm, norm_type=2.0",
     "DistributedOptimizer.step": "closure=None",
     "DistributedOptimizer.zero_grad": "set_to_none=True",
     "StepOutput.reduce_mean": "",
