@@ -10,7 +10,7 @@
       newest                            the name of the newest checkpoint, written last
 
 "save" is the same in all files of one save, so that files of two saves under one tag are not mixed. SMP v1 also has
-fp16_states_*.pt: there is no fp16 optimizer here, so there is no such file.
+fp16_states_*.pt: here the optimizer's files have the master weights and the scale of the loss.
 """
 
 from __future__ import annotations
