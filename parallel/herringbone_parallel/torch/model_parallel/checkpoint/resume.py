@@ -14,6 +14,7 @@ from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, ranks, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
+from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import read_safetensors, safetensors_of
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
@@ -103,7 +104,8 @@ def resume_from_checkpoint(
         smp.resume_from_checkpoint("pretrained", tag="model.pt", partial=False, load_optimizer=False)
 
     Every rank must call it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
-    checkpoint may also be a plain state dict of the model; `translate_function` turns its content into a state dict of
+    checkpoint may also be a plain state dict of the model. Where Hugging Face's Trainer has written
+    `model.safetensors`, the tag `pytorch_model.bin` reads that. `translate_function` turns its content into a state dict of
     the model. `user_content` is unpickled: resume only from folders that you trust.
 
     Raises `ParallelError` on every rank, before anything is changed, when files are missing, damaged or of another
@@ -122,7 +124,11 @@ def resume_from_checkpoint(
 
     def read() -> _Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag
-        content = _read(folder, resumed_tag, partial, optimizer is not None)
+        safe = None if partial else safetensors_of(folder.full(resumed_tag))
+        if safe is not None and optimizer is None:
+            content = _Checkpoint(read_safetensors(safe, model.module), None)
+        else:
+            content = _read(folder, resumed_tag, partial, optimizer is not None)
         if translate_function is not None:
             content = content._replace(model=translate_function(content.model))
         _check_model(model, content.model, strict)
