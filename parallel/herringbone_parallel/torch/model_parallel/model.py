@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from herringbone_parallel.torch.model_parallel import local_parts, optimizer_sta
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
 from herringbone_parallel.torch.model_parallel.between_steps import guard_torch
 from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
+from herringbone_parallel.torch.model_parallel.hooks import Hook, OneTimeHooks
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
@@ -87,7 +87,8 @@ class DistributedModel(nn.Module):
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
-        self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
+        self._after_partition = OneTimeHooks()
+        self._after_step = OneTimeHooks()
         library.model = self
         guard_torch()
         count_steps()
@@ -134,9 +135,7 @@ class DistributedModel(nn.Module):
         self._assigned = assigned
         # Before the hooks, so that the values of a state dict that a hook loads stay.
         self._replication.start(self)
-        while self._after_partition:
-            _, hook = self._after_partition.popitem(last=False)
-            hook(self)
+        self._after_partition.run(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped module, as part of the microbatch that the calling thread runs."""
@@ -260,14 +259,35 @@ class DistributedModel(nn.Module):
         # Not strict: the names of other ranks' tensors are missing, and all names were checked above.
         return self.module.load_state_dict(local_entries, strict=False, assign=assign)
 
-    def register_post_partition_hook(self, hook: Callable[[DistributedModel], Any]) -> RemovableHandle:
-        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it."""
-        handle = RemovableHandle(self._after_partition)
+    def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it.
+
+            model.register_post_partition_hook(lambda model, optimizer: print(optimizer.param_groups))
+
+        A hook of two arguments gets the script's `DistributedOptimizer` as well, None before there is one.
+        """
+        handle = self._after_partition.register(hook)
         if self.partitioned:
-            hook(self)
-        else:
-            self._after_partition[handle.id] = hook
+            self._after_partition.run(self)
         return handle
+
+    def register_post_step_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model, optimizer)`, or `hook(model)`, once: when the next call of a step function returns.
+
+            model.register_post_step_hook(lambda model, optimizer: optimizer.load_state_dict(saved))
+
+        The gradients of that step are there, and `optimizer.step()` has not run yet. `remove()` of the handle cancels
+        the hook. Source: the scripts of AWS's later examples.
+        """
+        return self._after_step.register(hook)
+
+    def end_step(self) -> None:
+        """Call the hooks that wait for the end of a step; `smp.step` calls this."""
+        self._after_step.run(self)
+
+    def get_module(self) -> nn.Module:
+        """Return the wrapped module, as `model.module` does; the name of AWS's later examples."""
+        return self.module
 
     def cpu(self) -> DistributedModel:
         """Gather the whole model on the CPU of every rank of the pipeline, to export it; each of them must call.

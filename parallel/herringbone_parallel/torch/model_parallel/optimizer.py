@@ -81,7 +81,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             named = optimizer_state.join(parts)
         return optimizer_state.to_numbered(named, self._groups)
 
-    def local_state_dict(self) -> dict[str, Any]:
+    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:  # noqa: ARG002  nothing is sharded yet
         """Return the state of this rank's parameters, by their names in the model."""
         return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -55,6 +55,7 @@ class StepModel(Protocol):
     @property
     def reducer(self) -> StepReducer | None: ...
     def settle(self, run: TrialRun) -> None: ...
+    def end_step(self) -> None: ...
 
 
 class OptimizerWrapper(Protocol):
@@ -124,19 +125,21 @@ def is_tracing() -> bool:
     return _state is not None and _state.tracing
 
 
-def init() -> None:
+def init(config: Mapping[str, Any] | None = None) -> None:
     """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
 
         import smdistributed.modelparallel.torch as smp
         smp.init()
+        smp.init({"microbatches": 4})       # counts if the job's dict has no `microbatches`
 
-    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
+    The job's settings win over those in `config`, with a warning on rank 0 where they differ. A second call does
+    nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
     cannot serve.
     """
     global _state
     if _state is not None:
         return
-    settings = launch.model_parallel(os.environ, "pytorch")
+    settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
     grid = Grid.of(

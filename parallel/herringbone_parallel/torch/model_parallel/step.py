@@ -103,6 +103,8 @@ def step(
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
+        if library.model is not None:
+            library.model.end_step()
         return collect(results)
 
     return stepped
