@@ -96,7 +96,7 @@ def status_environment(inherited: Mapping[str, str], *, port: int, token_path: s
 
 
 def accelerate_environment(inherited: Mapping[str, str], *, num_gpus: int) -> dict[str, str]:
-    """Return the variable that has Hugging Face's accelerate connect ranks without GPUs, as `accelerate launch` sets it.
+    """Return the variable by which Hugging Face's accelerate connects ranks without GPUs; its launcher sets it, too.
 
     >>> accelerate_environment({}, num_gpus=0)
     {'ACCELERATE_USE_CPU': 'true'}

@@ -105,8 +105,8 @@ def resume_from_checkpoint(
 
     Every rank must call it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
     checkpoint may also be a plain state dict of the model. Where Hugging Face's Trainer has written
-    `model.safetensors`, the tag `pytorch_model.bin` reads that. `translate_function` turns its content into a state dict of
-    the model. `user_content` is unpickled: resume only from folders that you trust.
+    `model.safetensors`, the tag `pytorch_model.bin` reads that. `translate_function` turns the content into a state
+    dict of the model. `user_content` is unpickled: resume only from folders that you trust.
 
     Raises `ParallelError` on every rank, before anything is changed, when files are missing, damaged or of another
     model. Source: SMP v1, `smp.resume_from_checkpoint`.
