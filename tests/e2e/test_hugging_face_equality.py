@@ -46,7 +46,7 @@ ARGUMENTS = {
     "report_to": "none",
     "disable_tqdm": True,
     "dataloader_pin_memory": False,
-    # transformers 5.23 otherwise multiplies the loss of a classifier by the number of processes, under torchrun as well.
+    # Otherwise transformers 5.23 multiplies a classifier's loss by the number of processes, under torchrun as well.
     "average_tokens_across_devices": False,
 }
 pytestmark = [pytest.mark.e2e, pytest.mark.huggingface, pytest.mark.timeout(300)]

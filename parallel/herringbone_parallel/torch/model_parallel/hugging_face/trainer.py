@@ -157,7 +157,7 @@ def _of_replicas(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _gather(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat(_of_replicas(torch.atleast_1d(tensor)))
+    return torch.cat(_of_replicas(tensor if tensor.dim() else tensor[None]))
 
 
 def _pad(tensor: torch.Tensor, dim: int, value: int, *, first: bool) -> torch.Tensor:
