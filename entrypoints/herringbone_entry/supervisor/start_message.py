@@ -52,16 +52,12 @@ def start_message(
     if prepared.launcher is not Launcher.PLAIN:
         # A script may use the data-parallel library under any launcher.
         environment |= rendezvous_variables(rendezvous)
-        if placement.world_size > 1 or prepared.launcher is Launcher.DATA_PARALLEL:
-            environment |= accelerate_environment(inherited, num_gpus=int(prepared.environment["SM_NUM_GPUS"]))
+        environment |= _hugging_face_environment(placement, prepared, inherited)
         secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         from herringbone_entry.launchers import torch_distributed
 
         environment |= torch_distributed.environment(placement, run_id=host.job_name or "none")
-    if prepared.launcher is Launcher.DATA_PARALLEL:
-        # Scripts for AWS's library read this name, Hugging Face's Trainer among them.
-        environment["SMDATAPARALLEL_LOCAL_RANK"] = str(placement.local_rank)
     # Only when TensorFlow connects the ranks, with ports that each host reserved for it.
     if rendezvous.tensorflow:
         from herringbone_entry.launchers import tensorflow_cluster
@@ -96,6 +92,17 @@ def start_message(
         "listen": rendezvous.listen if placement.rank == 0 else "",
         "trainer_hooks": _trainer_hooks(prepared),
     }
+
+
+def _hugging_face_environment(
+    placement: RankPlacement, prepared: Prepared, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what Hugging Face's Trainer and accelerate read in a rank of a job with several, or of AWS's library."""
+    data_parallel = prepared.launcher is Launcher.DATA_PARALLEL
+    values = {"SMDATAPARALLEL_LOCAL_RANK": str(placement.local_rank)} if data_parallel else {}
+    if placement.world_size > 1 or data_parallel:
+        values |= accelerate_environment(inherited, num_gpus=int(prepared.environment["SM_NUM_GPUS"]))
+    return values
 
 
 def _trainer_hooks(prepared: Prepared) -> str:
