@@ -29,8 +29,9 @@ NAMES = {
     "DistributedOptimizer": (
         "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, **others"
     ),
-    "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2",
-    "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True",
+    # `v3` and `back_compat` are what Hugging Face's Trainer passes.
+    "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2, v3=False",
+    "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True, back_compat=False",
     # SMP v1 has no default for `path`; ours is the job's own folder. `blocking` is ours.
     "save_checkpoint": (
         "path=None, tag='', partial=True, model=None, optimizer=None, user_content=None, translate_if_full=True,"
