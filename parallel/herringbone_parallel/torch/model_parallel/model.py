@@ -179,6 +179,8 @@ class DistributedModel(nn.Module):
         if reducer is not None:
             reducer.expect()
         microbatch.backward(roots, gradients, retain=retain_graph)
+        if reducer is not None:
+            reducer.backward_ended()
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield all parameters with their names; inside a step, those of one rank as placed tensors.

@@ -51,3 +51,12 @@ def test_replicas_that_divide_updates_train_as_one_process_does(ranks: Ranks, na
     settings = {"partitions": partitions, "replicas": 2, "ddp": True, "microbatches": 2, "shard_optimizer_state": True}
     by_rank = ranks.run(train, settings, name, torch.float64)
     assert_equal(by_rank, train_alone(name, torch.float64, 4, 0.0), torch.float64)
+
+
+LITTLE = {"sdp_max_live_parameters": 1500, "sdp_reduce_bucket_size": 1000}
+
+
+@pytest.mark.parametrize("name", ["TinyTransformer", "Tied", "UnusedModule", "Frozen", "Revisited"])
+def test_units_that_are_gathered_one_after_another_train_as_one_process_does(ranks: Ranks, name: str) -> None:
+    live = LITTLE if name == "TinyTransformer" else {"sdp_max_live_parameters": 40}
+    check(ranks, name, torch.float64, {**SHARD_2, **live, "microbatches": 2})
