@@ -225,6 +225,7 @@ def test_a_long_value_is_cut_in_the_message():
             {"partitions": 2, "ddp": True, "horovod": True},
             ["'ddp' and 'horovod' cannot be simultaneously enabled.", "'ddp' for PyTorch"],
         ),
+        ({"partitions": 2, "fp8": True}, ["parameters.fp8: FP8 training is not there", "'bf16': True"]),
         ({"partitions": 2, "tensor_parallel_degree": 2}, ["tensor_parallel_degree: 2 needs `ddp` to be True"]),
         ({"sharded_data_parallel_degree": 2}, ["sharded_data_parallel_degree: 2 needs `ddp` to be True"]),
         (

@@ -109,6 +109,9 @@ VERSION2: dict[str, Setting] = {
     ),
     "random_seed": Setting(PYTORCH, PYTORCH),
 }
+# Keys of version 1 that are built on torch's `fully_shard` or its DTensor, as all of version 2 is.
+_NEED_RECENT_TORCH = ("tensor_parallel_degree", "sharded_data_parallel_degree")
+RECENT_TORCH = (2, 6)
 # Values that fewer libraries run than their key.
 _VALUES: dict[tuple[str, object], Setting] = {
     ("pipeline", "zero_bubble"): Setting(PYTORCH, NONE, instead="use interleaved"),
@@ -161,6 +164,21 @@ def unserved_parameters(
         elif (setting := _VALUES.get((key, value))) and not _runs(setting, library, framework):
             refusals[key] = _reason(f"{key} {value!r}", setting, library, framework)
     return refusals
+
+
+def needs_recent_torch(distribution: Distribution) -> str | None:
+    """Return the setting for which our library needs `RECENT_TORCH`; None where any torch will do.
+
+    >>> from herringbone_contract.distribution import parse
+    >>> needs_recent_torch(parse({"torch_distributed": {"enabled": True}}))
+    """
+    if distribution.model_parallel_v2 is not None:
+        return "distribution.smdistributed.modelparallel"
+    parameters = distribution.model_parallel
+    for key in _NEED_RECENT_TORCH if parameters is not None else ():
+        if getattr(parameters, key) not in (UNSET, VERSION1[key].off):
+            return f"{PARAMETERS}.{key}"
+    return None
 
 
 def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
