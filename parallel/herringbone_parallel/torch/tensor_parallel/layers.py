@@ -8,7 +8,7 @@ keeps; `module.weight` is a plain tensor inside the module's forward, and that p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +21,20 @@ Reader = Callable[[torch.Tensor], torch.Tensor]
 # Instance attributes: the readers by parameter, and the number of forwards of the module that run now.
 _READERS = "_tensor_parallel_readers"
 _COMPUTING = "_tensor_parallel_computing"
+
+
+class _AttentionCall(NamedTuple):
+    """The arguments of `nn.MultiheadAttention.forward`."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    key_padding_mask: torch.Tensor | None = None
+    need_weights: bool = True
+    attn_mask: torch.Tensor | None = None
+    average_attn_weights: bool = True
+    # A hint about the mask, which torch demands with it.
+    is_causal: bool = False
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -90,20 +104,11 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
         rows = original(local.masked_fill(elsewhere, 0), **options)
         return leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0), peers)
 
-    def attention(
-        module: nn.MultiheadAttention,
-        original: Callable[..., Any],  # noqa: ARG001
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: torch.Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,  # noqa: ARG001  a hint about the mask, which torch demands with it
-    ) -> Any:
-        weights = ("mean" if average_attn_weights else "heads") if need_weights else None
-        return attend(module, peers, (query, key, value), (key_padding_mask, attn_mask), weights)
+    def attention(module: nn.MultiheadAttention, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = _AttentionCall(*args, **kwargs)
+        weights = ("mean" if call.average_attn_weights else "heads") if call.need_weights else None
+        inputs, masks = (call.query, call.key, call.value), (call.key_padding_mask, call.attn_mask)
+        return attend(module, peers, inputs, masks, weights)
 
     forwards: dict[Kind, Callable[..., Any]] = {
         Kind.COLWISE: colwise,
