@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from herringbone_contract.constants import Key, RankVariable
-from herringbone_contract.errors import DistributionError, ParallelError
+from herringbone_contract.errors import DistributionError, HyperparameterError, ParallelError
 from herringbone_contract.hyperparameters import decode
 from herringbone_contract.model_parallel.served import Library, unserved_parameters
-from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
 from herringbone_contract.strategies import Framework
+from herringbone_parallel.core.script_settings import merge
 
 # The entry point sets it from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
@@ -39,13 +43,17 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
     return RankInfo(*(int(variable(environ, name)) for name in names))
 
 
-def model_parallel(environ: Mapping[str, str], framework: Framework) -> ResolvedModelParallel:
+def model_parallel(
+    environ: Mapping[str, str], framework: Framework, script: Mapping[str, Any] | None = None
+) -> ResolvedModelParallel:
     """Return the parameters of the job's `smdistributed.modelparallel`, with their defaults.
 
     >>> model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}, "pytorch").microbatches
     4
 
-    Raises `ParallelError` when the job has none, and for parameters that the framework's library does not run.
+    `script` are the settings that the script gives; they count where the job's leave one out, and a warning on rank 0
+    names those that differ. Raises `ParallelError` when the job has none, and for parameters that the framework's
+    library does not run.
     """
     raw = environ.get(_PARAMETERS)
     if raw is None:
@@ -54,27 +62,54 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
             " {'modelparallel': {'enabled': True, 'parameters': {'partitions': 2}}}, 'mpi': {'enabled': True,"
             f" 'processes_per_host': 2}}}} to the estimator ({_PARAMETERS} is not set)"
         )
-    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    if script:
+        raw = _with_script(raw, script, warns=environ.get(RankVariable.RANK) == "0")
+    try:
+        parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    except DistributionError as error:
+        if not script:
+            raise
+        raise ParallelError(f"smp.init: the script's settings do not fit the job's: {error}") from error
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
-    # A plan refuses them already, where it knows the framework.
-    refusals = unserved_parameters(parameters, Library.HERRINGBONE, framework)
-    if refusals:
-        reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
-        raise ParallelError(f"not available in this release: {reasons}")
+    _refuse(parameters, framework)
     return parameters.resolved()
 
 
-def model_parallel_v2(environ: Mapping[str, str]) -> ResolvedModelParallelV2:
+def _with_script(raw: str, script: Mapping[str, Any], *, warns: bool) -> str:
+    """Return the job's parameters as JSON, filled up with the script's."""
+    try:
+        job = json.loads(raw)
+        if not isinstance(job, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise HyperparameterError(f"{_PARAMETERS}={raw[:80]!r}: {error}") from error
+    merged = merge(job, script)
+    if merged.contradictions and warns:
+        warnings.warn(
+            f"smp.init: the job's settings win over the script's: {'; '.join(merged.contradictions)}", stacklevel=4
+        )
+    try:
+        return json.dumps(merged.settings)
+    except (TypeError, ValueError) as error:
+        raise ParallelError(f"smp.init({script!r}): {error}; settings are numbers, words, True and False") from error
+
+
+def model_parallel_v2(
+    environ: Mapping[str, str], config: Mapping[str, object] | None = None
+) -> ResolvedModelParallelV2:
     """Return the parameters of version 2 of the job's `smdistributed.modelparallel`, with their defaults.
 
     >>> model_parallel_v2({"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}).tensor_parallel_degree
     2
 
-    A job without them has the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of
-    version 1.
+    `config` is the script's own; where the job gives a key too, the job's value counts. A job without parameters has
+    the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of version 1, and for
+    those that the library does not run.
     """
     raw = environ.get(_PARAMETERS)
+    if config:
+        raw = json.dumps({**config, **(json.loads(raw) if raw else {})})
     if raw is None:
         return ModelParallelV2Parameters().resolved()
     try:
@@ -87,7 +122,16 @@ def model_parallel_v2(environ: Mapping[str, str]) -> ResolvedModelParallelV2:
     parameters = distribution.model_parallel_v2
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
+    _refuse(parameters, "pytorch")
     return parameters.resolved()
+
+
+def _refuse(parameters: ModelParallelParameters | ModelParallelV2Parameters, framework: Framework) -> None:
+    """Raise `ParallelError` for parameters that the library does not run. A plan that knows the framework did so."""
+    refusals = unserved_parameters(parameters, Library.HERRINGBONE, framework)
+    if refusals:
+        reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
+        raise ParallelError(f"not available in this release: {reasons}")
 
 
 def variable(environ: Mapping[str, str], name: str) -> str:
