@@ -92,10 +92,9 @@ def test_a_partial_checkpoint_resumes_on_any_number_of_partitions(ranks: Ranks, 
     expected = ranks.run(train_and_save, dict(TWO), str(tmp_path), True)[0]
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
         "mid_partial",
-        "mid_partial/model_0_0.pt",
-        "mid_partial/model_1_0.pt",
-        "mid_partial/optimizer_0_0.pt",
-        "mid_partial/optimizer_1_0.pt",
+        "mid_partial/manifest.json",
+        "mid_partial/rank-00000.safetensors",
+        "mid_partial/rank-00001.safetensors",
         "mid_partial/user_content.pt",
         "newest",
     ]
@@ -130,7 +129,8 @@ def test_a_full_checkpoint_resumes_and_loads_without_the_library(ranks: Ranks, t
 @pytest.mark.parametrize("partial", [True, False])
 def test_replicas_save_one_checkpoint_and_resume_from_one(ranks: Ranks, tmp_path: Path, partial: bool) -> None:
     expected = ranks.run(train_and_save, dict(FOUR), str(tmp_path), partial)[0]
-    assert len(list(tmp_path.rglob("model_*.pt"))) == (2 if partial else 0)
+    # The parameters are small, so the first replica writes them.
+    assert len(list(tmp_path.rglob("rank-*.safetensors"))) == (2 if partial else 0)
     for parameters in (FOUR, TWO, {**FOUR, "partitions": 1}):
         assert_same(ranks.run(resume_and_train, dict(parameters), str(tmp_path), partial, 0, None), expected)
 
@@ -211,6 +211,14 @@ def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+SECOND = "partial/rank-00001.safetensors"
+
+
+def invert_last(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 255]))
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -219,19 +227,19 @@ def truncate(path: Path) -> None:
     ("damage", "name", "options", "message"),
     [
         (lambda folder: None, "Chain", {}, "the checkpoint is of another model: missing"),
+        (lambda folder: (folder / f"mid_{SECOND}").unlink(), "Tied", {"tag": "mid"}, "rank 1 on .* is missing; bring"),
+        (lambda folder: truncate(folder / f"mid_{SECOND}"), "Tied", {"tag": "mid"}, "00001.* is torn: it has"),
         (
-            lambda folder: (folder / "mid_partial/model_1_0.pt").unlink(),
-            "Tied",
-            {},
-            "written by 2 partitions, but has 1",
-        ),
-        (lambda folder: truncate(folder / "mid_partial/model_1_0.pt"), "Tied", {}, "model_1_0.pt .*truncated"),
-        (lambda folder: (folder / "mid_partial/optimizer_0_0.pt").unlink(), "Tied", {}, "but has 1 optimizer file"),
-        (
-            lambda folder: shutil.copy(folder / "earlier_partial/model_0_0.pt", folder / "mid_partial"),
+            lambda folder: invert_last(folder / f"mid_{SECOND}"),
             "Tied",
             {"tag": "mid"},
-            "has files of different saves",
+            "00001.* is damaged: the checks",
+        ),
+        (
+            lambda folder: shutil.copy(folder / f"earlier_{SECOND}", folder / "mid_partial"),
+            "Tied",
+            {"tag": "mid"},
+            "00001.* is foreign: it is of the save",
         ),
         (lambda folder: (folder / "newest").unlink(), "Tied", {}, "has no file `newest`"),
         (lambda folder: None, "Tied", {"tag": "other"}, "no partial checkpoint 'other' with a model"),
@@ -248,6 +256,67 @@ def test_a_bad_checkpoint_is_named_on_every_rank_and_changes_nothing(
     for text, unchanged in ranks.run(resume_damaged, dict(TWO), str(checkpoint), name, options):
         assert unchanged
         assert re.search(message, text), text
+
+
+def resume_after_a_lost_file(folder: str) -> str:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    build("Tied")
+    with pytest.warns(UserWarning, match=r"is missing.*'earlier_partial' is used instead"):
+        smp.resume_from_checkpoint(folder)
+    return "resumed"
+
+
+def test_a_newest_checkpoint_that_lacks_a_file_counts_as_absent(ranks: Ranks, tmp_path: Path, saved: Path) -> None:
+    checkpoint = shutil.copytree(saved, tmp_path / "checkpoint")
+    (checkpoint / f"mid_{SECOND}").unlink()
+    assert ranks.run(resume_after_a_lost_file, dict(TWO), str(checkpoint)) == ["resumed"] * 2
+
+
+def save_in_the_background(folder: str) -> tuple[bool, Any]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Tied")
+    train(BEFORE)
+    optimizer.param_groups[0]["lr"] = 0.01
+    content = {"step": BEFORE, "arguments": argparse.Namespace(rate=0.05)}
+    smp.save_checkpoint(folder, "mid", model=model, optimizer=optimizer, user_content=content, blocking=False)
+    # The steps change the parameters while the checkpoint is written.
+    return train(AFTER), model.state_dict()
+
+
+def test_a_checkpoint_of_the_background_is_of_the_moment_of_the_call(ranks: Ranks, tmp_path: Path) -> None:
+    expected = ranks.run(save_in_the_background, dict(TWO), str(tmp_path))[0]
+    # The ranks leave the library before they run the next function, and wait for the checkpoint then.
+    assert_same(ranks.run(resume_and_train, dict(TWO), str(tmp_path), True, 0, None), expected)
+
+
+def save_as_earlier_releases(folder: str) -> Any:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Tied")
+    train(BEFORE)
+    optimizer.param_groups[0]["lr"] = 0.01
+    parts = Path(folder, "mid_partial")
+    parts.mkdir(exist_ok=True)
+    for kind, part in (("model", model), ("optimizer", optimizer)):
+        content = {"save": "1", "partitions": 2, "content": part.local_state_dict()}
+        torch.save(content, parts / f"{kind}_{smp.pp_rank()}_0.pt")
+    torch.save({"step": BEFORE, "arguments": argparse.Namespace(rate=0.05)}, parts / "user_content.pt")
+    Path(folder, "newest").write_text("mid_partial\n")
+    return train(AFTER), model.state_dict()
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read(ranks: Ranks, tmp_path: Path) -> None:
+    expected = ranks.run(save_as_earlier_releases, dict(TWO), str(tmp_path))[0]
+    for partitions in (2, 1):
+        settings = {"partitions": partitions, "microbatches": 2}
+        assert_same(ranks.run(resume_and_train, settings, str(tmp_path), True, 0, None), expected)
+
+    (tmp_path / "mid_partial/optimizer_0_0.pt").unlink()
+    for text, unchanged in ranks.run(resume_damaged, dict(TWO), str(tmp_path), "Tied", {}):
+        assert unchanged
+        assert "written by 2 partitions, but has 1 optimizer file" in text
 
 
 def save_early(folder: str) -> None:

@@ -26,14 +26,16 @@ NAMES = {
     "set_partition": "module, idx",
     "delay_param_initialization": "enabled=True",
     "model_creation": "tensor_parallelism=False, dtype=None, zero_init=False, **tensor_parallel_config",
-    "DistributedOptimizer": "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, **dynamic_loss_args",
+    "DistributedOptimizer": (
+        "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, **others"
+    ),
     # `v3` and `back_compat` are what Hugging Face's Trainer passes.
     "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2, v3=False",
     "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True, back_compat=False",
-    # SMP v1 has no default for `path`; ours is the job's own folder.
+    # SMP v1 has no default for `path`; ours is the job's own folder. `blocking` is ours.
     "save_checkpoint": (
         "path=None, tag='', partial=True, model=None, optimizer=None, user_content=None, translate_if_full=True,"
-        " num_kept_partial_checkpoints=None"
+        " num_kept_partial_checkpoints=None, blocking=True"
     ),
     "resume_from_checkpoint": (
         "path=None, tag=None, partial=True, strict=True, load_optimizer=True, load_sharded_optimizer_state=True,"
@@ -77,6 +79,7 @@ METHODS = {
     "DistributedOptimizer.state_dict": "",
     "DistributedOptimizer.load_state_dict": "state_dict",
     "DistributedOptimizer.local_state_dict": "gather_if_shard=True",
+    "DistributedOptimizer.clip_master_grads": "max_norm, norm_type=2.0",
     "DistributedOptimizer.step": "closure=None",
     "DistributedOptimizer.zero_grad": "set_to_none=True",
     "StepOutput.reduce_mean": "",

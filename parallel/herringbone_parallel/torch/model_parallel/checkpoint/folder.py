@@ -1,27 +1,33 @@
 """The folder that `smp.save_checkpoint` writes; any number of partitions can read it.
 
     <path>/
-      <tag>_partial/                    a partial checkpoint, with one file per part
-        model_<pp>_<tp>.pt              {"save", "partitions", "content": DistributedModel.local_state_dict()}
-        optimizer_<pp>_<tp>.pt          the same around DistributedOptimizer.local_state_dict()
-        user_content.pt
+      <tag>_partial/                    a partial checkpoint, of the form of `herringbone_contract.checkpoint.manifest`
       <tag>                             a full checkpoint, {"model", "optimizer"}: torch loads both without this library
       user_content_<tag>
       newest                            the name of the newest checkpoint, written last
 
-"save" is the same in all files of one save, so that files of two saves under one tag are not mixed. SMP v1 also has
-fp16_states_*.pt: there is no fp16 optimizer here, so there is no such file.
+Earlier releases wrote a partial checkpoint as one file per part, which this release still reads:
+
+        model_<pp>_<tp>.pt              {"save", "partitions", "content": DistributedModel.local_state_dict()}
+        optimizer_<pp>_<tp>.pt          the same around DistributedOptimizer.local_state_dict()
+        user_content.pt
+
+"save" is the same in all files of one save, so that files of two saves under one tag are not mixed. The
+optimizer's files have the master weights and the scale of the loss of 16-bit training.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from herringbone_contract.checkpoint.manifest import MANIFEST
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint.reading import Reader, find
+from herringbone_parallel.torch.checkpoint.saving import note_newest
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole
 
 _PARTIAL = "_partial"
@@ -68,12 +74,19 @@ class CheckpointFolder:
             )
         return name.removesuffix(_PARTIAL)
 
+    def reader(self, tag: str, newest: bool) -> Reader | None:
+        """Return the reader of a partial checkpoint of today's form, None for one of the earlier form.
+
+        With `newest`, an incomplete checkpoint counts as absent, and the one before it is read.
+        """
+        if any(self.partial(tag).glob("model_*.pt")):
+            return None
+        path = find(self.path, None if newest else self.partial(tag).name)
+        return Reader(path) if path.exists() else None
+
     def note_newest(self, tag: str, partial: bool) -> None:
         """Make this checkpoint the newest one."""
-        # A rename is atomic: a reader finds the old name or the new one, never half of it.
-        unfinished = self.path / f".{_NEWEST}.unfinished"
-        unfinished.write_text(f"{tag}{_PARTIAL if partial else ''}\n", encoding="utf-8")
-        unfinished.replace(self.path / _NEWEST)
+        note_newest(self.path, f"{tag}{_PARTIAL if partial else ''}")
 
     def read_parts(self, tag: str, kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
         """Return the content of every rank's part, for each kind.
@@ -100,21 +113,24 @@ class CheckpointFolder:
             )
         return [[part["content"] for part in parts] for parts in by_kind.values()]
 
-    def remove_stale(self, tag: str, kinds: Collection[str], partitions: int) -> None:
-        """Remove files of an earlier save under this tag that had more kinds or more partitions."""
-        for kind in ("model", "optimizer"):
-            for path in self.partial(tag).glob(f"{kind}_*.pt"):
-                if kind not in kinds or int(path.name.split("_")[1]) >= partitions:
-                    path.unlink(missing_ok=True)
-
     def prune(self, kept: int) -> None:
         """Remove the oldest partial checkpoints until `kept` are left."""
-        folders = [folder for folder in self.path.glob(f"*{_PARTIAL}") if any(folder.glob("model_*.pt"))]
+        folders = [
+            folder
+            for folder in self.path.glob(f"*{_PARTIAL}")
+            # A hidden one is a save that is not finished.
+            if not folder.name.startswith(".") and (is_new_form(folder) or any(folder.glob("model_*.pt")))
+        ]
         for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[:-kept]:
             # Renamed first, so that an interrupted removal leaves no half checkpoint under its name.
             removed = folder.with_name(f".{folder.name}.removed")
             folder.rename(removed)
             shutil.rmtree(removed)
+
+
+def is_new_form(checkpoint: Path) -> bool:
+    """Return whether a partial checkpoint is of today's form."""
+    return (checkpoint / MANIFEST).exists()
 
 
 def _read_part(path: Path) -> Mapping[str, Any]:

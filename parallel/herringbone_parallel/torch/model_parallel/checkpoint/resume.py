@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +11,8 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.job_folders import checkpoint_dir
-from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, ranks, state
+from herringbone_parallel.torch.checkpoint import api as shared_form
+from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import read_safetensors, safetensors_of
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
@@ -40,6 +40,7 @@ def save_checkpoint(
     user_content: Any = None,
     translate_if_full: bool = True,  # noqa: ARG001  SMP v1's signature; see the docstring
     num_kept_partial_checkpoints: int | None = None,
+    blocking: bool = True,
 ) -> None:
     """Save the model, the optimizer and `user_content` in the folder `path`; every rank must call it.
 
@@ -47,45 +48,38 @@ def save_checkpoint(
                             user_content={"step": step}, num_kept_partial_checkpoints=3)
 
     `path` is by default the job's folder of checkpoints, `SM_CHECKPOINT_DIR`; `tag` is required.
-    A partial checkpoint is fast, and another number of partitions can resume from it. A full one (`partial=False`) is
-    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. Files appear completely or not at
-    all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
+    A partial checkpoint is fast, and another number of partitions can resume from it. With `blocking=False`, a partial
+    one is written in the background: the call copies what this rank writes to the CPU and returns; the next save, a
+    resume and the end of the script wait for it, and raise its error. A full one (`partial=False`) is
+    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. A checkpoint appears completely or
+    not at all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
     `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are always those of the user's own model.
-    Source: SMP v1, `smp.save_checkpoint`.
+    Source: SMP v1, `smp.save_checkpoint`; `blocking` is this library's own.
     """
     library = state.get()
     folder = CheckpointFolder(checkpoint_dir() if path is None else path)
     # Before anything is written: raises for a tag that cannot be a file name.
     folder.full(tag)
     _check_saved(model, partial, num_kept_partial_checkpoints)
-    # One process per host makes and removes folders, because hosts may or may not share them.
-    manages_folder = library.local_rank == 0
-    if manages_folder:
-        (folder.partial(tag) if partial else folder.path).mkdir(parents=True, exist_ok=True)
-    communication.barrier()
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
     if partial:
-        save = communication.allgather(secrets.token_hex(8), CommGroup.WORLD)[0]
-        # All replicas have the same parameters, so the first one writes.
-        if ranks.rdp_rank() == 0:
-            for kind, part in parts.items():
-                target = folder.part(tag, kind, ranks.pp_rank(), ranks.tp_rank())
-                content = part.local_state_dict()
-                write_whole(target, {"save": save, "partitions": library.settings.partitions, "content": content})
-    else:
-        content = {kind: part.state_dict() for kind, part in parts.items()}
-        if library.rank == 0:
-            write_whole(folder.full(tag), content)
+        _save_partial(folder, tag, parts, user_content, num_kept_partial_checkpoints, blocking)
+        return
+    if not blocking:
+        raise ParallelError("blocking=False is for partial checkpoints: a full one is gathered on all ranks")
+    # One process per host makes folders, because hosts may or may not share them.
+    manages_folder = library.local_rank == 0
+    if manages_folder:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    communication.barrier()
+    content = {kind: part.state_dict() for kind, part in parts.items()}
     if library.rank == 0:
-        write_whole(folder.user_content(tag, partial), user_content)
+        write_whole(folder.full(tag), content)
+        write_whole(folder.user_content(tag, partial=False), user_content)
     # `newest` must not name a checkpoint whose files are not all written.
     communication.barrier()
     if manages_folder:
-        if partial:
-            folder.remove_stale(tag, parts, library.settings.partitions)
-        folder.note_newest(tag, partial)
-        if num_kept_partial_checkpoints is not None:
-            folder.prune(num_kept_partial_checkpoints)
+        folder.note_newest(tag, partial=False)
     communication.barrier()
 
 
@@ -121,11 +115,16 @@ def resume_from_checkpoint(
     assert isinstance(model, DistributedModel)
     optimizer = _only_optimizer() if load_optimizer else None
     folder = CheckpointFolder(checkpoint_dir() if path is None else path)
+    # A save in the background may be the one to resume from.
+    shared_form.finalize()
 
     def read() -> _Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag
+        reader = folder.reader(resumed_tag, newest=tag is None) if partial else None
         safe = None if partial else safetensors_of(folder.full(resumed_tag))
-        if safe is not None and optimizer is None:
+        if reader is not None:
+            content = _read_new_form(reader, model, optimizer is not None)
+        elif safe is not None and optimizer is None:
             content = _Checkpoint(read_safetensors(safe, model.module), None)
         else:
             content = _read(folder, resumed_tag, partial, optimizer is not None)
@@ -134,6 +133,8 @@ def resume_from_checkpoint(
         _check_model(model, content.model, strict)
         if optimizer is not None:
             optimizer.check(content.optimizer)
+        if reader is not None:
+            return content._replace(user_content=reader.user_content())
         extra = folder.user_content(resumed_tag, partial)
         # A full checkpoint may be any file of weights, without content of `save_checkpoint` next to it.
         if partial or extra.exists():
@@ -145,6 +146,49 @@ def resume_from_checkpoint(
     if optimizer is not None:
         optimizer.load_state_dict(checkpoint.optimizer)
     return checkpoint.user_content
+
+
+def _save_partial(
+    folder: CheckpointFolder, tag: str, parts: Mapping[str, Any], user_content: Any, kept: int | None, blocking: bool
+) -> None:
+    grid = state.get().grid
+    local = {
+        kind: {name: value for name, value in part.local_state_dict().items() if name != PARTIAL_KEY}
+        for kind, part in parts.items()
+    }
+    write = shared_form.save if blocking else shared_form.async_save
+    write(
+        folder.path,
+        folder.partial(tag).name,
+        local,
+        contents=shared_form.Contents(mesh=grid.mesh._asdict(), user_content=user_content),
+        on_complete=None if kept is None else lambda: folder.prune(kept),
+    )
+
+
+def _read_new_form(reader: shared_form.Reader, model: DistributedModel, with_optimizer: bool) -> _Checkpoint:
+    """Read everything before the partition, and what this rank needs after it; tensors of other ranks are on `meta`."""
+    known = local_parts.state_dict(model.module)
+    needed = set(local_parts.with_data(known) if model.partitioned else known)
+    weights = {keys[1]: value for name, value in reader.values().items() if (keys := reader.split(name))[0] == "model"}
+    entries: dict[str, dict[str, Any]] = {}
+    for name in reader.names:
+        keys = reader.split(name)
+        if keys[0] == "model":
+            read = keys[1] in needed
+            weights[keys[1]] = reader.tensor(name) if read else torch.empty(reader.shape(name), device="meta")
+        elif with_optimizer and keys[:2] == ("optimizer", "state") and keys[2] in needed:
+            entries.setdefault(keys[2], {})[keys[3]] = reader.tensor(name)
+    if not with_optimizer:
+        return _Checkpoint(weights, None)
+    groups = reader.groups("optimizer")
+    if groups is None:
+        raise ParallelError(f"{reader.path} has no optimizer state; pass load_optimizer=False")
+    for name, value in reader.values().items():
+        keys = reader.split(name)
+        if keys[:2] == ("optimizer", "state") and len(keys) == 4 and keys[2] in needed:
+            entries.setdefault(keys[2], {})[keys[3]] = value
+    return _Checkpoint(weights, {"state": entries, "param_groups": groups})
 
 
 def _check_saved(model: DistributedModel | None, partial: bool, kept: int | None) -> None:
@@ -196,13 +240,18 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    parameters = dict(model.module.named_parameters(remove_duplicate=False))
     # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
-        if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
+        if not isinstance(value, torch.Tensor) or saved is None:
+            continue
+        shape = value.shape
+        if model.shards is not None and name in parameters:
+            shape = model.shards.shape_of(parameters[name])
+        if shape != saved.shape:
             raise ParallelError(
-                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
-                f" {list(value.shape)}"
+                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's {list(shape)}"
             )
 
 

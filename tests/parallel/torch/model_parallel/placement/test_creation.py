@@ -86,7 +86,7 @@ def refused() -> list[str]:
         lambda: model.join().__enter__(),
         lambda: model.register_comm_hook(None, print),
         lambda: smp.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)),
-        lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), dynamic_loss_scale=True),
+        lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), init_scale=2.0),
     ):
         with pytest.raises(ParallelError) as caught:
             call()
@@ -107,7 +107,7 @@ def test_unavailable_names_are_refused_by_name(ranks: Ranks) -> None:
         "model.join() is for replicas",
         "model.register_comm_hook() is for replicas",
         "the optimizer has a parameter of shape [3] that the DistributedModel has not",
-        "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler",
+        "smp.DistributedOptimizer: init_scale without dynamic_loss_scale=True: nothing would use it",
     ]
     for text, start in zip(messages, expected, strict=True):
         assert text.startswith(start)

@@ -1,0 +1,162 @@
+"""The manifest of a checkpoint, and the names in a folder of checkpoints. Pure.
+
+<folder>/
+  <tag>/                            a complete checkpoint: the folder gets this name last, by a rename
+    manifest.json                   `Manifest`: every file, and every tensor with the boxes that it was written in
+    rank-00000.safetensors          the boxes that rank 0 wrote; a second box of the same tensor is in rank-00000-1
+    user_content.pt                 optional: the script's own objects, pickled
+  .<tag>.<save>.unfinished/         a save that runs, or whose job was killed
+  .<tag>.<save>.replaced/           the earlier checkpoint of this tag, for the moment between two renames
+  newest                            the tag of the newest checkpoint
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from herringbone_contract.errors import ParallelError
+
+MANIFEST = "manifest.json"
+NEWEST = "newest"
+USER_CONTENT = "user_content.pt"
+SUFFIX = ".safetensors"
+UNFINISHED = ".unfinished"
+REPLACED = ".replaced"
+FORMAT = "herringbone-checkpoint"
+VERSION = 1
+
+# safetensors' names of types -> bytes of one element. torch's name of each is in the library.
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A box of a tensor: its place in the tensor (`offsets`, `sizes`), and its bytes in a file.
+
+    `start` counts from the file's first byte.
+    """
+
+    file: str
+    start: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    crc32: int
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """The type and shape of a whole tensor, and its chunks, which cover it exactly once."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+    def bytes_of(self, chunk: Chunk) -> int:
+        """Return the bytes of one chunk."""
+        return math.prod(chunk.sizes) * ITEM_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the whole tensor."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of the checkpoint, and who wrote it. The checksum is of its first `head_bytes` bytes.
+
+    For a file of tensors these bytes are the header; the chunks have checksums of their own.
+    """
+
+    bytes: int
+    head_bytes: int
+    head_crc32: int
+    rank: int
+    host: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A checkpoint's manifest. `save` is in the header of each file, so that files of two saves are told apart.
+
+    `extra` holds what is not a tensor: options of the optimizer, numbers of its state, and what the script gave.
+    """
+
+    save: str
+    tag: str
+    time: float
+    torch: str
+    world_size: int
+    mesh: dict[str, int]
+    files: dict[str, File]
+    tensors: dict[str, Tensor]
+    extra: dict[str, Any] = {}
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all files, without the manifest."""
+        return sum(file.bytes for file in self.files.values())
+
+
+def to_json(manifest: Manifest) -> bytes:
+    """Return the text of `manifest.json`."""
+    return msgspec.json.encode(manifest) + b"\n"
+
+
+def parse(text: bytes, name: str) -> Manifest:
+    """Return the manifest in this text; `name` is the file's name for messages.
+
+    Raises `ParallelError` when the text is no manifest, or one that leads out of its folder or its files.
+    """
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ParallelError(f"{name} is torn or not a checkpoint's manifest: {error}") from error
+    if manifest.format != FORMAT or manifest.version != VERSION:
+        raise ParallelError(
+            f"{name} has the format {manifest.format!r}, version {manifest.version}; this release reads {FORMAT!r},"
+            f" version {VERSION}. Read it with the release that wrote it"
+        )
+    for file in manifest.files:
+        # Such a name comes from whoever wrote the folder; it must not lead anywhere else.
+        if "/" in file or "\0" in file or file.startswith(".") or not file:
+            raise ParallelError(f"{name} names the file {file!r}, which is not a name in this folder")
+    for tensor_name, tensor in manifest.tensors.items():
+        if (problem := _problem(manifest, tensor)) is not None:
+            raise ParallelError(f"{name}: the tensor {tensor_name!r} {problem}")
+    return manifest
+
+
+def checked_tag(tag: str) -> str:
+    """Return the tag. Raises `ParallelError` for one that is no name of a folder, or hidden, or `newest`."""
+    if tag in ("", NEWEST) or tag.startswith(".") or "/" in tag or "\0" in tag:
+        raise ParallelError(
+            f"{tag!r} cannot be a checkpoint's tag: a tag is the name of a folder, not hidden, and not `{NEWEST}`"
+        )
+    return tag
+
+
+def _problem(manifest: Manifest, tensor: Tensor) -> str | None:
+    if tensor.dtype not in ITEM_BYTES:
+        return f"has the unknown type {tensor.dtype!r}"
+    if any(size < 0 for size in tensor.shape):
+        return f"has the shape {list(tensor.shape)}"
+    for chunk in tensor.chunks:
+        file = manifest.files.get(chunk.file)
+        if file is None:
+            return f"is in {chunk.file!r}, which is none of the checkpoint's files"
+        dimensions = len(tensor.shape)
+        if len(chunk.offsets) != dimensions or len(chunk.sizes) != dimensions:
+            return f"has a chunk of {len(chunk.sizes)} dimensions, and {dimensions} itself"
+        for offset, size, whole in zip(chunk.offsets, chunk.sizes, tensor.shape, strict=True):
+            if offset < 0 or size < 0 or offset + size > whole:
+                return f"has a chunk at {list(chunk.offsets)} of {list(chunk.sizes)} outside {list(tensor.shape)}"
+        if chunk.start < file.head_bytes or chunk.start + tensor.bytes_of(chunk) > file.bytes:
+            return f"has a chunk outside of {chunk.file}"
+    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
+        return "is not covered exactly once by its chunks"
+    return None

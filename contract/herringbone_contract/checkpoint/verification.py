@@ -1,0 +1,217 @@
+"""Read a folder of checkpoints without unpickling anything: list what is there, and name what is wrong with it.
+
+for checkpoint in listing(Path(os.environ["SM_CHECKPOINT_DIR"])):
+    print(checkpoint.tag, [problem.text for problem in verify(checkpoint.path)])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from herringbone_contract.checkpoint.manifest import (
+    MANIFEST,
+    NEWEST,
+    REPLACED,
+    SUFFIX,
+    UNFINISHED,
+    File,
+    Manifest,
+    parse,
+)
+from herringbone_contract.errors import ParallelError
+
+_READ_BYTES = 1 << 22
+# A manifest has about 150 bytes for each tensor and rank.
+_MAX_MANIFEST_BYTES = 1 << 31
+_MAX_HEADER_BYTES = 1 << 28
+
+
+class Problem(NamedTuple):
+    """A file of a checkpoint that cannot be used. `kind` is "missing", "torn", "foreign" or "damaged"."""
+
+    file: str
+    kind: str
+    text: str
+
+
+class Listed(NamedTuple):
+    """An entry of a folder of checkpoints; `manifest` is None when there is none, and `problem` says why."""
+
+    tag: str
+    path: Path
+    newest: bool
+    manifest: Manifest | None
+    problem: str | None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of the checkpoint in this folder. Raises `ParallelError` when none can be read."""
+    file = path / MANIFEST
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MAX_MANIFEST_BYTES)
+    except FileNotFoundError as error:
+        raise ParallelError(
+            f"{path} has no {MANIFEST}, so it is no complete checkpoint of this form"
+            if path.is_dir()
+            else f"{path} does not exist: there is no such checkpoint"
+        ) from error
+    except OSError as error:
+        raise ParallelError(f"{file} cannot be read: {error.strerror}") from error
+    return parse(text, str(file))
+
+
+def newest_tag(folder: Path) -> str | None:
+    """Return the tag that the folder's file `newest` names, None without that file."""
+    try:
+        return (folder / NEWEST).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def checkpoint_path(folder: Path, tag: str) -> Path:
+    """Return the folder of this tag's checkpoint; during a replacement that of the earlier one.
+
+    A save under a tag that exists renames the earlier checkpoint to a hidden name, and then its own to the tag. A job
+    that is killed between the two renames leaves the hidden one.
+    """
+    path = folder / tag
+    if not path.exists():
+        replaced = [entry for entry in _hidden(folder, tag, REPLACED) if (entry / MANIFEST).exists()]
+        if replaced:
+            return max(replaced, key=lambda entry: entry.stat().st_mtime_ns)
+    return path
+
+
+def hidden(folder: Path) -> list[Path]:
+    """Return the folders of saves that are unfinished or replaced."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in names if name.startswith(".") and name.endswith((UNFINISHED, REPLACED))]
+
+
+def listing(folder: Path) -> list[Listed]:
+    """Return the checkpoints of a folder, the oldest first, and the saves that were not finished."""
+    newest = newest_tag(folder)
+    listed = [_listed(path, path.name, newest) for path in _folders(folder)]
+    known = {entry.tag for entry in listed}
+    for path in hidden(folder):
+        tag = path.name[1:].rpartition(".")[0].rpartition(".")[0]
+        if path.name.endswith(UNFINISHED):
+            listed.append(Listed(tag, path, False, None, "unfinished: its save runs, or was killed"))
+        elif tag not in known:
+            listed.append(_listed(path, tag, newest))
+    return sorted(listed, key=lambda entry: (entry.manifest is None, entry.manifest.time if entry.manifest else 0.0))
+
+
+def missing(path: Path, manifest: Manifest) -> list[Problem]:
+    """Return the files that are missing, have another size, or are of another save. Reads headers only."""
+    problems = []
+    for name, file in manifest.files.items():
+        whose = f"{path / name} (rank {file.rank} on {file.host})"
+        try:
+            size = (path / name).stat().st_size
+        except OSError:
+            text = f"{whose} is missing; bring the files of all hosts into one folder"
+            problems.append(Problem(name, "missing", text))
+            continue
+        if size != file.bytes:
+            text = f"{whose} is torn: it has {size} of {file.bytes} bytes"
+            problems.append(Problem(name, "torn", text))
+        elif name.endswith(SUFFIX) and (save := _save_of(path / name)) != manifest.save:
+            text = f"{whose} is foreign: it is of the save {save}, and the checkpoint of {manifest.save}"
+            problems.append(Problem(name, "foreign", text))
+    return problems
+
+
+def verify(path: Path, manifest: Manifest | None = None) -> list[Problem]:
+    """Read a checkpoint completely and return all that is wrong with it; nothing when it is whole.
+
+    Raises `ParallelError` when it has no manifest that can be read.
+    """
+    manifest = read_manifest(path) if manifest is None else manifest
+    problems = missing(path, manifest)
+    wrong = {problem.file for problem in problems}
+    for name, file in manifest.files.items():
+        if name not in wrong:
+            problems += _damaged(path / name, file, manifest)
+    for entry in sorted(path.glob(f"*{SUFFIX}")):
+        if entry.name not in manifest.files:
+            problems.append(Problem(entry.name, "foreign", f"{entry} is foreign: the manifest has no such file"))
+    return problems
+
+
+def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
+    chunks = [
+        (chunk, name, tensor.bytes_of(chunk))
+        for name, tensor in manifest.tensors.items()
+        for chunk in tensor.chunks
+        if chunk.file == path.name
+    ]
+    try:
+        with path.open("rb") as stream:
+            differing = [] if _crc32(stream, 0, file.head_bytes) == file.head_crc32 else ["its header"]
+            differing += [name for chunk, name, count in chunks if _crc32(stream, chunk.start, count) != chunk.crc32]
+    except OSError as error:
+        yield Problem(path.name, "damaged", f"{path} cannot be read: {error.strerror}")
+        return
+    if differing:
+        which = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
+        yield Problem(path.name, "damaged", f"{path} is damaged: the checksum differs of {which}")
+
+
+def _crc32(stream: BinaryIO, start: int, count: int) -> int:
+    stream.seek(start)
+    checksum, left = 0, count
+    while left and (data := stream.read(min(left, _READ_BYTES))):
+        checksum, left = zlib.crc32(data, checksum), left - len(data)
+    return checksum
+
+
+def _save_of(path: Path) -> str | None:
+    """Return the save that a file's header names, None when it names none."""
+    try:
+        with path.open("rb") as stream:
+            count = int.from_bytes(stream.read(8), "little")
+            if count > _MAX_HEADER_BYTES:
+                return None
+            header = json.loads(stream.read(count))
+        save = header["__metadata__"]["save"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return save if isinstance(save, str) else None
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        raise ParallelError(f"{folder} cannot be read: {error.strerror}") from error
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _hidden(folder: Path, tag: str, suffix: str) -> list[Path]:
+    return [
+        path
+        for path in hidden(folder)
+        # The save's name has no dot, so a tag `a` does not find the folders of `a.b`.
+        if path.name.endswith(suffix) and path.name[1:].rpartition(".")[0].rpartition(".")[0] == tag
+    ]
+
+
+def _listed(path: Path, tag: str, newest: str | None) -> Listed:
+    try:
+        manifest = read_manifest(path)
+    except ParallelError as error:
+        return Listed(tag, path, tag == newest, None, str(error))
+    problems = missing(path, manifest)
+    return Listed(tag, path, tag == newest, manifest, problems[0].text if problems else None)

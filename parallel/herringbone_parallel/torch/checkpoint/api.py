@@ -1,0 +1,143 @@
+"""Save and load checkpoints on any mesh; the libraries for SMP version 1 and 2 use these functions, and scripts may.
+
+    from herringbone_parallel.torch.checkpoint import api as checkpoint
+
+    state = {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
+    checkpoint.async_save(os.environ["SM_CHECKPOINT_DIR"], f"step-{step}", state)
+    ...
+    checkpoint.load(os.environ["SM_CHECKPOINT_DIR"], state)      # the newest one, into the tensors of `state`
+
+A value of a state is a tensor, a DTensor, a `Piece` of a tensor or a list of pieces; or a number or string. Ranks may
+have different names, as in a pipeline. Replicas are written once. An optimizer's state comes by parameter name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from herringbone_parallel.torch.checkpoint.loading import Loaded, load_into
+from herringbone_parallel.torch.checkpoint.peers import Peers
+from herringbone_parallel.torch.checkpoint.pieces import Piece, flat_pieces
+from herringbone_parallel.torch.checkpoint.reading import Reader, find
+from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
+
+__all__ = [
+    "Contents",
+    "Loaded",
+    "Peers",
+    "PendingSave",
+    "Piece",
+    "Reader",
+    "async_save",
+    "finalize",
+    "find",
+    "flat_pieces",
+    "load",
+    "read_plain",
+    "save",
+]
+
+Folder = str | os.PathLike[str]
+
+
+class PendingSave:
+    """A save in the background."""
+
+    def __init__(self, saver: Saver) -> None:
+        self._saver = saver
+
+    def done(self) -> bool:
+        """Return whether the save is over. Raises its error."""
+        return self._saver.finish(blocking=False)
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the save is over. Raises its error, and `TimeoutError` after `timeout` seconds."""
+        if not self._saver.finish(timeout=timeout):
+            raise TimeoutError(f"the checkpoint is not written after {timeout} s")
+
+
+# One saver for each set of ranks: it keeps the copies and the plan for the next save.
+_savers: dict[Peers, Saver] = {}
+
+
+def save(
+    folder: Folder,
+    tag: str,
+    state: Mapping[str, Any],
+    *,
+    contents: Contents | None = None,
+    peers: Peers | None = None,
+    on_complete: Callable[[], None] | None = None,
+) -> None:
+    """Write the checkpoint `<folder>/<tag>`, and return when it is complete; every rank must call.
+
+        checkpoint.save(os.environ["SM_CHECKPOINT_DIR"], "step-100", {"model": model.state_dict()})
+
+    `on_complete` is called on one rank of each folder, after `newest` names the checkpoint. Raises `ParallelError` on
+    every rank when one of them cannot write; nothing is left then.
+    """
+    _saver(peers).start(folder, tag, state, contents or Contents(), on_complete, in_background=False)
+
+
+def async_save(
+    folder: Folder,
+    tag: str,
+    state: Mapping[str, Any],
+    *,
+    contents: Contents | None = None,
+    peers: Peers | None = None,
+    on_complete: Callable[[], None] | None = None,
+) -> PendingSave:
+    """Copy the state to the CPU, return, and write the checkpoint in the background; every rank must call.
+
+        pending = checkpoint.async_save(os.environ["SM_CHECKPOINT_DIR"], "step-100", {"model": model.state_dict()})
+
+    A save that still runs is finished first. Call `finalize` before `destroy_process_group`: the ranks tell each other
+    when their files are written.
+    """
+    saver = _saver(peers)
+    saver.start(folder, tag, state, contents or Contents(), on_complete, in_background=True)
+    return PendingSave(saver)
+
+
+def finalize(blocking: bool = True) -> bool:
+    """Wait for saves in the background, or ask whether they are over; raises the error of one that failed."""
+    # All of them, also when the first still runs.
+    over = [saver.finish(blocking) for saver in _savers.values()]
+    return all(over)
+
+
+def load(folder: Folder, state: Mapping[str, Any], tag: str | None = None, *, peers: Peers | None = None) -> Loaded:
+    """Read a checkpoint into the tensors of `state`, whatever mesh wrote it; every rank must call.
+
+        loaded = checkpoint.load(os.environ["SM_CHECKPOINT_DIR"], {"model": model.state_dict()})
+        first_step = loaded.extra["step"]
+
+    Without a `tag`, the newest complete one. `state` may hold less than the checkpoint. Numbers of `state` (an
+    optimizer's `step`) and its parameter groups are replaced in place. Raises `ParallelError` on every rank, before
+    anything is changed, when files are missing, torn, damaged or of another model.
+    """
+    finalize()
+    return load_into(Path(folder), state, tag, Peers.default() if peers is None else peers)
+
+
+def read_plain(path: Folder) -> dict[str, Any]:
+    """Return the state of the checkpoint in this folder with whole tensors, in one process and without a process group.
+
+        state = checkpoint.read_plain("checkpoints/step-100")
+        model.load_state_dict(state["model"])
+
+    The tensors may be the files themselves, mapped: copy them before you change them.
+    """
+    return Reader(Path(path)).state()
+
+
+def _saver(peers: Peers | None) -> Saver:
+    key = Peers.default() if peers is None else peers
+    # Of a process group that is gone; its saves are over.
+    for other in [other for other in _savers if other is not key and _savers[other].finish(blocking=False)]:
+        del _savers[other]
+    return _savers.setdefault(key, Saver(key))

@@ -1,0 +1,194 @@
+"""Read a checkpoint: any box of any tensor, with its checksum checked, and without unpickling."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from herringbone_contract.checkpoint.manifest import NEWEST, USER_CONTENT, Chunk, Tensor
+from herringbone_contract.checkpoint.verification import (
+    checkpoint_path,
+    listing,
+    missing,
+    newest_tag,
+    read_manifest,
+)
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, box, overlap
+from herringbone_parallel.torch.checkpoint.states import decode, nest
+
+
+def find(folder: Path, tag: str | None = None) -> Path:
+    """Return the folder of a checkpoint: of this tag, or the newest complete one.
+
+    A newest one whose files are not all there counts as absent, with a warning; so a job goes on from the one before.
+    Raises `ParallelError` when there is none.
+    """
+    if tag is not None:
+        return checkpoint_path(folder, tag)
+    newest = newest_tag(folder)
+    if newest is None:
+        raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
+    path = checkpoint_path(folder, newest)
+    try:
+        problems = [problem.text for problem in missing(path, read_manifest(path))]
+    except ParallelError as error:
+        problems = [str(error)]
+    if not problems:
+        return path
+    complete = [entry for entry in listing(folder) if entry.manifest is not None and entry.problem is None]
+    if not complete:
+        raise ParallelError(f"{problems[0]}; {folder} has no complete checkpoint")
+    warnings.warn(f"{problems[0]}; the checkpoint {complete[-1].tag!r} is used instead", stacklevel=2)
+    return complete[-1].path
+
+
+class Reader:
+    """A checkpoint of one folder; files are mapped, so only what is asked for is read.
+
+        reader = Reader(find(Path(os.environ["SM_CHECKPOINT_DIR"])))
+        reader.tensor("model.head.weight")
+
+    Raises `ParallelError` when the manifest or files are missing, torn or of another save; and, where a value is read,
+    when its checksum differs. Tensors that are returned must not be changed: they may be the file itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        if problems := missing(path, self.manifest):
+            others = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
+            raise ParallelError(problems[0].text + others)
+        self._files: dict[str, mmap.mmap] = {}
+        self._checked: set[tuple[str, int]] = set()
+
+    @property
+    def extra(self) -> Any:
+        """What the script gave as `extra`."""
+        return decode(self.manifest.extra.get("extra"))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self.manifest.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a whole tensor."""
+        return self._tensor(name).shape
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a whole tensor on the CPU."""
+        entry = self._tensor(name)
+        if len(entry.chunks) == 1:
+            return self._values(name, entry, entry.chunks[0])
+        whole = torch.empty(entry.shape, dtype=_type(name, entry.dtype))
+        self.read_into(name, Piece(whole, (0,) * len(entry.shape), entry.shape))
+        return whole
+
+    def check(self, name: str, piece: Piece) -> None:
+        """Raise `ParallelError` when the checkpoint has no such tensor, of another shape, or with damaged values."""
+        entry = self._tensor(name)
+        if entry.shape != tuple(piece.shape):
+            raise ParallelError(
+                f"the checkpoint is of another model: {name!r} has shape {list(entry.shape)}, the model's"
+                f" {list(piece.shape)}"
+            )
+        for chunk in entry.chunks:
+            if overlap(chunk.offsets, chunk.sizes, piece.offsets, piece.tensor.shape) is not None:
+                self._values(name, entry, chunk)
+
+    def read_into(self, name: str, piece: Piece) -> None:
+        """Copy the values of a box into the piece's tensor, which keeps its type and device."""
+        entry = self._tensor(name)
+        target = piece.tensor.detach()
+        for chunk in entry.chunks:
+            common = overlap(chunk.offsets, chunk.sizes, piece.offsets, target.shape)
+            if common is None:
+                continue
+            begin, sizes = common
+            source = self._values(name, entry, chunk)[box(_minus(begin, chunk.offsets), sizes)]
+            target[box(_minus(begin, piece.offsets), sizes)].copy_(source)
+
+    def values(self) -> dict[str, Any]:
+        """Return the numbers and strings of the state, by joined name."""
+        return {name: decode(value) for name, value in self.manifest.extra.get("values", {}).items()}
+
+    def groups(self, prefix: str) -> list[dict[str, Any]] | None:
+        """Return the parameter groups of an optimizer, None when the checkpoint has none under this prefix."""
+        groups = self.manifest.extra.get("groups", {}).get(prefix)
+        return None if groups is None else [decode(group) for group in groups]
+
+    def split(self, name: str) -> tuple[str, ...]:
+        """Return the keys that a joined name was joined from."""
+        return tuple(self.manifest.extra.get("paths", {}).get(name) or name.split("."))
+
+    def state(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the state of these tensors, by default of all: dicts as they were saved, with whole tensors."""
+        wanted = self.names if names is None else list(names)
+        # Values first: one may be an empty dict on a rank, which others fill.
+        entries = {self.split(name): value for name, value in self.values().items()}
+        entries.update({self.split(name): self.tensor(name) for name in wanted})
+        state = nest(entries)
+        for prefix in self.manifest.extra.get("groups", {}):
+            inner = state
+            for key in prefix.split("."):
+                inner = inner.setdefault(key, {})
+            inner["param_groups"] = self.groups(prefix)
+        return state
+
+    def user_content(self) -> Any:
+        """Return what the script gave as `user_content`. Unpickles: only for folders that you trust."""
+        file = self.manifest.files.get(USER_CONTENT)
+        if file is None:
+            raise ParallelError(f"{self.path} was saved without user_content")
+        if zlib.crc32((self.path / USER_CONTENT).read_bytes()) != file.head_crc32:
+            raise ParallelError(f"{self.path / USER_CONTENT} is damaged: its checksum differs")
+        return torch.load(self.path / USER_CONTENT, map_location="cpu", weights_only=False)
+
+    def _tensor(self, name: str) -> Tensor:
+        try:
+            return self.manifest.tensors[name]
+        except KeyError:
+            raise ParallelError(f"the checkpoint {self.path} has no tensor {name!r}: it is of another model") from None
+
+    def _values(self, name: str, entry: Tensor, chunk: Chunk) -> torch.Tensor:
+        """Return the values of a chunk, from the mapped file. The checksum is computed once."""
+        count = math.prod(chunk.sizes)
+        dtype = _type(name, entry.dtype)
+        if not count:
+            return torch.empty(chunk.sizes, dtype=dtype)
+        data = self._map(chunk.file)
+        if (chunk.file, chunk.start) not in self._checked:
+            size = entry.bytes_of(chunk)
+            if zlib.crc32(memoryview(data)[chunk.start : chunk.start + size]) != chunk.crc32:
+                raise ParallelError(f"{self.path / chunk.file} is damaged: the checksum differs of {name!r}")
+            self._checked.add((chunk.file, chunk.start))
+        with warnings.catch_warnings():
+            # torch warns that the memory is not writable; the class's docstring says so.
+            warnings.simplefilter("ignore")
+            return torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start).view(chunk.sizes)
+
+    def _map(self, name: str) -> mmap.mmap:
+        if name not in self._files:
+            with (self.path / name).open("rb") as stream:
+                self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._files[name]
+
+
+def _type(name: str, dtype: str) -> torch.dtype:
+    if dtype not in TYPES:
+        raise ParallelError(
+            f"{name!r} is of the type {dtype}, which torch {torch.__version__} has not; use a newer one"
+        )
+    return TYPES[dtype]
+
+
+def _minus(offsets: Iterable[int], others: Iterable[int]) -> tuple[int, ...]:
+    return tuple(offset - other for offset, other in zip(offsets, others, strict=True))
