@@ -1,8 +1,7 @@
-"""The parts that Hugging Face's Trainer needs, without transformers; tests/e2e/test_hugging_face_equality.py has jobs."""
+"""What Hugging Face's Trainer needs, without transformers; tests/e2e/test_hugging_face_equality.py has jobs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import herringbone_parallel.torch.model_parallel.api as smp
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import safetensors_of
+from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import fill_tied, safetensors_of
 from herringbone_parallel.torch.model_parallel.hugging_face import trainer
 from tests.parallel.torch.ranks import Ranks
 
@@ -74,35 +73,12 @@ def test_replicas_gather_what_the_trainer_compares(ranks: Ranks, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.pt_0_0", "state.pt_0_1"]
 
 
-class Tied(nn.Module):
-    """Two layers with one weight, which safetensors keeps under one name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
-        self.second.weight = self.first.weight
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(inputs))
-
-
-def resume_as_the_trainer_does(folder: str) -> Any:
-    model = smp.DistributedModel(Tied())
-    smp.resume_from_checkpoint(path=folder, tag="pytorch_model.bin", partial=False, load_optimizer=False)
-    return [value.tolist() for value in model.state_dict().values()]
-
-
-def write_safetensors(path: Path, weight: list[float]) -> None:
-    header = json.dumps({"first.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + torch.tensor(weight).numpy().tobytes())
-
-
-def test_a_trainers_checkpoint_is_resumed(ranks: Ranks, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
-    write_safetensors(tmp_path / "model.safetensors", [1.0, 2.0, 3.0, 4.0])
-    (tmp_path / "user_content.pt").touch()
-    [[first, second]] = ranks.run(resume_as_the_trainer_does, {"partitions": 1}, str(tmp_path))
-    assert first == second == [[1.0, 2.0], [3.0, 4.0]]
+def test_tied_weights_are_found_under_either_name() -> None:
+    module = nn.ModuleDict({"first": nn.Linear(2, 2, bias=False), "second": nn.Linear(2, 2, bias=False)})
+    module["second"].weight = module["first"].weight
+    weights = {"second.weight": torch.ones(2, 2)}
+    fill_tied(weights, module)
+    assert weights["first.weight"] is weights["second.weight"]
 
 
 def test_only_a_missing_file_of_the_trainers_name_is_replaced(tmp_path: Path) -> None:
