@@ -73,6 +73,29 @@ def test_replicas_gather_what_the_trainer_compares(ranks: Ranks, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.pt_0_0", "state.pt_0_1"]
 
 
+def clip_what_is_too_small_to_shard() -> tuple[float, list[float]]:
+    torch.manual_seed(1)
+    model = smp.DistributedModel(nn.Linear(2, 2))
+
+    @smp.step
+    def train(inputs: torch.Tensor) -> None:
+        model.backward(model(inputs).sum())
+
+    train(torch.ones(2, 2))
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    return float(norm), [float(parameter.grad.norm()) for parameter in model.parameters()]
+
+
+def test_torch_clips_gradients_of_parameters_that_are_too_small_to_shard(ranks: Ranks) -> None:
+    """accelerate clips by torch's function. It was refused where no parameter was above the threshold."""
+    # The gradient of each weight is 2, the sum over two rows, and so is that of the bias.
+    norm = 6**0.5 * 2
+    parameters = {"partitions": 1, "ddp": True, "sharded_data_parallel_degree": 2, "replicas": 2}
+    for found, clipped in ranks.run(clip_what_is_too_small_to_shard, parameters):
+        assert found == pytest.approx(norm)
+        assert clipped == pytest.approx([0.5 * 4 / norm, 0.5 * 8**0.5 / norm])
+
+
 def test_tied_weights_are_found_under_either_name() -> None:
     module = nn.ModuleDict({"first": nn.Linear(2, 2, bias=False), "second": nn.Linear(2, 2, bias=False)})
     module["second"].weight = module["first"].weight
