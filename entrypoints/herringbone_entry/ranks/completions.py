@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Any
+from importlib import import_module
+
+from herringbone_entry.ranks.after_import import AfterImport
 
 # Variable that the launcher sets -> module of a library -> module of ours whose `complete()` then runs.
 COMPLETIONS = {"HERRINGBONE_ACCELERATE": {"accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate"}}
@@ -21,32 +22,4 @@ def install(environ: Mapping[str, str]) -> None:
     for variable, completions in COMPLETIONS.items():
         if variable in environ:
             for name, ours in completions.items():
-                sys.meta_path.insert(0, _After(name, ours))
-
-
-class _After:
-    """A finder that changes one thing: the module `name` is followed by a call of ours."""
-
-    def __init__(self, name: str, ours: str) -> None:
-        self._name = name
-        self._ours = ours
-
-    def find_spec(self, name: str, *_: object) -> Any:
-        """Return None, so that Python asks the next finder; for that one module, its specification."""
-        if name != self._name:
-            return None
-        from importlib import import_module
-        from importlib.util import find_spec
-
-        # Once is enough, and the next line asks all finders.
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader, execute = spec.loader, spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                import_module(self._ours).complete()
-
-            loader.__dict__["exec_module"] = exec_module
-        return spec
+                sys.meta_path.insert(0, AfterImport(name, lambda _, ours=ours: import_module(ours).complete()))
