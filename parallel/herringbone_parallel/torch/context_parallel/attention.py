@@ -33,9 +33,7 @@ class SharedAttention(TorchFunctionMode):
         self.calls = 0
         self._sequences = sequences
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
@@ -82,8 +80,8 @@ class SharedAttention(TorchFunctionMode):
         if sequence is None:
             lengths = ", ".join(str(held) for held in sorted(self._sequences))
             raise ParallelError(
-                f"attention got {what} of {tensor.shape[-2]} positions, and this rank holds {lengths} of the sequence: a"
-                " layer under context parallelism adds, drops and caches no positions"
+                f"attention got {what} of {tensor.shape[-2]} positions, and this rank holds {lengths} of the sequence:"
+                " a layer under context parallelism adds, drops and caches no positions"
             )
         return sequence
 

@@ -70,7 +70,7 @@ class _SharedStack:
         layers = self._stack.layers
         for layer in layers:
             forward = layer.forward
-            layer.forward = functools.partial(  # type: ignore[method-assign]
+            layer.forward = functools.partial(
                 self._run, forward, _parameters(forward), first=layer is layers[0], last=layer is layers[-1]
             )
 

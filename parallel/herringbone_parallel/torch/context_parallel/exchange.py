@@ -39,31 +39,33 @@ class Sequence:
 
     def gather(self, rows: torch.Tensor, dim: int) -> torch.Tensor:
         """Return the tensor with all positions along `dim`; the ranks give their rows."""
-        gathered: torch.Tensor = _Gather.apply(rows.movedim(dim, 0), self)
-        return gathered.movedim(0, dim)
+        whole: torch.Tensor = _Gather.apply(rows, self, dim)
+        return whole
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of this rank [held, ...] to all rows [length, ...]; gradients are summed over the ranks."""
+    """This rank's rows along `dim` to all rows; gradients are summed over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, sequence: Sequence) -> torch.Tensor:
-        ctx.sequence = sequence
+    def forward(ctx: Any, rows: torch.Tensor, sequence: Sequence, dim: int) -> torch.Tensor:
+        ctx.sequence, ctx.dim = sequence, dim
         layout = sequence.layout
+        rows = rows.movedim(dim, 0)
         # Ranks give equally many rows: a collective over parts of different sizes is slower, or lacking.
         part = rows.new_zeros(layout.largest, *rows.shape[1:])
         part[: rows.shape[0]] = rows
         parts = rows.new_empty(layout.ranks * layout.largest, *rows.shape[1:])
         _ALL_GATHER(parts, part, group=sequence.group)
-        return parts.index_select(0, sequence.order)
+        # `fully_shard` warns about a layer that returns a view.
+        return parts.index_select(0, sequence.order).movedim(0, dim).contiguous()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         sequence: Sequence = ctx.sequence
         layout = sequence.layout
-        (whole,) = gradients
+        whole = gradients[0].movedim(ctx.dim, 0)
         parts = whole.new_zeros(layout.ranks * layout.largest, *whole.shape[1:])
         parts[sequence.order] = whole
         part = whole.new_empty(layout.largest, *whole.shape[1:])
         _REDUCE_SCATTER(part, parts, group=sequence.group)
-        return part[: sequence.held], None
+        return part[: sequence.held].movedim(0, ctx.dim), None, None

@@ -1,4 +1,4 @@
-"""The function behind `nn.MultiheadAttention`, for masks of the whole sequence: torch's own wants masks of its input."""
+"""The function behind `nn.MultiheadAttention`, with masks of the whole sequence, which torch's own refuses."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 SAMPLES, POSITIONS, WIDTH, HEADS, VOCABULARY, CLASSES = 4, 12, 16, 4, 23, 5
@@ -90,7 +90,7 @@ class Text(nn.Module):
             self.head.weight = self.tokens.weight
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]]
+        return self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -250,7 +250,11 @@ MODELS = {
     "decoder": Model(lambda: Text(causal=True), text),
     "encoder-decoder": Model(Translation, translation),
     "grouped": Model(Grouped, text, plan=GROUPED_PLAN),
-    "resnet": Model(ResNet, images, refused={"context": "no stack of layers with attention", "tensor": "leave tensor_parallel_degree at 1"}),
+    "resnet": Model(
+        ResNet,
+        images,
+        refused={"context": "no stack of layers with attention", "tensor": "leave tensor_parallel_degree at 1"},
+    ),
     "vit": Model(ViT, images),
     "tied": Model(lambda: Text(causal=True, tied=True), text),
     "buffers": Model(Buffers, padded_text),

@@ -1,4 +1,4 @@
-"""Equality: 8 models under layouts of ranks have one process's losses and weights after 5 steps, or are refused by name.
+"""Equality: 8 models have one process's losses and weights after 5 steps under layouts of ranks, or are refused.
 
 The ranks of a layout train all models in one run, because meshes and process groups take longer than the steps.
 """
@@ -47,7 +47,7 @@ def trained(ranks: Ranks) -> Callable[[str], list[Results]]:
     return train
 
 
-@pytest.mark.parametrize(("layout", "name", "dtype"), CELLS)
+@pytest.mark.parametrize(("layout", "name", "dtype"), CELLS, ids=[f"{a}-{b}-{c}" for a, b, c in CELLS])
 def test_ranks_train_as_one_process(
     trained: Callable[[str], list[Results]], layout: str, name: str, dtype: torch.dtype
 ) -> None:
