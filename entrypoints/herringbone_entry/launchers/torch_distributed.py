@@ -53,26 +53,22 @@ def accelerate_environment(parameters: ModelParallelV2Parameters | None, ranks: 
         context=settings.context_parallel_degree,
         tensor=settings.tensor_parallel_degree,
     )
-    variables: dict[str, str] = {}
-    sharded = mesh.shard * mesh.context > 1
-    if sharded or mesh.tensor > 1:
-        variables |= {
-            "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
-            "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(mesh.replicate),
-            "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(mesh.shard),
-            "PARALLELISM_CONFIG_CP_SIZE": str(mesh.context),
-            "PARALLELISM_CONFIG_TP_SIZE": str(mesh.tensor),
-        }
-    if sharded:
-        variables |= {
-            "ACCELERATE_USE_FSDP": "true",
-            "FSDP_VERSION": "2",
-            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-            "FSDP_RESHARD_AFTER_FORWARD": "true",
-            # Trainer's `save_model` writes nothing of a model whose states are saved in shards.
-            "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
-        }
-    if sharded and settings.sm_activation_offloading:
+    if mesh.replicate == mesh.ranks:
+        return {}
+    variables = {
+        "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
+        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(mesh.replicate),
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(mesh.shard),
+        "PARALLELISM_CONFIG_CP_SIZE": str(mesh.context),
+        "PARALLELISM_CONFIG_TP_SIZE": str(mesh.tensor),
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        # Trainer's `save_model` writes nothing of a model whose states are saved in shards.
+        "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    }
+    if settings.sm_activation_offloading:
         variables |= {"FSDP_ACTIVATION_CHECKPOINTING": "true", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "true"}
     return variables
 

@@ -23,19 +23,21 @@ _FOLDERS = {
     "herringbone_torch_sagemaker.py": ("_shim_sagemaker", "shim_sagemaker"),
 }
 _IMPORTS_HOROVOD = rb"^[ \t]*(?:import|from)[ \t]+horovod\b"
-_IMPORTS_TORCH_SAGEMAKER = rb"^[ \t]*(?:(?:import|from)[ \t]+torch\.sagemaker\b|from[ \t]+torch[ \t]+import[^#\n]*\bsagemaker\b)"
+_IMPORTS_TORCH_SAGEMAKER = (
+    rb"^[ \t]*(?:(?:import|from)[ \t]+torch\.sagemaker\b|from[ \t]+torch[ \t]+import[^#\n]*\bsagemaker\b)"
+)
 
 
-def shims(launcher: Launcher, code: Path, python: str, *, version2: bool) -> tuple[str, ...]:
+def shims(launcher: Launcher, code: Path, python: str, *, version2: bool = False) -> tuple[str, ...]:
     """Return the folders for the ranks' path.
 
     `python` is the ranks' Python, `code` the job's code folder; `version2` says whether the job has parameters of
     version 2 of `modelparallel`.
     """
     names = ["smdistributed"]
-    if launcher is Launcher.MPI and _asks(code, _IMPORTS_HOROVOD) and not has_horovod(code, python):
+    if launcher is Launcher.MPI and asks_for_horovod(code) and not has_horovod(code, python):
         names.append("horovod")
-    if version2 or (launcher is Launcher.TORCH_DISTRIBUTED and _asks(code, _IMPORTS_TORCH_SAGEMAKER)):
+    if version2 or (launcher is Launcher.TORCH_DISTRIBUTED and asks_for_torch_sagemaker(code)):
         names.append("herringbone_torch_sagemaker.py")
     return tuple(folder for name in names if (folder := find_shim(name)) is not None)
 
@@ -56,8 +58,17 @@ def find_shim(name: str) -> str | None:
     return None
 
 
-def _asks(code: Path, pattern: bytes) -> bool:
-    """Say whether a script of the job has such an import; imports in installed libraries do not count."""
+def asks_for_horovod(code: Path) -> bool:
+    """Say whether a script of the job imports Horovod; imports in installed libraries do not count."""
+    return _imports(code, _IMPORTS_HOROVOD)
+
+
+def asks_for_torch_sagemaker(code: Path) -> bool:
+    """Say whether a script of the job imports `torch.sagemaker`."""
+    return _imports(code, _IMPORTS_TORCH_SAGEMAKER)
+
+
+def _imports(code: Path, pattern: bytes) -> bool:
     return any(re.search(pattern, path.read_bytes(), re.MULTILINE) for path in code.rglob("*.py") if path.is_file())
 
 

@@ -39,8 +39,8 @@ def sizes(replicate: int = 1, shard: int = 1, context: int = 1, tensor: int = 1)
         ({"hybrid_shard_degree": 4, "context_parallel_degree": 2}, 8, sizes(2, 2, 2) | FSDP),
         ({"context_parallel_degree": 2}, 2, sizes(context=2) | FSDP),
         ({"tensor_parallel_degree": 2}, 4, sizes(shard=2, tensor=2) | FSDP),
-        # Nothing is sharded: fully_shard would have nothing to do.
-        ({"tensor_parallel_degree": 2}, 2, sizes(tensor=2)),
+        # Each rank has all of its part of a layer, and our completion of accelerate shards that over one rank.
+        ({"tensor_parallel_degree": 2}, 2, sizes(tensor=2) | FSDP),
         # Plain replicas are accelerate's default.
         ({"hybrid_shard_degree": 1}, 4, {}),
         ({"random_seed": 1}, 1, {}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -18,10 +19,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.sharding.state import State
 
 
-def checkpoint_blocks(model: nn.Module, blocks: dict[str, nn.Module], state: State) -> dict[str, nn.Module]:
+def checkpoint_blocks(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, nn.Module]:
     """Wrap each block in torch's `CheckpointWrapper`, in place, and return the wrappers under the blocks' names.
 
     A block that holds another one is not wrapped, because its activations would be recomputed twice.
@@ -32,18 +32,17 @@ def checkpoint_blocks(model: nn.Module, blocks: dict[str, nn.Module], state: Sta
             wrapped[name] = block
             continue
         if not isinstance(block, CheckpointWrapper):
-            block = checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT)  # noqa: PLW2901
+            block = checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
             model.set_submodule(name, block)
         wrapped[name] = block
-    if state.settings.sm_activation_offloading:
-        offload(model, state)
     return wrapped
 
 
-def offload(model: nn.Module, state: State) -> None:
+def offload(model: nn.Module, horizon: int, device: torch.device) -> None:
     """Keep the inputs of the model's checkpointed blocks in the host's memory until their backward pass is near.
 
-    Raises `ParallelError` for a model without checkpointed blocks.
+    The inputs of at most `horizon` blocks are on the device at a time. Raises `ParallelError` for a model without
+    checkpointed blocks.
     """
     from herringbone_parallel.torch.offloading import LayerOffloading
 
@@ -53,12 +52,12 @@ def offload(model: nn.Module, state: State) -> None:
             "sm_activation_offloading offloads the inputs of checkpointed layers, and the model has none: call"
             " apply_activation_checkpointing before offload_wrapper, or shard(model, checkpoint_activations=True)"
         )
-    offloading = LayerOffloading(horizon=state.settings.activation_loading_horizon, device=state.device)
+    offloading = LayerOffloading(horizon=horizon, device=device)
     for block in blocks:
         offloading.wrap(block)
 
 
-def replace_offload_wrapper(state: State) -> Callable[[], None]:
+def replace_offload_wrapper(horizon: int, device: torch.device) -> Callable[[], None]:
     """Make torch's `offload_wrapper` offload as the job says; return the function that restores torch's way.
 
     torch's own wrapper copies every saved tensor to the host and back when it is needed, and so waits for each.
@@ -66,13 +65,13 @@ def replace_offload_wrapper(state: State) -> Callable[[], None]:
     original_init, original_forward = OffloadWrapper.__init__, OffloadWrapper.forward
 
     def __init__(self: OffloadWrapper, module: nn.Module) -> None:  # noqa: N807 - it becomes the method of that name
-        original_init(self, module)
-        offload(module, state)
+        original_init(self, module)  # type: ignore[no-untyped-call]
+        offload(module, horizon, device)
 
     def forward(self: OffloadWrapper, *args: Any, **options: Any) -> Any:
         return self._checkpoint_wrapped_module(*args, **options)
 
-    OffloadWrapper.__init__, OffloadWrapper.forward = __init__, forward  # type: ignore[method-assign]
+    OffloadWrapper.__init__, OffloadWrapper.forward = __init__, forward  # type: ignore[method-assign, assignment]
 
     def restore() -> None:
         OffloadWrapper.__init__, OffloadWrapper.forward = original_init, original_forward  # type: ignore[method-assign]

@@ -45,7 +45,7 @@ def save(
     """
     _refuse(options)
     if storage_writer is not None or planner is not None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_saver as dcp
 
         dcp.save(
             state_dict,
@@ -78,7 +78,7 @@ def async_save(
     global _started
     _refuse(options)
     if storage_writer is not None or planner is not None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_saver as dcp
 
         pending: Any = dcp.async_save(
             state_dict,
@@ -130,7 +130,7 @@ def load(
     """
     _refuse(options)
     if storage_reader is not None or planner is not None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_loader as dcp
 
         dcp.load(
             state_dict,

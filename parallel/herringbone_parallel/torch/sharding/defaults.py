@@ -34,6 +34,14 @@ def install(mesh: JobMesh, device: torch.device) -> None:
     _restore.append(lambda: setattr(FullyShardedDataParallel, "__init__", original))
 
 
+def offload(horizon: int, device: torch.device) -> None:
+    """Make torch's `offload_wrapper` load activations back ahead of their use, in this process."""
+    # Imported here: jobs without offloading do without it.
+    from herringbone_parallel.torch.sharding.activations import replace_offload_wrapper
+
+    _restore.append(replace_offload_wrapper(horizon, device))
+
+
 def uninstall() -> None:
     """Restore torch's own defaults; does nothing where they are in place."""
     while _restore:

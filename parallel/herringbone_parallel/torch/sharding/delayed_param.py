@@ -54,7 +54,7 @@ class DelayedParamIniter:
 
     def get_post_param_init_fn(self) -> Callable[[nn.Module], None]:
         """Return the `post_param_init_fn`. It does nothing, because tied parameters stay tied in any case."""
-        return lambda module: None
+        return lambda _: None
 
     def count_num_params(self, module: nn.Module, *parameters: nn.Parameter) -> int:
         """Return the number of elements of these parameters, or else of the module's own."""
@@ -112,17 +112,18 @@ class DelayedParamIniter:
                     module._parameters[name] = _part_like(parameter, module._parameters[name])
 
     def _initialize(self, module: nn.Module) -> None:
-        initialize = self._custom or self._initializers.get(module) or getattr(module, "reset_parameters", None)
-        if initialize is None:
+        initialize = self._custom or self._initializers.get(module)
+        if initialize is not None:
+            initialize(module)
+            return
+        reset = getattr(module, "reset_parameters", None)
+        if reset is None:
             raise ParallelError(
                 f"nothing initialises the parameters of {self._names.get(module) or 'the model'}"
                 f" ({type(module).__name__}): it has no reset_parameters and is in no Hugging Face model. Give"
                 " DelayedParamIniter(model, init_method_using_config=function), where function(module) sets them"
             )
-        if initialize == getattr(module, "reset_parameters", None):
-            initialize()
-        else:
-            initialize(module)
+        reset()
 
 
 def _initializers(module: nn.Module, around: Initializer | None) -> Iterator[tuple[nn.Module, Initializer]]:

@@ -96,8 +96,8 @@ def open_mesh(degrees: Mesh, rank: int, device_type: str) -> JobMesh:
     """Make the process groups of every axis. Every rank of the job must call it, after `init_process_group`."""
     if degrees.pipeline > 1:
         raise ParallelError(
-            f"version 2 has no pipeline, and the mesh has {degrees.pipeline} partitions: pipelines run under `mpi`, with"
-            " smdistributed.modelparallel.torch"
+            f"version 2 has no pipeline, and the mesh has {degrees.pipeline} partitions: pipelines run under `mpi`,"
+            " with smdistributed.modelparallel.torch"
         )
     grid = Grid(degrees)
     return JobMesh(

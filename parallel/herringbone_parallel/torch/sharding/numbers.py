@@ -1,6 +1,7 @@
 """This rank's numbers, degrees and process groups under the names of AWS's `torch.sagemaker.state`.
 
-Source of the names: the developer guide, "The SageMaker model parallel library v2 reference", and AWS's example scripts.
+Source of the names: the developer guide, "The SageMaker model parallel library v2 reference", and AWS's example
+scripts.
 """
 
 from __future__ import annotations

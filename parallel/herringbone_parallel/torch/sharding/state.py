@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
 from herringbone_parallel.torch.sharding.mesh import JobMesh, open_mesh
+from herringbone_parallel.torch.step_hook import count_steps
 
 # `torch.distributed.fsdp.fully_shard` and the public `DTensor` came with it.
 OLDEST_TORCH = (2, 6)
@@ -109,6 +111,9 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
         flushes.watch()
     if _state.asks_for_sharding:
         defaults.install(_state.mesh, device)
+    if settings.sm_activation_offloading:
+        defaults.offload(settings.activation_loading_horizon, device)
+    count_steps()
     # The script need not call it. A process group that nobody destroys makes torch warn at the end.
     atexit.register(shutdown)
 
@@ -122,6 +127,11 @@ def shutdown() -> None:
     defaults.uninstall()
     if state.cache_flushes is not None:
         state.cache_flushes.close()
+    # A checkpoint that is written in the background still needs the process group.
+    if (
+        checkpoint := sys.modules.get("herringbone_parallel.torch.checkpoint.api")
+    ) is not None and dist.is_initialized():
+        checkpoint.finalize()
     if state.owns_group and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -135,8 +145,8 @@ def check_torch(version: str) -> None:
     if (int(major), int(minor)) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise ParallelError(
-            f"version 2 of smdistributed.modelparallel needs torch {oldest} or newer, and this rank has torch {version}:"
-            f" set framework_version to {oldest} or newer, or install it with the job's requirements.txt"
+            f"version 2 of smdistributed.modelparallel needs torch {oldest} or newer, and this rank has torch"
+            f" {version}: set framework_version to {oldest} or newer, or install it with the job's requirements.txt"
         )
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
+from herringbone_parallel.torch.sharding.activations import checkpoint_blocks, offload
 from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
 from herringbone_parallel.torch.sharding.placement import shard_dimension
 from herringbone_parallel.torch.sharding.state import State
@@ -107,9 +108,9 @@ def shard(
     if checkpoint_activations is None:
         checkpoint_activations = state.settings.sm_activation_offloading
     if checkpoint_activations:
-        from herringbone_parallel.torch.sharding.activations import checkpoint_blocks
-
-        blocks_by_name = checkpoint_blocks(model, blocks_by_name, state)
+        blocks_by_name = checkpoint_blocks(model, blocks_by_name)
+        if state.settings.sm_activation_offloading:
+            offload(model, state.settings.activation_loading_horizon, state.device)
     options: dict[str, Any] = {
         "mesh": state.mesh.shards,
         "reshard_after_forward": reshard_after_forward,
@@ -131,7 +132,7 @@ def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
 
     Raises `ParallelError` if rank 0 has values for a name and another rank has no such tensor.
     """
-    ours = {name: tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    ours = dict((*model.named_parameters(), *model.named_buffers()))
     described = [[(name, tensor.is_meta) for name, tensor in ours.items()]]
     dist.broadcast_object_list(described, device=device)
     if [name for name, _ in described[0]] != list(ours):

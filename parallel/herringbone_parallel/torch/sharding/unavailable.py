@@ -22,6 +22,6 @@ class LlamaFlashAttention:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ParallelError(
-            "not available in this release: torch.sagemaker.nn.huggingface.llama_flashattn.LlamaFlashAttention. Make the"
-            " model with attn_implementation='sdpa', which picks torch's flash kernel"
+            "not available in this release: torch.sagemaker.nn.huggingface.llama_flashattn.LlamaFlashAttention. Make"
+            " the model with attn_implementation='sdpa', which picks torch's flash kernel"
         )

@@ -30,7 +30,7 @@ def attend(
     heads = attention.num_heads // peers.degree
     projected = _project(attention, peers, (query, key, value), same=inputs[0] is inputs[1] is inputs[2])
     # [batch, heads, length, features]
-    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in projected)
+    q, k, v = (part.view(*part.shape[:-1], heads, -1).transpose(1, 2) for part in projected)
     mask = _mask(masks, q, k.shape[2], peers)
     dropout = attention.dropout if attention.training else 0.0
     shares: torch.Tensor | None = None

@@ -6,6 +6,7 @@ Modules of Hugging Face compute shapes from such attributes, or leave a dimensio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -32,7 +33,7 @@ def check_heads(model: nn.Module, styles: Mapping[str, Style], degree: int) -> N
             _require(path, name, getattr(module, name), degree)
         for name in _numbers(module, _HEAD_SIZES):
             for child_name, child in children.items():
-                size = child.nf if is_conv1d(child) else getattr(child, "out_features", 0)
+                size: Any = child.nf if is_conv1d(child) else getattr(child, "out_features", 0)
                 heads, rest = divmod(int(size), int(getattr(module, name)))
                 if size and not rest:
                     _require(f"{path}.{child_name}", f"of {name} {getattr(module, name)}", heads, degree)
@@ -43,7 +44,8 @@ def localise(model: nn.Module, styles: Mapping[str, Style], peers: Peers) -> Non
     for path, module in model.named_modules():
         style = styles.get(path, Style(Kind.REPLICATED))
         if is_conv1d(module) and style.kind in (*_LOCAL, Kind.COLWISE_GATHER):
-            module.nf = int(module.nf) // peers.degree
+            conv: Any = module
+            conv.nf = conv.nf // peers.degree
         if isinstance(module, nn.Embedding) and style.kind is Kind.EMBEDDING_ROWWISE and module.padding_idx is not None:
             size = module.num_embeddings // peers.degree
             local = module.padding_idx - peers.index * size

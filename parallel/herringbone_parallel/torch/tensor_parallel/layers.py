@@ -47,7 +47,9 @@ def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[...,
     # Under the same name: Hugging Face and fully_shard find layers by the names of their classes.
     members |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": run}
     module.__class__ = type(cls.__name__, (cls,), members)
-    module.__dict__.update({_READERS: readers, _COMPUTING: 0})
+    # A module may become shared, and then the border of a region.
+    module.__dict__[_READERS] = {**module.__dict__.get(_READERS, {}), **readers}
+    module.__dict__.setdefault(_COMPUTING, 0)
 
 
 def _property(name: str) -> property:
@@ -72,7 +74,7 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
         # An embedding's input are numbers, which have no gradient.
         return gather(original(x if isinstance(module, nn.Embedding) else enter(x, peers)), peers)
 
-    def rowwise(module: nn.Module, original: Callable[..., Any], x: torch.Tensor) -> Any:  # noqa: ARG001
+    def rowwise(module: Any, original: Callable[..., Any], x: torch.Tensor) -> Any:  # noqa: ARG001
         weight = module.weight if is_conv1d(module) else module.weight.t()
         total = leave(x @ weight, peers)
         # After the sum, to which every rank would add it otherwise.
@@ -81,7 +83,7 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
     def rowwise_take(module: nn.Module, original: Callable[..., Any], x: torch.Tensor) -> Any:
         return rowwise(module, original, take(x, peers))
 
-    def embedding_rowwise(module: nn.Module, original: Callable[..., Any], ids: torch.Tensor, **options: Any) -> Any:
+    def embedding_rowwise(module: Any, original: Callable[..., Any], ids: torch.Tensor, **options: Any) -> Any:
         size = module.weight.shape[0]
         local = ids - peers.index * size
         elsewhere = (local < 0) | (local >= size)
@@ -103,7 +105,7 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
         weights = ("mean" if average_attn_weights else "heads") if need_weights else None
         return attend(module, peers, (query, key, value), (key_padding_mask, attn_mask), weights)
 
-    return {
+    forwards: dict[Kind, Callable[..., Any]] = {
         Kind.COLWISE: colwise,
         Kind.COLWISE_GATHER: colwise_gather,
         Kind.PACKED_COLWISE: colwise,
@@ -111,4 +113,5 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
         Kind.ROWWISE_TAKE: rowwise_take,
         Kind.EMBEDDING_ROWWISE: embedding_rowwise,
         Kind.ATTENTION: attention,
-    }.get(kind)
+    }
+    return forwards.get(kind)

@@ -4,10 +4,10 @@ Let a layer be shared by `degree` ranks. Outside of it, every rank has the same 
 each rank has its own part of the features. These functions are the ways in and out:
 
     function      forward                      backward                     where
-    enter         the tensor as it is          sum of the ranks' gradients  before a layer split by output features
-    leave         sum of the ranks' tensors    the gradient as it is        after a layer split by input features
-    gather        the parts, put together      this rank's part             after a layer, if the next needs all features
-    take          this rank's part             the parts, put together      before a layer, if the last made all features
+    enter         the tensor as it is          sum of the ranks' gradients  before a layer split by outputs
+    leave         sum of the ranks' tensors    the gradient as it is        after a layer split by inputs
+    gather        the parts, put together      this rank's part             after it, if all features are needed
+    take          this rank's part             the parts, put together      before it, if all features are there
     regroup       rows move between the ranks  rows move back               packed weights, such as query, key and value
 
 Source of `enter` and `leave`: the functions f and g of Shoeybi et al., "Megatron-LM", 2019.
@@ -104,7 +104,7 @@ class _Enter(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return ctx.peers.sum(gradient), None
 
 
@@ -114,7 +114,7 @@ class _Leave(torch.autograd.Function):
         return peers.sum(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]  # noqa: ARG004
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # noqa: ARG004
         return gradient, None
 
 
@@ -125,7 +125,7 @@ class _Gather(torch.autograd.Function):
         return peers.join(tensor, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return ctx.peers.part(gradient, ctx.dim).contiguous(), None, None
 
 
@@ -136,7 +136,7 @@ class _Take(torch.autograd.Function):
         return peers.part(tensor, dim).contiguous()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return ctx.peers.join(gradient, ctx.dim), None, None
 
 
@@ -153,7 +153,7 @@ class _Regroup(torch.autograd.Function):
         return received.movedim(0, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         peers: Peers = ctx.peers
         rows = gradient.movedim(ctx.dim, 0)
         outgoing = rows_for(peers.index, len(rows), ctx.blocks, peers.degree)
