@@ -128,7 +128,7 @@ class DistributedModel(ModelParts):
 
     @property
     def reducer(self) -> Reducer | TensorReducer | None:
-        """What averages over replicas and tensor groups; None before the partition, and if there are none."""
+        """The reducer over replicas and the tensor group; None before the partition, and if there are neither."""
         return self._tensor_reducer or self._replication.reducer
 
     @property

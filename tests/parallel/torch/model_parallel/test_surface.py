@@ -163,17 +163,9 @@ def test_the_layers_that_torch_has() -> None:
     assert smp.nn.checkpoint_sequential is smp.checkpoint_sequential
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module",
-        "optimizers", "nn.DistributedLinear", "nn.DistributedEmbedding", "nn.DistributedTransformerLMHead",
-        "nn.DistributedTransformer", "nn.DistributedTransformerLayer", "nn.DistributedAttentionLayer",
-        "nn.DistributedTransformerOutputLayer", "nn.FlashAttentionLayer", "nn.huggingface",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["optimizers", "nn.FlashAttentionLayer"])
 def test_an_unavailable_name_lists_the_alternatives(name: str) -> None:
-    with pytest.raises(ParallelError, match=rf"smp\.{name} is not available: .* What there is:"):
+    with pytest.raises(ParallelError, match=rf"smp\.{name} is not available: .* Take any"):
         find(name)
 
 

@@ -1,4 +1,4 @@
-"""Which modules of a model are shared by the ranks of a tensor group: the user's marks, and the registered classes.
+"""Marks of the modules that the ranks of a tensor group share, and the classes that are registered for it.
 
 `smp.tensor_parallelism` and `smp.set_tensor_parallelism` mark modules. `smp.DistributedModel` reads the marks.
 """
