@@ -53,7 +53,7 @@ def load_into(folder: Path, state: Mapping[str, Any], tag: str | None, peers: Pe
 
 
 class _Found:
-    """What a rank has found; only the name of the save is pickled for the others."""
+    """The checkpoint that a rank has found; only the name of the save is pickled for the others."""
 
     def __init__(
         self, save: str, reader: Any, pieces: list[tuple[str, Piece]], paths: dict[str, tuple[str, ...]]

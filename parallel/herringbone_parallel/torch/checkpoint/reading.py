@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def extra(self) -> Any:
-        """What the script gave as `extra`."""
+        """The script's `extra`."""
         return decode(self.manifest.extra.get("extra"))
 
     @property

@@ -59,7 +59,7 @@ ABSENT: Any = object()
 
 
 class Contents(NamedTuple):
-    """What a checkpoint holds besides the state; all of it is the first rank's.
+    """The parts of a checkpoint besides the state; all of them are the first rank's.
 
     `mesh` are the degrees of parallelism, for people. `extra` is JSON with tuples and small tensors. `user_content` is
     any object and is pickled, so whoever reads it must trust the folder.
@@ -152,6 +152,7 @@ class Saver:
             self._failure = error
 
     def _planned(self, ours: _Local, digests: list[bytes]) -> Plan:
+        # All ranks have the plan, or none: each got the same digests, in this save and in the one before.
         if self._plan is None or self._plan.digests != digests:
             local = (ours.described, _names_only(ours.flat.groups))
             answers = self._peers.gather(local)
@@ -171,7 +172,7 @@ class _Local(NamedTuple):
 
 
 class _Begun:
-    """What a rank tells the others about its part. The part itself stays behind when this is pickled."""
+    """A description of this rank's part for the other ranks. The part itself stays behind when this is pickled."""
 
     def __init__(self, digest: bytes, save: str, host: str, local: _Local | None) -> None:
         self.digest, self.save, self.host, self.local = digest, save, host, local

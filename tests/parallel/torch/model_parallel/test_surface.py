@@ -29,10 +29,10 @@ NAMES = {
     "DistributedOptimizer": "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, **dynamic_loss_args",
     "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2",
     "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True",
-    # SMP v1 has no default for `path`; ours is the job's own folder. `blocking` is ours.
+    # SMP v1 has no default for `path`; ours is the job's own folder.
     "save_checkpoint": (
         "path=None, tag='', partial=True, model=None, optimizer=None, user_content=None, translate_if_full=True,"
-        " num_kept_partial_checkpoints=None, blocking=True"
+        " num_kept_partial_checkpoints=None"
     ),
     "resume_from_checkpoint": (
         "path=None, tag=None, partial=True, strict=True, load_optimizer=True, load_sharded_optimizer_state=True,"

@@ -39,7 +39,6 @@ def save_checkpoint(
     user_content: Any = None,
     translate_if_full: bool = True,  # noqa: ARG001  SMP v1's signature; see the docstring
     num_kept_partial_checkpoints: int | None = None,
-    blocking: bool = True,
 ) -> None:
     """Save the model, the optimizer and `user_content` in the folder `path`; every rank must call it.
 
@@ -47,13 +46,12 @@ def save_checkpoint(
                             user_content={"step": step}, num_kept_partial_checkpoints=3)
 
     `path` is by default the job's folder of checkpoints, `SM_CHECKPOINT_DIR`; `tag` is required.
-    A partial checkpoint is fast, and another number of partitions can resume from it. With `blocking=False`, a partial
-    one is written in the background: the call copies what this rank writes to the CPU and returns; the next save, a
-    resume and the end of the script wait for it, and raise its error. A full one (`partial=False`) is
-    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. A checkpoint appears completely or
-    not at all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
-    `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are always those of the user's own model.
-    Source: SMP v1, `smp.save_checkpoint`; `blocking` is this library's own.
+    A partial checkpoint is fast, and another number of partitions can resume from it; `async_save_checkpoint` writes it
+    in the background. A full one (`partial=False`) is `{"model": ..., "optimizer": ...}` in one file, for torch without
+    this library. A checkpoint appears completely or not at all, and `newest` is updated last. Only then are partial
+    checkpoints removed, except the newest `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are
+    always those of the user's own model.
+    Source: SMP v1, `smp.save_checkpoint`.
     """
     library = state.get()
     folder = CheckpointFolder(checkpoint_dir() if path is None else path)
@@ -62,10 +60,8 @@ def save_checkpoint(
     _check_saved(model, partial, num_kept_partial_checkpoints)
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
     if partial:
-        _save_partial(folder, tag, parts, user_content, num_kept_partial_checkpoints, blocking)
+        _save_partial(shared_form.save, folder, tag, parts, user_content, num_kept_partial_checkpoints)
         return
-    if not blocking:
-        raise ParallelError("blocking=False is for partial checkpoints: a full one is gathered on all ranks")
     # One process per host makes folders, because hosts may or may not share them.
     manages_folder = library.local_rank == 0
     if manages_folder:
@@ -80,6 +76,28 @@ def save_checkpoint(
     if manages_folder:
         folder.note_newest(tag, partial=False)
     communication.barrier()
+
+
+def async_save_checkpoint(
+    path: str | os.PathLike[str] | None = None,
+    tag: str = "",
+    model: DistributedModel | None = None,
+    optimizer: DistributedOptimizer | None = None,
+    user_content: Any = None,
+    num_kept_partial_checkpoints: int | None = None,
+) -> None:
+    """Save a partial checkpoint in the background; every rank must call it.
+
+        smp.async_save_checkpoint(tag=f"step{step}", model=model, optimizer=optimizer, user_content={"step": step})
+
+    The call copies what this rank writes to the CPU, and returns. The arguments are those of `save_checkpoint`. The
+    next save, a resume and the end of the script wait until it is written, and raise its error.
+    Source: this library's own.
+    """
+    folder = CheckpointFolder(checkpoint_dir() if path is None else path)
+    _check_saved(model, True, num_kept_partial_checkpoints)
+    parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
+    _save_partial(shared_form.async_save, folder, tag, parts, user_content, num_kept_partial_checkpoints)
 
 
 def resume_from_checkpoint(
@@ -144,15 +162,19 @@ def resume_from_checkpoint(
 
 
 def _save_partial(
-    folder: CheckpointFolder, tag: str, parts: Mapping[str, Any], user_content: Any, kept: int | None, blocking: bool
+    save: Callable[..., Any],
+    folder: CheckpointFolder,
+    tag: str,
+    parts: Mapping[str, Any],
+    user_content: Any,
+    kept: int | None,
 ) -> None:
     grid = state.get().grid
     local = {
         kind: {name: value for name, value in part.local_state_dict().items() if name != PARTIAL_KEY}
         for kind, part in parts.items()
     }
-    write = shared_form.save if blocking else shared_form.async_save
-    write(
+    save(
         folder.path,
         folder.partial(tag).name,
         local,
