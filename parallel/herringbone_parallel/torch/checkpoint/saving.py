@@ -117,11 +117,15 @@ class Saver:
         assert ours is not None
         try:
             plan = self._planned(ours, [other.digest for other in begun])
-            chosen = plan.chosen[peers.rank]
-            staged = self._staging.copy(ours.pieces, chosen) if in_background else in_place(ours.pieces, chosen)
         except BaseException:
             job.discard()
             raise
+        copy = self._staging.copy if in_background else in_place
+        staged: Staged | Exception
+        try:
+            staged = copy(ours.pieces, plan.chosen[peers.rank])
+        except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
+            staged = error
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
         job.fill(plan, ours.flat, ours.content, contents, staged)
         if not in_background:
@@ -227,7 +231,9 @@ class _Job:
         # Set by `run`: whether this rank makes, renames and removes folders.
         self._manages = peers.rank == 0
 
-    def fill(self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged) -> None:
+    def fill(
+        self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged | Exception
+    ) -> None:
         """Take what is written."""
         self._plan, self._staged, self._content = plan, staged, content
         self._paths, self._values = flat.paths, flat.values
@@ -251,6 +257,8 @@ class _Job:
 
     def _write(self) -> tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]:
         rank = self._peers.rank
+        if isinstance(self._staged, Exception):
+            raise self._staged
         if not (self._path / _SHARED).exists():
             # A folder of this host's own.
             self._manages = rank == self._hosts.index(self._hosts[rank])
