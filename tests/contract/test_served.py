@@ -21,6 +21,7 @@ from herringbone_contract.model_parallel.served import (
     unserved,
     unserved_parameters,
 )
+from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
 
 LIBRARIES = Path(__file__).parents[2] / "parallel" / "herringbone_parallel"
 FOLDERS = {"pytorch": "torch", "tensorflow": "tensorflow"}
@@ -74,6 +75,14 @@ def test_a_value_that_asks_for_nothing_is_accepted(key):
             "pytorch",
             "active_microbatches",
         ),
+        ({"sdp_reduce_bucket_size": 1000}, Library.HERRINGBONE, "pytorch", "sdp_reduce_bucket_size"),
+        ({"sdp_hierarchical_allgather": False}, Library.HERRINGBONE, "pytorch", "sdp_hierarchical_allgather"),
+        (
+            {"partitions": 2, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_max_live_parameters": 1000},
+            Library.HERRINGBONE,
+            "pytorch",
+            "sdp_max_live_parameters",
+        ),
     ],
 )
 def test_values_that_fewer_libraries_run(parameters, library, framework, key):
@@ -115,10 +124,10 @@ def test_pytorch_xla_runs_in_aws_s_images_alone():
     assert unserved(distribution, Library.AWS, "pytorch") == {}
 
 
-def settings_read_by(framework):
+def settings_read_by(framework, library="model_parallel"):
     """Return the attributes that a framework's library reads of an object named `settings`."""
     names = set()
-    for path in (LIBRARIES / FOLDERS[framework] / "model_parallel").rglob("*.py"):
+    for path in (LIBRARIES / FOLDERS[framework] / library).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):
                 owner = node.value
@@ -144,6 +153,12 @@ def test_each_library_reads_the_parameters_that_the_table_gives_it(framework):
     keys = {READ_AS.get(key, key) for key, setting in VERSION1.items() if framework in setting.herringbone}
     assert keys <= set(ResolvedModelParallel.__struct_fields__)
     assert keys - settings_read_by(framework) == set()
+
+
+def test_version_2_s_library_reads_the_parameters_that_the_table_gives_it():
+    keys = {key for key, setting in VERSION2.items() if setting.herringbone}
+    assert keys == set(ResolvedModelParallelV2.__struct_fields__)
+    assert keys - settings_read_by("pytorch", "sharding") == set()
 
 
 def test_nothing_is_parsed_for_the_libraries_that_none_reads():

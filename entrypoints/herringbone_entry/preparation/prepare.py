@@ -14,6 +14,7 @@ from herringbone_contract.errors import ContractError, UnsupportedError
 from herringbone_contract.hyperparameters import carries_distribution, decode
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import hosts_of_groups, ranks_on_host
+from herringbone_contract.resources import num_gpus as count_gpus
 from herringbone_entry.host import Host
 from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import Program, fill, find_program, is_package
@@ -21,6 +22,7 @@ from herringbone_entry.preparation.shims import find_shim, shims
 from herringbone_entry.ranks.environment import arguments, contract_environment
 
 if TYPE_CHECKING:
+    from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
     from herringbone_entry.launchers.mpi import MPI
 
 # The number of TensorFlow's servers on a host, by launcher; each needs a port.
@@ -37,7 +39,8 @@ class Prepared(NamedTuple):
 
     `num_processes` is 0 when the job has no rank on this host; a host that `helps` then serves the others' ranks.
     `environment` are the variables that the ranks do not inherit. `mpi_options` are the user's words for mpirun, None
-    when each host starts its own ranks; `mpi` is the first host's mpirun.
+    when each host starts its own ranks; `mpi` is the first host's mpirun. `sharding` are the parameters of version 2 of
+    `modelparallel`.
     """
 
     launcher: Launcher
@@ -50,6 +53,7 @@ class Prepared(NamedTuple):
     helps: bool = False
     mpi: MPI | None = None
     mpi_options: str | None = None
+    sharding: ModelParallelV2Parameters | None = None
 
     @property
     def under_mpi(self) -> bool:
@@ -74,10 +78,12 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     """
     launcher, processes_per_host, mpi_options, helps = Launcher.PLAIN, None, None, False
     library: dict[str, str] = {}
+    sharding: ModelParallelV2Parameters | None = None
     if carries_distribution(host.raw_hyperparameters):
         distribution = decode(host.raw_hyperparameters)
         launcher, processes_per_host = _launcher(host, distribution.launcher), distribution.processes_per_host
         mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
+        sharding = distribution.model_parallel_v2
         if distribution.data_parallel is not None:
             from herringbone_entry.launchers.data_parallel import settings
 
@@ -103,11 +109,14 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     steering = host.steering
     fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
     program = find_program(code, host.steering)
-    num_gpus = devices.num_gpus(host.environ)
+    num_gpus = count_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
+    num_processes = 0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus)
+    if sharding is not None and num_processes:
+        _check_degrees(host, num_processes)
     # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
     python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
-    shim_folders = shims(launcher, code, python)
+    shim_folders = shims(launcher, code, python, version2=sharding is not None)
     if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
     # At the end of a job nobody could give this user the folder any more.
@@ -120,10 +129,11 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         python=python,
         environment={**environment, **library, **_path_of(python, host)},
         shims=shim_folders,
-        num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
+        num_processes=num_processes,
         helps=helps,
         mpi=launcher_program,
         mpi_options=mpi_options,
+        sharding=sharding,
     )
 
 
@@ -191,6 +201,17 @@ def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | Non
         if host.name not in hosts_of_groups(groups, members):
             return 0
     return ranks_on_host(launcher, processes_per_host, num_gpus=num_gpus)
+
+
+def _check_degrees(host: Host, num_processes: int) -> None:
+    """Raise `DistributionError` for degrees of parallelism that the ranks, one per GPU, do not fit."""
+    # Imported here: only jobs that shard their model need it.
+    from herringbone_contract.distribution import check_layout
+
+    groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
+    members = {group.name: group.hosts for group in host.resources.groups}
+    hosts = hosts_of_groups(groups, members) if groups else host.resources.hosts
+    check_layout(decode(host.raw_hyperparameters), hosts=len(hosts), processes_per_host=num_processes)
 
 
 def _helps(host: Host, helpers: str | None) -> bool:

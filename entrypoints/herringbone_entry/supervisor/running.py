@@ -41,7 +41,7 @@ from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
 from herringbone_entry.supervisor.membership import Membership
 from herringbone_entry.supervisor.rank_group import RankGroup
-from herringbone_entry.supervisor.start_message import start_message, thread_limits
+from herringbone_entry.supervisor.start_message import sharding_variables, start_message, thread_limits
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
@@ -200,6 +200,7 @@ class RunningSupervisor:
             port.release()
         orders = self._ranks.orders = self._orders_folder()
         variables = thread_limits(self._context, prepared, layout, order["machine_ranks"]) | self._observe()
+        variables |= sharding_variables(self._context, prepared, layout)
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(

@@ -109,3 +109,16 @@ def thread_limits(
             f"{THREADS} in `environment` for another number"
         )
     return threads
+
+
+def sharding_variables(context: HostContext, prepared: Prepared, layout: Layout) -> dict[str, str]:
+    """Return what accelerate reads in a job whose model is sharded; the first host logs the variables of the user's."""
+    if prepared.sharding is None:
+        return {}
+    from herringbone_entry.launchers.torch_distributed import accelerate_environment, give_way
+
+    host = context.host
+    variables, conflict = give_way(accelerate_environment(prepared.sharding, layout.world_size), host.base_environment)
+    if conflict and host.is_first:
+        context.log(conflict)
+    return variables

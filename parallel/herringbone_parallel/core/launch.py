@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from herringbone_contract.constants import Key, RankVariable
 from herringbone_contract.errors import DistributionError, ParallelError
 from herringbone_contract.hyperparameters import decode
 from herringbone_contract.model_parallel.served import Library, unserved_parameters
-from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
 from herringbone_contract.strategies import Framework
 
@@ -57,24 +58,25 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
     parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
-    # A plan refuses them already, where it knows the framework.
-    refusals = unserved_parameters(parameters, Library.HERRINGBONE, framework)
-    if refusals:
-        reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
-        raise ParallelError(f"not available in this release: {reasons}")
+    _refuse(parameters, framework)
     return parameters.resolved()
 
 
-def model_parallel_v2(environ: Mapping[str, str]) -> ResolvedModelParallelV2:
+def model_parallel_v2(
+    environ: Mapping[str, str], config: Mapping[str, object] | None = None
+) -> ResolvedModelParallelV2:
     """Return the parameters of version 2 of the job's `smdistributed.modelparallel`, with their defaults.
 
     >>> model_parallel_v2({"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}).tensor_parallel_degree
     2
 
-    A job without them has the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of
-    version 1.
+    `config` is the script's own; where the job gives a key too, the job's value counts. A job without parameters has
+    the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of version 1, and for
+    those that the library does not run.
     """
     raw = environ.get(_PARAMETERS)
+    if config:
+        raw = json.dumps({**config, **(json.loads(raw) if raw else {})})
     if raw is None:
         return ModelParallelV2Parameters().resolved()
     try:
@@ -87,7 +89,16 @@ def model_parallel_v2(environ: Mapping[str, str]) -> ResolvedModelParallelV2:
     parameters = distribution.model_parallel_v2
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
+    _refuse(parameters, "pytorch")
     return parameters.resolved()
+
+
+def _refuse(parameters: ModelParallelParameters | ModelParallelV2Parameters, framework: Framework) -> None:
+    """Raise `ParallelError` for parameters that the library does not run. A plan that knows the framework did so."""
+    refusals = unserved_parameters(parameters, Library.HERRINGBONE, framework)
+    if refusals:
+        reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
+        raise ParallelError(f"not available in this release: {reasons}")
 
 
 def variable(environ: Mapping[str, str], name: str) -> str:

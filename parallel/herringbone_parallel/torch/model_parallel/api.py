@@ -87,6 +87,12 @@ from herringbone_parallel.torch.model_parallel.ranks import (
 )
 from herringbone_parallel.torch.model_parallel.state import init, is_initialized, is_tracing, shutdown
 from herringbone_parallel.torch.model_parallel.step import step
+from herringbone_parallel.torch.model_parallel.tensor.marks import (
+    set_tensor_parallelism,
+    tensor_parallelism,
+    tp_register,
+    tp_register_with_module,
+)
 from herringbone_parallel.torch.model_parallel.unavailable import NAMES, refuse
 
 __all__ = [
@@ -95,6 +101,7 @@ __all__ = [
     "set_partition", "delay_param_initialization", "model_creation", "nn", "patches",
     "save", "load", "save_checkpoint", "async_save_checkpoint", "resume_from_checkpoint",
     "set_activation_checkpointing", "checkpoint_sequential", "clip_grad_norm_",
+    "tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
     "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",

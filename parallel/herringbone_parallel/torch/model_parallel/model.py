@@ -29,6 +29,13 @@ from herringbone_parallel.torch.model_parallel.replicas.options import HookFunct
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import Shards
+from herringbone_parallel.torch.model_parallel.tensor.averaging import TensorReducer
+from herringbone_parallel.torch.model_parallel.tensor.distribute import SharedModel, distribute
+from herringbone_parallel.torch.model_parallel.tensor.marks import replace_registered
+from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of, whole_state
 from herringbone_parallel.torch.step_hook import count_steps
 
 
@@ -81,9 +88,14 @@ class DistributedModel(nn.Module):
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
                 stacklevel=2,
             )
+        # None with `tensor_parallel_degree` 1, and until the model is partitioned.
+        self.shared: SharedModel | None = None
+        self._tensor_reducer: TensorReducer | None = None
+        if library.peers is not None:
+            replace_registered(module)
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
-        self._replication = ModelReplicas(library.replicas, options)
+        self._replication = ModelReplicas(library.replicas, options, divider(library))
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
@@ -107,9 +119,15 @@ class DistributedModel(nn.Module):
         return dict(self._assigned or {})
 
     @property
-    def reducer(self) -> Reducer | None:
-        """The reducer that averages over the replicas; None before the partition, and without replicas."""
-        return self._replication.reducer
+    def reducer(self) -> Reducer | TensorReducer | None:
+        """What averages over replicas and tensor groups; None before the partition, and if there are none."""
+        return self._tensor_reducer or self._replication.reducer
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shards of the training state; None before the partition, and in a job that shards nothing."""
+        reducer = self._replication.reducer
+        return reducer.shards if isinstance(reducer, ShardedReducer) else None
 
     def settle(self, run: state.TrialRun) -> None:
         """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""
@@ -127,13 +145,21 @@ class DistributedModel(nn.Module):
         join_children(self.module)
         serve_torch()
         serve_bypasses()
-        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
         self._assigned = assigned
+        library = state.get()
+        if library.peers is not None:
+            # Before the replicas copy and compare the parameters, of which this rank has parts from here on.
+            self.shared = distribute(self.module, library.peers, same_batch=library.settings.prescaled_batch)
+            serve_torch_clipping()
         # Before the hooks, so that the values of a state dict that a hook loads stay.
         self._replication.start(self)
+        if self.shared is not None:
+            self._tensor_reducer = TensorReducer(self.shared.peers, self._whole_parameters, self._replication.reducer)
+        if assigned or self.shards is not None:
+            serve_torch_clipping()
         while self._after_partition:
             _, hook = self._after_partition.popitem(last=False)
             hook(self)
@@ -165,9 +191,8 @@ class DistributedModel(nn.Module):
         gradients = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
         if grad_tensors is None:
             gradients = [None] * len(roots)
-        reducer = self._replication.reducer
-        if reducer is not None:
-            reducer.expect()
+        if self.reducer is not None:
+            self.reducer.expect()
         microbatch.backward(roots, gradients, retain=retain_graph)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -212,21 +237,29 @@ class DistributedModel(nn.Module):
         return (module for _, module in self.local_named_modules())
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
-        return {
-            **local_parts.with_data(local_parts.state_dict(self.module)),
-            PARTIAL_KEY: state.get().settings.partitions > 1,
-        }
+        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
+
+        With sharded parameters, whole ones on the CPU; every rank that shares them must call.
+        """
+        with gathered(self.shards, "model.local_state_dict()") as copied:
+            local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
+        return {**local, PARTIAL_KEY: state.get().settings.partitions > 1 or self.shared is not None}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
-        """Return the whole state dict, on the CPU, gathered from the pipeline; every rank of it must call."""
+        """Return the whole state dict, on the CPU, gathered from the model-parallel group, all of which must call.
+
+        With sharded parameters, every rank of the job must call.
+        """
         if not self.partitioned and any_delayed(self.module):
             raise ParallelError(
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
+        with gathered(self.shards, "model.state_dict()") as copied:
+            state_dict = copied(local_parts.state_dict(self.module, *args, **kwargs))
         library = state.get()
+        if self.shared is not None:
+            state_dict = type(state_dict)(whole_state(state_dict, self.shared))
         if library.settings.partitions == 1 or not self.partitioned:
             return state_dict
         local = optimizer_state.on_cpu(local_parts.with_data(state_dict))
@@ -246,6 +279,14 @@ class DistributedModel(nn.Module):
             # Nobody knows yet which part belongs to this rank, or where the values are to go.
             self.register_post_partition_hook(lambda _: self.load_state_dict(state_dict, strict, assign))
             return None
+        if self.shared is not None:
+            loaded = parts_of(loaded, self.shared)
+        if self.shards is not None and assign:
+            raise ParallelError("load_state_dict(assign=True) of sharded parameters: leave assign out")
+        with gathered(self.shards, "model.load_state_dict()"):
+            return self._load(state_dict, loaded, strict, assign)
+
+    def _load(self, state_dict: Any, loaded: dict[str, Any], strict: bool, assign: bool) -> Any:
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
         whole = local_parts.state_dict(self.module)
@@ -259,6 +300,42 @@ class DistributedModel(nn.Module):
         local_entries = {name: loaded[name] for name in local if name in loaded}
         # Not strict: the names of other ranks' tensors are missing, and all names were checked above.
         return self.module.load_state_dict(local_entries, strict=False, assign=assign)
+
+    @property
+    def distributed_modules(self) -> list[nn.Module]:
+        """The modules that the ranks of the tensor group share."""
+        return [] if self.shared is None else [self.module.get_submodule(path) for path in self.shared.modules]
+
+    def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
+        """Say whether this rank has a part of the parameter, and the other ranks of the tensor group the rest."""
+        return any(parameter is other for _, other in self.scaled_batch_reducer_named_parameters())
+
+    def is_distributed_buffer(self, buffer: torch.Tensor) -> bool:  # noqa: ARG002  buffers are always whole
+        """Say whether this rank has a part of the buffer."""
+        return False
+
+    def is_scaled_batch_parameter(self, parameter: nn.Parameter) -> bool:
+        """Say whether the parameter is used on the batches of all ranks of the tensor group."""
+        scaled = set() if self.shared is None else self.shared.scaled
+        return any(parameter is other for name, other in self.local_named_parameters() if name in scaled)
+
+    def is_scaled_batch_buffer(self, buffer: torch.Tensor) -> bool:
+        """Say whether the buffer is used on the batches of all ranks of the tensor group."""
+        regions = [] if self.shared is None or not self.shared.scaled else self.distributed_modules
+        return any(buffer is other for region in regions for other in region.buffers())
+
+    def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters whose gradients are averaged over all ranks with this partition (`DP_GROUP`)."""
+        cuts = {} if self.shared is None else self.shared.cuts
+        return ((name, parameter) for name, parameter in self.local_named_parameters() if name not in cuts)
+
+    def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters whose gradients are averaged over the replicas of their part alone (`RDP_GROUP`)."""
+        cuts = {} if self.shared is None else self.shared.cuts
+        return ((name, parameter) for name, parameter in self.local_named_parameters() if name in cuts)
+
+    def _whole_parameters(self) -> Iterator[nn.Parameter]:
+        return (parameter for _, parameter in self.default_reducer_named_parameters())
 
     def register_post_partition_hook(self, hook: Callable[[DistributedModel], Any]) -> RemovableHandle:
         """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it."""
@@ -302,6 +379,7 @@ class DistributedModel(nn.Module):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
+        refuse_join(state.get())
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

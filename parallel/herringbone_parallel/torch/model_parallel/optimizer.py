@@ -12,9 +12,13 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
+from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
+from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
+from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -53,6 +57,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._groups = [self._names_of(group) for group in optimizer.param_groups]
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
+        # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
+        self._updates = divided_updates(library)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
@@ -61,7 +67,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_between_steps("optimizer.step()")
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
-        return self.optimizer.step()
+        self._clip()
+        if self._updates is None:
+            return self.optimizer.step()
+        self._divide_updates()
+        return self._updates.run(self.optimizer.step)
+
+    def _clip(self) -> None:
+        """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
+        most = state.get().settings.sdp_gradient_clipping
+        if self._model.shards is not None and most > 0:
+            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], most)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
@@ -74,7 +90,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it.
         """
         library = state.get()
-        named = self._named()
+        named = self._whole("optimizer.state_dict()")
+        if self._model.shared is not None:
+            named = {**named, "state": whole_entries(named["state"], self._model.shared)}
         if self._model.partitioned and library.settings.partitions > 1:
             parts: list[Any] = [None] * library.settings.partitions
             dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=library.groups[CommGroup.PP_GROUP])
@@ -82,8 +100,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return optimizer_state.to_numbered(named, self._groups)
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters, by their names in the model."""
-        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
+        """Return the state of this rank's parameters, by their names in the model.
+
+        With sharded states, whole ones on the CPU; every rank that shares them must call.
+        """
+        is_partial = state.get().settings.partitions > 1 or self._model.shared is not None
+        return {**self._whole("optimizer.local_state_dict()"), PARTIAL_KEY: is_partial}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state that `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
@@ -159,10 +181,35 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = optimizer_state.to_named(numbered, dict(enumerate(self._local_names())), self._groups)
         return named if self._pending is None else {**named, "state": dict(self._pending)}
 
+    def _whole(self, call: str) -> dict[str, Any]:
+        """Return the named form with whole states."""
+        named, states = self._named(), self._divided_states()
+        # What was loaded before the partition is whole.
+        if states is None or self._pending is not None:
+            return named
+        return {**named, "state": states.join(named["state"], call)}
+
+    def _divided_states(self) -> DividedStates | None:
+        """Return what divides this optimizer's states over ranks; None where they are whole."""
+        if self._updates is not None:
+            return self._updates.states
+        return None if self._model.shards is None else self._model.shards.states
+
+    def _divide_updates(self) -> None:
+        """Divide the updates of parameters that this optimizer has got since the last call."""
+        if self._updates is not None:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            self._updates.add(list(zip(self._local_names(), parameters, strict=True)), self.optimizer)
+
     def _load_pending(self) -> None:
         entries, self._pending = self._pending, None
         if entries is None:
             return
+        if self._model.shared is not None:
+            entries = parts_of_entries(entries, self._model.shared)
+        self._divide_updates()
+        if (states := self._divided_states()) is not None:
+            entries = states.parts_of(entries)
         numbered = self.optimizer.state_dict()
         numbered["state"] = {
             number: optimizer_state.copied(entries[name])

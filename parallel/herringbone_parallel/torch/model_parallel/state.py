@@ -30,10 +30,13 @@ from herringbone_parallel.torch.model_parallel.runtime import deferral
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.thread_pool import ThreadPool
 from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
+from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup, open_shard_group
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
+from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+    from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
 TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
@@ -55,6 +58,8 @@ class StepModel(Protocol):
     def partitioned(self) -> bool: ...
     @property
     def reducer(self) -> StepReducer | None: ...
+    @property
+    def shards(self) -> Shards | None: ...
     def settle(self, run: TrialRun) -> None: ...
 
 
@@ -78,6 +83,9 @@ class State:
     groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
     replicas: Replicas | None = None
+    # The ranks that share layers with this one; None with `tensor_parallel_degree` 1.
+    peers: Peers | None = None
+    shard_group: ShardGroup | None = None
     pool: ThreadPool = field(default_factory=ThreadPool)
     model: StepModel | None = None
     optimizers: list[OptimizerWrapper] = field(default_factory=list)
@@ -165,9 +173,16 @@ def init() -> None:
     groups = open_groups(grid, rank)
     transport = _open_transport(grid, rank, device)
     replicas = None
-    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else backends)
+    shard_group = None
+    backend = "gloo" if settings.ddp_dist_backend == "gloo" else backends
+    reduction = open_reduction_group(grid, rank, backend)
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
+        host = rank - place.local_rank
+        hierarchical = settings.sdp_hierarchical_allgather
+        shard_group = open_shard_group(grid, rank, host, backend, replicas, hierarchical=hierarchical)
+        if settings.shard_optimizer_state:
+            shard_group = ShardGroup(replicas, None, replicas)
     timeline = open_timeline(rank, size, os.environ)
     _state = State(
         settings=settings,
@@ -179,6 +194,8 @@ def init() -> None:
         transport=transport,
         groups=groups,
         replicas=replicas,
+        peers=None if grid.tensor == 1 else Peers(groups[CommGroup.TP_GROUP]),
+        shard_group=shard_group,
         timeline=timeline,
     )
     # The script need not call it: peers must learn that this rank leaves, or they would wait for it.

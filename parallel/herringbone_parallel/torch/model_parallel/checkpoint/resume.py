@@ -257,13 +257,18 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    parameters = dict(model.module.named_parameters(remove_duplicate=False))
     # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
-        if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
+        if not isinstance(value, torch.Tensor) or saved is None:
+            continue
+        shape = value.shape
+        if model.shards is not None and name in parameters:
+            shape = model.shards.shape_of(parameters[name])
+        if shape != saved.shape:
             raise ParallelError(
-                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
-                f" {list(value.shape)}"
+                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's {list(shape)}"
             )
 
 

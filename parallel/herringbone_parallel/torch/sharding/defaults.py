@@ -1,0 +1,81 @@
+"""Give torch's own `fully_shard` and `FullyShardedDataParallel` the job's mesh where a script names none.
+
+    fully_shard(model)                       # over the job's shards, and not over all ranks
+    FullyShardedDataParallel(model, ...)     # AWS's scripts for version 2 call this class after `transform`
+
+Scripts import both names before or after `init`, so the names stay, and their default arguments change.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from herringbone_parallel.torch.sharding.mesh import JobMesh
+
+# What `uninstall` calls to restore torch's own behaviour.
+_restore: list[Callable[[], None]] = []
+
+
+def install(mesh: JobMesh, device: torch.device) -> None:
+    """Make `mesh` the default of both, in this process."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    # The mesh is a keyword-only argument of the function below torch's decorator.
+    defaults = inspect.unwrap(fully_shard).__kwdefaults__
+    defaults["mesh"] = mesh.shards
+    _restore.append(lambda: defaults.update(mesh=None))
+    original = FullyShardedDataParallel.__init__
+    FullyShardedDataParallel.__init__ = _with_mesh(original, mesh, device)  # type: ignore[method-assign]
+    _restore.append(lambda: setattr(FullyShardedDataParallel, "__init__", original))
+
+
+def offload(horizon: int, device: torch.device) -> None:
+    """Make torch's `offload_wrapper` load activations back ahead of their use, in this process."""
+    # Imported here: jobs without offloading do without it.
+    from herringbone_parallel.torch.sharding.activations import replace_offload_wrapper
+
+    _restore.append(replace_offload_wrapper(horizon, device))
+
+
+def uninstall() -> None:
+    """Restore torch's own defaults; does nothing where they are in place."""
+    while _restore:
+        _restore.pop()()
+
+
+def _with_mesh(original: Callable[..., None], mesh: JobMesh, device: torch.device) -> Callable[..., None]:
+    def __init__(  # noqa: N807 - it becomes the method of that name
+        self: nn.Module,
+        module: nn.Module,
+        process_group: Any = None,
+        sharding_strategy: Any = None,
+        *args: Any,
+        post_param_init_fn: Callable[[nn.Module], object] | None = None,
+        **options: Any,
+    ) -> None:
+        if process_group is None and options.get("device_mesh") is None:
+            options["device_mesh"] = mesh.shards
+            sharding_strategy = _strategy(sharding_strategy, replicas=mesh.degrees.replicate > 1)
+        if options.get("device_id") is None and device.type == "cpu":
+            # Without a device, torch looks for an accelerator and raises where there is none.
+            options["device_id"] = device
+        original(self, module, process_group, sharding_strategy, *args, **options)
+        if post_param_init_fn is not None:
+            post_param_init_fn(module)
+
+    return __init__
+
+
+def _strategy(named: Any, *, replicas: bool) -> Any:
+    """Return the strategy that the mesh allows: the named one, with replicas or without as the job has them."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    keeps_parameters = (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2)
+    if named in keeps_parameters:
+        return keeps_parameters[replicas]
+    return ShardingStrategy.HYBRID_SHARD if replicas else ShardingStrategy.FULL_SHARD

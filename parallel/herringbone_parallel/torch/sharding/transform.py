@@ -1,0 +1,184 @@
+"""`transform` splits a model's layers and sequences, and `shard` splits its training state, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.sharding import state as states
+from herringbone_parallel.torch.sharding.activations import checkpoint_blocks, offload
+from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
+from herringbone_parallel.torch.sharding.placement import shard_dimension
+from herringbone_parallel.torch.sharding.state import State
+from herringbone_parallel.torch.sharding.units import units
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+CP_COMM_TYPES = ("p2p", "all_gather")
+
+
+def transform(
+    model: nn.Module,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    config: Mapping[str, Any] | None = None,
+    load_state_dict_from_rank0: bool = False,
+    cp_comm_type: str = "p2p",
+    *,
+    plan: Mapping[str, str] | None = None,
+) -> nn.Module:
+    """Split the layers of a model over the tensor-parallel ranks, and its sequences over the context-parallel ranks.
+
+        model = tsm.transform(model, load_state_dict_from_rank0=True)
+        model = FullyShardedDataParallel(model, use_orig_params=True)
+
+    Returns the same module, changed in place; `shard` does this and splits the training state, too. `plan` says how to
+    split each layer (`{"layers.*.fc1": "colwise"}`) where neither the model nor Herringbone knows. With
+    `load_state_dict_from_rank0` every rank gets rank 0's values; ranks whose parameters are on the meta device keep
+    them there, and `sync_module_states` of `FullyShardedDataParallel` fills them. `device` and `dtype` move the model
+    first.
+
+    Raises `ParallelError` for a `config` (FP8 and mixtures of experts are not there), a `cp_comm_type` other than p2p
+    and all_gather, and a model whose layers cannot be split.
+    """
+    state = states.get()
+    _refuse_config(config)
+    if cp_comm_type not in CP_COMM_TYPES:
+        raise ParallelError(f"cp_comm_type is {' or '.join(CP_COMM_TYPES)}, not {cp_comm_type!r}")
+    if device is not None or dtype is not None:
+        on_meta = any(parameter.is_meta for parameter in model.parameters())
+        model.to(device=None if on_meta else device, dtype=dtype)
+    if load_state_dict_from_rank0:
+        copy_from_rank0(model, state.device)
+    if state.mesh.tensor is not None:
+        from herringbone_parallel.torch.tensor_parallel.parallelize import parallelize
+
+        model = parallelize(model, state.mesh.tensor, plan)
+    if state.mesh.context is not None:
+        from herringbone_parallel.torch.context_parallel.enable import enable
+
+        model = enable(model, state.mesh.context, comm=cp_comm_type)
+    state.transformed.add(model)
+    state.layers.update(units(model).values())
+    return model
+
+
+def shard(
+    model: nn.Module,
+    *,
+    blocks: Iterable[type[nn.Module]] | None = None,
+    mixed_precision: torch.dtype | MixedPrecisionPolicy | None = None,
+    reshard_after_forward: bool | int | None = None,
+    checkpoint_activations: bool | None = None,
+    plan: Mapping[str, str] | None = None,
+    copy_initial_values: bool = True,
+) -> nn.Module:
+    """Split a model's training state over the ranks, with everything that the job's `distribution` asks for.
+
+        from herringbone_parallel.torch import sharding     # or torch.sagemaker
+        sharding.init()
+        model = sharding.shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    Returns the same module, changed in place, with parameters that are `DTensor`s on the rank's device. Make the
+    optimizer afterwards. It calls `transform` if the script has not. `blocks` are the classes of the modules whose
+    parameters are gathered together; by default these are the members of the model's lists (`units.units`).
+    `mixed_precision` is the type of parameters in computations; gradients are then averaged in fp32.
+    `reshard_after_forward` frees gathered parameters after the forward pass; by default all but the root's.
+    `checkpoint_activations` recomputes each block's activations in the backward pass; by default only if the job
+    offloads them. `copy_initial_values` gives all ranks rank 0's values first. Parameters on the meta device are made
+    block by block, from the job's `random_seed`.
+
+    Raises `ParallelError` before `init`.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    state = states.get()
+    if copy_initial_values:
+        copy_from_rank0(model, state.device)
+    if model not in state.transformed:
+        model = transform(model, plan=plan)
+    blocks_by_name = units(model, blocks)
+    if checkpoint_activations is None:
+        checkpoint_activations = state.settings.sm_activation_offloading
+    if checkpoint_activations:
+        blocks_by_name = checkpoint_blocks(model, blocks_by_name)
+        if state.settings.sm_activation_offloading:
+            offload(model, state.settings.activation_loading_horizon, state.device)
+    options: dict[str, Any] = {
+        "mesh": state.mesh.shards,
+        "reshard_after_forward": reshard_after_forward,
+        "mp_policy": _policy(mixed_precision),
+        "shard_placement_fn": _placement(state),
+    }
+    initer = DelayedParamIniter(model) if any(parameter.is_meta for parameter in model.parameters()) else None
+    # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
+    for unit in (*reversed(blocks_by_name.values()), model):
+        if initer is not None:
+            # Here and not before, so that a rank holds one whole block at a time.
+            initer.make(unit)
+        fully_shard(unit, **options)
+    return model
+
+
+def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
+    """Give all ranks rank 0's parameters and buffers, of which those on the meta device stay there.
+
+    Raises `ParallelError` if rank 0 has values for a name and another rank has no such tensor.
+    """
+    ours = dict((*model.named_parameters(), *model.named_buffers()))
+    described = [[(name, tensor.is_meta) for name, tensor in ours.items()]]
+    dist.broadcast_object_list(described, device=device)
+    if [name for name, _ in described[0]] != list(ours):
+        missing = sorted({name for name, _ in described[0]} ^ set(ours))
+        raise ParallelError(f"this rank's model differs from rank 0's: {', '.join(missing[:5])} is in one of them only")
+    with torch.no_grad():
+        for name, on_meta in described[0]:
+            if on_meta:
+                continue
+            tensor = ours[name]
+            # One at a time: a second copy of the whole model may not fit the device.
+            values = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+            if not tensor.is_meta:
+                values.copy_(tensor)
+            dist.broadcast(values, 0)
+            if not tensor.is_meta:
+                tensor.copy_(values)
+
+
+def _policy(mixed_precision: Any) -> MixedPrecisionPolicy:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    if isinstance(mixed_precision, torch.dtype):
+        return MixedPrecisionPolicy(param_dtype=mixed_precision, reduce_dtype=torch.float32)
+    return mixed_precision or MixedPrecisionPolicy()
+
+
+def _placement(state: State) -> Callable[[nn.Parameter], Any]:
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = state.mesh.degrees
+    degree, allow_empty = mesh.shard * mesh.context, state.settings.allow_empty_shards
+
+    def placement(parameter: nn.Parameter) -> Any:
+        shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape
+        return Shard(shard_dimension(shape, degree, allow_empty=allow_empty))
+
+    return placement
+
+
+def _refuse_config(config: Mapping[str, Any] | None) -> None:
+    """Raise `ParallelError` for settings of AWS's transformer layers, none of which exist here."""
+    if not config:
+        return
+    names = ", ".join(map(str, config))
+    raise ParallelError(
+        f"transform(config=...) sets {names}: Herringbone keeps the model's own layers, without FP8 and mixtures of"
+        " experts. Leave config out; degrees belong into the job's distribution, and how to split a layer into plan"
+    )

@@ -1,0 +1,117 @@
+"""Makes one module a shared one: its class reads local parameters, and its forward exchanges what the ranks lack.
+
+The module keeps its name, its attributes and its code. It gets a subclass of its own class, with a property for each of
+its parameters. `module._parameters`, from which state dicts, optimizers and `fully_shard` read, has what the storage
+keeps; `module.weight` is a plain tensor inside the module's forward, and that parameter elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from herringbone_parallel.torch.tensor_parallel.attention import attend
+from herringbone_parallel.torch.tensor_parallel.operations import Peers, enter, gather, leave, take
+from herringbone_parallel.torch.tensor_parallel.plans import Kind
+
+Reader = Callable[[torch.Tensor], torch.Tensor]
+# Instance attributes: the readers by parameter, and the number of forwards of the module that run now.
+_READERS = "_tensor_parallel_readers"
+_COMPUTING = "_tensor_parallel_computing"
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Say whether this is Hugging Face's `Conv1D`, a linear layer whose weight is transposed."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[..., Any] | None = None) -> None:
+    """Let the module read each parameter by its reader, and run `forward(module, original, *args)` in its place."""
+    cls = type(module)
+    original = cls.forward
+
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # Counted, because a module may call itself, and activation checkpointing ends a forward by an exception.
+        self.__dict__[_COMPUTING] += 1
+        try:
+            if forward is None:
+                return original(self, *args, **kwargs)
+            return forward(self, original.__get__(self), *args, **kwargs)
+        finally:
+            self.__dict__[_COMPUTING] -= 1
+
+    members: dict[str, Any] = {name: _property(name) for name in readers}
+    # Under the same name: Hugging Face and fully_shard find layers by the names of their classes.
+    members |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": run}
+    module.__class__ = type(cls.__name__, (cls,), members)
+    # A module may become shared, and then the border of a region.
+    module.__dict__[_READERS] = {**module.__dict__.get(_READERS, {}), **readers}
+    module.__dict__.setdefault(_COMPUTING, 0)
+
+
+def _property(name: str) -> property:
+    def read(self: nn.Module) -> torch.Tensor | None:
+        parameter = self._parameters[name]
+        # Outside of the forward, the parameter itself: `fully_shard` compares it with what it has put there.
+        if parameter is None or not self.__dict__[_COMPUTING]:
+            return parameter
+        reader: Reader = self.__dict__[_READERS][name]
+        return reader(parameter)
+
+    return property(read)
+
+
+def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
+    """Return the forward of a module of this kind; None if it is the module's own."""
+
+    def colwise(module: nn.Module, original: Callable[..., Any], x: torch.Tensor) -> Any:  # noqa: ARG001
+        return original(enter(x, peers))
+
+    def colwise_gather(module: nn.Module, original: Callable[..., Any], x: torch.Tensor) -> Any:
+        # An embedding's input are numbers, which have no gradient.
+        return gather(original(x if isinstance(module, nn.Embedding) else enter(x, peers)), peers)
+
+    def rowwise(module: Any, original: Callable[..., Any], x: torch.Tensor) -> Any:  # noqa: ARG001
+        weight = module.weight if is_conv1d(module) else module.weight.t()
+        total = leave(x @ weight, peers)
+        # After the sum, to which every rank would add it otherwise.
+        return total if module.bias is None else total + module.bias
+
+    def rowwise_take(module: nn.Module, original: Callable[..., Any], x: torch.Tensor) -> Any:
+        return rowwise(module, original, take(x, peers))
+
+    def embedding_rowwise(module: Any, original: Callable[..., Any], ids: torch.Tensor, **options: Any) -> Any:
+        size = module.weight.shape[0]
+        local = ids - peers.index * size
+        elsewhere = (local < 0) | (local >= size)
+        rows = original(local.masked_fill(elsewhere, 0), **options)
+        return leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0), peers)
+
+    def attention(
+        module: nn.MultiheadAttention,
+        original: Callable[..., Any],  # noqa: ARG001
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,  # noqa: ARG001  a hint about the mask, which torch demands with it
+    ) -> Any:
+        weights = ("mean" if average_attn_weights else "heads") if need_weights else None
+        return attend(module, peers, (query, key, value), (key_padding_mask, attn_mask), weights)
+
+    forwards: dict[Kind, Callable[..., Any]] = {
+        Kind.COLWISE: colwise,
+        Kind.COLWISE_GATHER: colwise_gather,
+        Kind.PACKED_COLWISE: colwise,
+        Kind.ROWWISE: rowwise,
+        Kind.ROWWISE_TAKE: rowwise_take,
+        Kind.EMBEDDING_ROWWISE: embedding_rowwise,
+        Kind.ATTENTION: attention,
+    }
+    return forwards.get(kind)

@@ -1,0 +1,3 @@
+"""Checkpoints on any mesh."""
+
+from torch.sagemaker.distributed import checkpoint  # noqa: F401

@@ -1,0 +1,3 @@
+"""AWS's import path of `MoEConfig`."""
+
+from herringbone_parallel.torch.sharding.unavailable import MoEConfig  # noqa: F401
