@@ -56,10 +56,10 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
-    if message["listen"] or int(message["environment"]["WORLD_SIZE"]) > 1:
+    if message["listen"] or message["trainer_hooks"] or int(message["environment"]["WORLD_SIZE"]) > 1:
         from herringbone_entry.ranks import import_hooks
 
-        import_hooks.install(message["listen"], message["orders"])
+        import_hooks.install(message["listen"], message["orders"], message["trainer_hooks"])
     if "HERRINGBONE_ACCELERATE" in os.environ:
         from herringbone_entry.ranks import completions
 

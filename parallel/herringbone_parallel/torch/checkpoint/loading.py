@@ -21,7 +21,7 @@ class Loaded(NamedTuple):
     reader: Reader
 
     def user_content(self) -> Any:
-        """Return what the script gave as `user_content`. Unpickles: only for folders that you trust."""
+        """Return what the script gave as `user_content`, or None. Unpickles: only for folders that you trust."""
         return self.reader.user_content()
 
 

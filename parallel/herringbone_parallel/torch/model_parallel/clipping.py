@@ -48,14 +48,14 @@ def clip_grad_norm_(
             " once for each rank of the pipeline: make the others a part of the model, or clip them in a call of their"
             " own"
         )
-    gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
-    graded = [parameter for parameter in clipped if parameter.grad is not None]
+    graded = _graded(library, clipped)
     largest = math.isinf(norm_type)
     shards = _shards()
-    total = _total((p for p in graded if shards is None or not shards.has(p)), norm_type, library)
+    total = _total(((p, g) for p, g in graded if shards is None or not shards.has(p)), norm_type, library)
     if shards is not None:
         # Each rank has other elements of sharded parameters, and the same ones of all others.
-        parts = shards.total(_total(filter(shards.has, graded), norm_type, library), largest=largest)
+        parts = _total(((p, g) for p, g in graded if shards.has(p)), norm_type, library)
+        parts = shards.total(parts, largest=largest)
         total = torch.maximum(total, parts) if largest else total + parts
     operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
     dist.all_reduce(total, operation, group=library.groups[CommGroup.MP_GROUP])
@@ -68,21 +68,35 @@ def clip_grad_norm_(
         )
     # torch's own formula; above 1 there is nothing to clip.
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-    for gradient in gradients:
+    for _, gradient in graded:
         gradient.detach().mul_(scale.to(gradient))
     # Of all parameters and not of the gradients, so that the type is the same on a rank without any.
     dtypes = (parameter.dtype for parameter in clipped)
     return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
 
 
-def _total(parameters: Iterable[torch.Tensor], norm_type: float, library: state.State) -> torch.Tensor:
+def _graded(library: state.State, parameters: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pair parameters with the gradients that optimizers will use: unscaled, and those of float32 copies if any."""
+    scaling = [optimizer for optimizer in library.optimizers if optimizer.scales]
+    for optimizer in scaling:
+        optimizer.unscale()
+    graded = []
+    for parameter in parameters:
+        trained = parameter
+        for optimizer in scaling:
+            trained = optimizer.trained(trained)
+        if trained.grad is not None:
+            graded.append((parameter, trained.grad))
+    return graded
+
+
+def _total(graded: Iterable[tuple[torch.Tensor, torch.Tensor]], norm_type: float, library: state.State) -> torch.Tensor:
     """Return the largest norm for an infinite `norm_type`, and otherwise the sum of the norms to that power."""
     # In float64, so that the result hardly depends on the partition.
     total = torch.zeros((), dtype=torch.float64, device=library.device)
-    for parameter in parameters:
-        assert parameter.grad is not None
-        if parameter.grad.numel():
-            norm = torch.linalg.vector_norm(parameter.grad, norm_type).to(total)
+    for parameter, gradient in graded:
+        if gradient.numel():
+            norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
             share = _share(parameter, library)
             total = torch.maximum(total, norm) if math.isinf(norm_type) else total + share * norm**norm_type
     return total
@@ -170,6 +184,8 @@ def _is_spread(clipped: list[torch.Tensor]) -> bool:
     # A rank may have none of the parameters that the others clip together.
     if shards is not None and (not clipped or any(shards.has(parameter) for parameter in clipped)):
         return True
+    if _scaled(clipped):
+        return True
     is_split = library.settings.partitions > 1 or library.peers is not None
     return is_split and (not clipped or any(_is_ours(parameter) for parameter in clipped))
 
@@ -186,3 +202,15 @@ def _shards() -> Any:
     """Return the model's shards; None for a model without."""
     library = state.get()
     return None if library.model is None else library.model.shards
+
+
+def _scaled(parameters: list[torch.Tensor]) -> bool:
+    """Say whether an optimizer that scales gradients updates one of the parameters; for none, whether there is one."""
+    scaling = [wrapper for wrapper in state.get().optimizers if wrapper.scales]
+    if not parameters:
+        return bool(scaling)
+    ids = {id(parameter) for parameter in parameters}
+    trained = (p for wrapper in scaling for group in wrapper.optimizer.param_groups for p in group["params"])
+    return any(id(parameter) in ids for parameter in trained) or any(
+        wrapper.trained(parameter) is not parameter for wrapper in scaling for parameter in parameters
+    )

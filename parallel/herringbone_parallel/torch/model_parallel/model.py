@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,11 +18,13 @@ from herringbone_parallel.torch.model_parallel import local_parts, optimizer_sta
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
 from herringbone_parallel.torch.model_parallel.between_steps import guard_torch
 from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
+from herringbone_parallel.torch.model_parallel.hooks import Hook, OneTimeHooks
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
 from herringbone_parallel.torch.model_parallel.placement.placement import assign_by_hand, settle
 from herringbone_parallel.torch.model_parallel.placement.sequential import join_children
+from herringbone_parallel.torch.model_parallel.precision import half
 from herringbone_parallel.torch.model_parallel.replicas.model_replicas import ModelReplicas
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
@@ -52,6 +53,9 @@ class DistributedModel(nn.Module):
     automatic partition measures times with the clock. Otherwise it estimates them from what operations compute and
     touch, the same in every run. The memory that backward keeps is always measured, whatever `trace_memory_usage` says.
     `average_grads_across_microbatches=False` sums instead.
+
+    In the job's `fp16` and `bf16` the module's parameters and buffers become 16-bit numbers, except those of BatchNorm.
+    Floating-point inputs are converted to 16 bits, and 16-bit outputs to float32.
 
     With replicas (`ddp`) the fields of `ReductionOptions` are arguments too. The gradients are averaged over the
     replicas when a step with a backward returns, and every replica starts from the first one's parameters. Without
@@ -93,13 +97,18 @@ class DistributedModel(nn.Module):
         self._tensor_reducer: TensorReducer | None = None
         if library.peers is not None:
             replace_registered(module)
+        # The 16-bit type of the job's `fp16` or `bf16`; None in float32.
+        self._half = half.half_type(library.settings.precision)
+        if self._half is not None:
+            half.convert(module, self._half)
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
         self._replication = ModelReplicas(library.replicas, options, divider(library))
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
-        self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
+        self._after_partition = OneTimeHooks()
+        self._after_step = OneTimeHooks()
         library.model = self
         guard_torch()
         count_steps()
@@ -160,9 +169,7 @@ class DistributedModel(nn.Module):
             self._tensor_reducer = TensorReducer(self.shared.peers, self._whole_parameters, self._replication.reducer)
         if assigned or self.shards is not None:
             serve_torch_clipping()
-        while self._after_partition:
-            _, hook = self._after_partition.popitem(last=False)
-            hook(self)
+        self._after_partition.run(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped module, as part of the microbatch that the calling thread runs."""
@@ -170,7 +177,10 @@ class DistributedModel(nn.Module):
             raise ParallelError("a distributed model runs inside a function decorated with @smp.step")
         if self._gathered:
             raise ParallelError("model.cpu() has ended the training of this model; call model.module outside of steps")
-        return self.module(*args, **kwargs)
+        if self._half is None:
+            return self.module(*args, **kwargs)
+        args, kwargs = half.narrowed((args, kwargs), self._half)
+        return half.widened(self.module(*args, **kwargs), self._half)
 
     def backward(
         self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None, *, retain_graph: bool = False
@@ -193,6 +203,8 @@ class DistributedModel(nn.Module):
             gradients = [None] * len(roots)
         if self.reducer is not None:
             self.reducer.expect()
+        # One microbatch runs at a time, so no lock.
+        state.get().backwards += 1
         microbatch.backward(roots, gradients, retain=retain_graph)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -337,14 +349,35 @@ class DistributedModel(nn.Module):
     def _whole_parameters(self) -> Iterator[nn.Parameter]:
         return (parameter for _, parameter in self.default_reducer_named_parameters())
 
-    def register_post_partition_hook(self, hook: Callable[[DistributedModel], Any]) -> RemovableHandle:
-        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it."""
-        handle = RemovableHandle(self._after_partition)
+    def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it.
+
+            model.register_post_partition_hook(lambda model, optimizer: print(optimizer.param_groups))
+
+        A hook of two arguments gets the script's `DistributedOptimizer` as well, None before there is one.
+        """
+        handle = self._after_partition.register(hook)
         if self.partitioned:
-            hook(self)
-        else:
-            self._after_partition[handle.id] = hook
+            self._after_partition.run(self)
         return handle
+
+    def register_post_step_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model, optimizer)`, or `hook(model)`, once: when the next call of a step function returns.
+
+            model.register_post_step_hook(lambda model, optimizer: optimizer.load_state_dict(saved))
+
+        The gradients of that step are there, and `optimizer.step()` has not run yet. `remove()` of the handle cancels
+        the hook. Source: the scripts of AWS's later examples.
+        """
+        return self._after_step.register(hook)
+
+    def end_step(self) -> None:
+        """Call the hooks that wait for the end of a step; `smp.step` calls this."""
+        self._after_step.run(self)
+
+    def get_module(self) -> nn.Module:
+        """Return the wrapped module, as `model.module` does; the name of AWS's later examples."""
+        return self.module
 
     def cpu(self) -> DistributedModel:
         """Gather the whole model on the CPU of every rank of the pipeline, to export it; each of them must call.
@@ -380,6 +413,11 @@ class DistributedModel(nn.Module):
         replica that makes no step at all.
         """
         refuse_join(state.get())
+        if enable and state.get().loss_scale is not None:
+            raise ParallelError(
+                "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
+                " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
+            )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

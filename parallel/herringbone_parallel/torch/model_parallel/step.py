@@ -104,6 +104,8 @@ def step(
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
+        if library.model is not None:
+            library.model.end_step()
         return collect(results)
 
     return stepped
@@ -146,6 +148,8 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     step_number = library.steps
     model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    if library.loss_scale is not None:
+        scale *= library.loss_scale.value
     # The script's generator advances by this one draw, whatever the microbatches draw.
     arguments.seed = randomness.draw_seed()
     if library.peers is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -75,7 +75,7 @@ class ModelReplicas:
         self._replicas.take_after(0, [tensor.detach() for tensor in (*model.local_parameters(), *buffers)])
 
     @contextmanager
-    def join(self, model: LocalModel, optimizers: Iterable[Wrapper], uneven: Uneven, *, enable: bool) -> Iterator[None]:
+    def join(self, model: LocalModel, optimizers: Sequence[Wrapper], uneven: Uneven, *, enable: bool) -> Iterator[None]:
         """Let replicas make unequal numbers of steps inside the `with` block; they leave it together and equal."""
         if self._replicas is None:
             raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
@@ -114,13 +114,17 @@ class ModelReplicas:
         if self.reducer is not None:
             self.reducer.uneven = uneven
 
-    def _leave_together(self, replicas: Replicas, model: LocalModel, optimizers: Iterable[Wrapper]) -> None:
+    def _leave_together(self, replicas: Replicas, model: LocalModel, optimizers: Sequence[Wrapper]) -> None:
         """Wait for the replicas that have batches left, then take model and optimizers from one of the last."""
         if self.reducer is None:
             raise ParallelError("model.join() without a step inside or before: the model is not partitioned yet")
         self.reducer.accompany()
         source = self.reducer.active[0]
-        tensors = [tensor.detach() for tensor in (*model.local_parameters(), *model.local_buffers())]
+        own = {id(parameter): parameter for parameter in model.local_parameters()}
+        groups = [group for wrapper in optimizers for group in wrapper.optimizer.param_groups]
+        # Copies in float32 that an optimizer updates instead of the parameters.
+        copies = [p for group in groups for p in group["params"] if id(p) not in own]
+        tensors = [tensor.detach() for tensor in (*own.values(), *model.local_buffers(), *copies)]
         replicas.take_after(source, tensors)
         for wrapper in optimizers:
             content = optimizer_state.on_cpu(wrapper.optimizer.state_dict()) if replicas.index == source else None
