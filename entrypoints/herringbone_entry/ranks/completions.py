@@ -13,7 +13,12 @@ from types import ModuleType
 from typing import Any
 
 # Variable that the launcher sets -> module of a library -> module of ours whose `complete()` then runs.
-COMPLETIONS = {"HERRINGBONE_ACCELERATE": {"accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate"}}
+COMPLETIONS = {
+    "HERRINGBONE_ACCELERATE": {
+        "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
+        "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
+    }
+}
 
 
 def install(environ: Mapping[str, str]) -> None:

@@ -19,6 +19,10 @@ def install(listen: str, orders: str) -> None:
         sys.meta_path.insert(0, ListenerStart(orders))
     if listen:
         sys.meta_path.insert(0, StoreFinder(listen))
+    if "HERRINGBONE_ACCELERATE" in os.environ:
+        from herringbone_entry.ranks import completions
+
+        completions.install(os.environ)
 
 
 class ListenerStart:
