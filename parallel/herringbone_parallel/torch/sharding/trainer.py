@@ -1,4 +1,4 @@
-"""Complete Hugging Face's Trainer for context parallelism, where `accelerate` has let our layers share the sequences."""
+"""Complete Hugging Face's Trainer for context parallelism, where `accelerate` lets our layers share the sequences."""
 
 from __future__ import annotations
 
