@@ -34,6 +34,7 @@ from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_ti
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
 TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
@@ -87,6 +88,8 @@ class State:
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
+    # Of the running step, where the job offloads activations.
+    offloading: TaskOffloading | None = None
 
     @cached_property
     def pp_rank(self) -> int:
