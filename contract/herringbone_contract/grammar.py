@@ -155,6 +155,11 @@ def _read_data_parallel(raw: object, path: str) -> DataParallel | UnsetType:
     return strategy
 
 
+# Kinds of training that no library here has and that users look for under these names.
+_FP8 = "FP8 training is not there: leave it out, and train in 16 bits ('bf16': True, or torch.autocast in the script)"
+_ABSENT = {"fp8": _FP8, "fp8_amax_history_len": _FP8, "fp8_amax_compute_algo": _FP8}
+
+
 def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters | UnsetType:
     raw = _load_parameters(raw, path)
     legal, foreign = legal_keys(ModelParallelParameters), legal_keys(ModelParallelV2Parameters)
@@ -163,6 +168,8 @@ def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters
         legal, foreign = foreign, legal
         other_library = "version 1 of the library, which runs under 'mpi': {'enabled': True}, not torch_distributed"
     for key in raw:
+        if key in _ABSENT:
+            raise DistributionError(f"{path}.{key}: {_ABSENT[key]}.")
         if key in foreign and key not in legal:
             raise DistributionError(f"{path}.{key}: belongs to {other_library}. Legal keys here: {', '.join(legal)}.")
     if not raw:

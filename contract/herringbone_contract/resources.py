@@ -1,16 +1,19 @@
-"""The hosts of a job: their names, their order, their groups, and the file that tells a host its own name."""
+"""The hosts of a job: names, order, groups and GPUs, and the file that tells a host its own name."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from herringbone_contract.errors import ContractError
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
 _DIGITS = re.compile(r"([0-9]+)")
+# "all": every GPU; "none": the driver's programs without a GPU; "void" or empty: granted in another way (CDI), or not.
+_NOT_A_LIST = ("all", "none", "void", "")
 
 
 def natural_order(hosts: Sequence[str]) -> list[str]:
@@ -127,3 +130,50 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
         groups=groups,
         network_interface=interface,
     )
+
+
+def num_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
+    """Return the number of CUDA devices that ranks may use: whole GPUs, or the MIG slices of a GPU that is cut.
+
+    The first of these that applies:
+
+    1. `CUDA_VISIBLE_DEVICES`, read as CUDA reads it.
+    2. `NVIDIA_VISIBLE_DEVICES`, by which a container gets some of the machine's GPUs. Images set it too, so it counts
+       only if this host has a GPU.
+    3. This host's device files. /proc is no measure: it lists the machine's GPUs also in a container without any.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return _num_visible(visible)
+    gpus = _device_files(root)
+    granted = environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
+    if gpus and granted not in _NOT_A_LIST:
+        return _num_visible(granted)
+    return sum(_num_slices(root, gpu) or 1 for gpu in gpus)
+
+
+def _device_files(root: Path) -> list[int]:
+    """Return the numbers of the GPUs that this host has."""
+    numbers = [path.name.removeprefix("nvidia") for path in (root / "dev").glob("nvidia[0-9]*")]
+    if numbers or any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv", "dev/nvidiactl")):
+        return sorted(int(number) for number in numbers if number.isdigit())
+    try:
+        # Outside containers, after a machine's start: the driver makes the device files when a GPU is first used.
+        return list(range(sum(1 for _ in (root / "proc/driver/nvidia/gpus").iterdir())))
+    except OSError:
+        return []
+
+
+def _num_slices(root: Path, gpu: int) -> int:
+    """Return the number of a GPU's MIG compute instances; 0 when it is not cut.
+
+    Source: NVIDIA's MIG User Guide, "Device Nodes and Capabilities".
+    """
+    return sum(1 for _ in (root / f"proc/driver/nvidia/capabilities/gpu{gpu}/mig").glob("gi*/ci*/access"))
+
+
+def _num_visible(listed: str) -> int:
+    """Count a list of devices as CUDA does: everything from the first -1 on is hidden."""
+    names = [name.strip() for name in listed.split(",")]
+    hidden_from = names.index("-1") if "-1" in names else len(names)
+    return sum(1 for name in names[:hidden_from] if name and name.lower() not in ("none", "void", "nodevfiles"))

@@ -162,6 +162,11 @@ def _check_data_parallel_keys(parameters: ModelParallelParameters) -> None:
             f"{PARAMETERS}.shard_optimizer_state: sharded_data_parallel_degree already shards the optimizer's state."
             " Leave shard_optimizer_state out."
         )
+    if parameters.shard_optimizer_state is True and not resolved.ddp:
+        raise DistributionError(
+            f"{PARAMETERS}.shard_optimizer_state: it divides the optimizer's state over replicas, which need `ddp`: add"
+            " 'ddp': True."
+        )
     if parameters.bf16 is True and parameters.fp16 is True:
         raise DistributionError(f"{PARAMETERS}: 'fp16' and 'bf16' cannot be simultaneously enabled. Keep one.")
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from herringbone_contract.errors import HerringboneError
+from herringbone_contract.resources import num_gpus
 from herringbone_entry.host import read_host
 from herringbone_entry.inherited import inherited
 from herringbone_entry.preparation import devices
@@ -29,7 +30,7 @@ def main() -> None:
         host = read_host(os.environ)
     except HerringboneError as error:
         sys.exit(f"herringbone: {error}")
-    cpus, gpus = devices.num_cpus(), devices.num_gpus(os.environ)
+    cpus, gpus = devices.num_cpus(), num_gpus(os.environ)
     environment = {**inherited(os.environ), **contract_environment(host, num_cpus=cpus, num_gpus=gpus)}
     code = str(host.paths.code)
     os.chdir(code if os.path.isdir(code) else host.paths.output)  # noqa: PTH112

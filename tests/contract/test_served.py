@@ -75,6 +75,14 @@ def test_a_value_that_asks_for_nothing_is_accepted(key):
             "pytorch",
             "active_microbatches",
         ),
+        ({"sdp_reduce_bucket_size": 1000}, Library.HERRINGBONE, "pytorch", "sdp_reduce_bucket_size"),
+        ({"sdp_hierarchical_allgather": False}, Library.HERRINGBONE, "pytorch", "sdp_hierarchical_allgather"),
+        (
+            {"partitions": 2, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_max_live_parameters": 1000},
+            Library.HERRINGBONE,
+            "pytorch",
+            "sdp_max_live_parameters",
+        ),
     ],
 )
 def test_values_that_fewer_libraries_run(parameters, library, framework, key):

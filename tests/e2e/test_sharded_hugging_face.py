@@ -43,9 +43,9 @@ job = PyTorch(entry_point="sharded_trainer.py", source_dir=sys.argv[1], distribu
 # As a rank of a job does, for scripts that no job starts.
 RANK = f"""
 import os, runpy
-from herringbone_entry.ranks import completions
+from herringbone_entry.ranks import import_hooks
 
-completions.install(os.environ)
+import_hooks.install("", "", "")
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
 

@@ -9,9 +9,8 @@ from tests.sagemaker.planning import IMAGE, planned
 
 DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}
 
-
-VERSION2 = {
-    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 0}}},
+EXPERTS = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"expert_parallel_degree": 2}}},
     "torch_distributed": {"enabled": True},
 }
 OURS = "123456789012.dkr.ecr.us-west-2.amazonaws.com/team/herringbone/pytorch:2.13"
@@ -146,10 +145,8 @@ def test_images_of_aws_are_known_by_their_repository(image, is_aws_s):
 @pytest.mark.parametrize(
     ("distribution", "setting"),
     [
-        (version1(ddp=True, tensor_parallel_degree=2), "parameters.tensor_parallel_degree: "),
-        (version1(ddp=True, fp16=True), "parameters.fp16: "),
-        (version1(ddp=True, sdp_gradient_clipping=1.0), "parameters.sdp_gradient_clipping: "),
-        (VERSION2, "distribution.smdistributed.modelparallel: Herringbone has no version 2"),
+        (version1(ddp=True, deterministic_server=True), "parameters.deterministic_server: "),
+        (EXPERTS, "parameters.expert_parallel_degree: Herringbone's library has no expert_parallel_degree"),
         ({"pytorchxla": {"enabled": True}}, "distribution.pytorchxla: "),
     ],
 )

@@ -109,6 +109,9 @@ VERSION2: dict[str, Setting] = {
     ),
     "random_seed": Setting(PYTORCH, PYTORCH),
 }
+# Keys of version 1 that are built on torch's `fully_shard` or its DTensor, as all of version 2 is.
+_NEED_RECENT_TORCH = ("tensor_parallel_degree", "sharded_data_parallel_degree")
+RECENT_TORCH = (2, 6)
 # Values that fewer libraries run than their key.
 _VALUES: dict[tuple[str, object], Setting] = {
     ("pipeline", "zero_bubble"): Setting(PYTORCH, NONE, instead="use interleaved"),
@@ -163,6 +166,21 @@ def unserved_parameters(
     return refusals
 
 
+def needs_recent_torch(distribution: Distribution) -> str | None:
+    """Return the setting for which our library needs `RECENT_TORCH`; None where any torch will do.
+
+    >>> from herringbone_contract.distribution import parse
+    >>> needs_recent_torch(parse({"torch_distributed": {"enabled": True}}))
+    """
+    if distribution.model_parallel_v2 is not None:
+        return "distribution.smdistributed.modelparallel"
+    parameters = distribution.model_parallel
+    for key in _NEED_RECENT_TORCH if parameters is not None else ():
+        if getattr(parameters, key) not in (UNSET, VERSION1[key].off):
+            return f"{PARAMETERS}.{key}"
+    return None
+
+
 def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
     """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
     if distribution.data_parallel is None:
@@ -204,6 +222,18 @@ def _without_effect(parameters: ModelParallelParameters) -> dict[str, str]:
         refusals["partition_file"] = (
             "keeps an automatic partition, and this job has none: set auto_partition, with more than one partition, or"
             " leave partition_file and load_partition out"
+        )
+    if settings.sharded == 1:
+        refusals |= {
+            key: "concerns sharded parameters, and sharded_data_parallel_degree is 1: set the degree to 2 or more, or"
+            " leave it out"
+            for key in VERSION1
+            if key.startswith("sdp_") and getattr(parameters, key) is not UNSET
+        }
+    elif settings.partitions > 1 and parameters.sdp_max_live_parameters is not UNSET:
+        refusals["sdp_max_live_parameters"] = (
+            "has no effect with more than one partition, where each rank has its whole partition during a step: leave"
+            " it out, or set partitions to 1"
         )
     active = parameters.active_microbatches
     if settings.pipeline == "simple" and active is not UNSET and active < settings.microbatches:

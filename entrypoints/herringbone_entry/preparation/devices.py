@@ -1,9 +1,8 @@
-"""Count the CPUs and GPUs that this host lets us use, and its kills for memory, from files: no program is started."""
+"""Count the CPUs that this host lets us use, and its kills for memory, from files: no program is started."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 
@@ -17,26 +16,6 @@ def num_cpus(root: Path = Path("/")) -> int:
     quota = _quota(root)
     # Rounded up: with a quota of 1.5 CPUs, two threads are still faster than one.
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
-
-
-def num_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
-    """Return the number of CUDA devices that ranks may use: whole GPUs, or the MIG slices of a GPU that is cut.
-
-    The first of these that applies:
-
-    1. `CUDA_VISIBLE_DEVICES`, read as CUDA reads it.
-    2. `NVIDIA_VISIBLE_DEVICES`, by which a container gets some of the machine's GPUs. Images set it too, so it counts
-       only if this host has a GPU.
-    3. This host's device files. /proc is no measure: it lists the machine's GPUs also in a container without any.
-    """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return _num_visible(visible)
-    gpus = _device_files(root)
-    granted = environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
-    if gpus and granted not in _NOT_A_LIST:
-        return _num_visible(granted)
-    return sum(_num_slices(root, gpu) or 1 for gpu in gpus)
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
@@ -71,35 +50,6 @@ def _field(path: Path, name: str) -> int | None:
 
 # The first is of version 2, and not in its root group.
 _MEMORY_FILES = ("memory.events", "memory.oom_control")
-# "all": every GPU; "none": the driver's programs without a GPU; "void" or empty: granted in another way (CDI), or not.
-_NOT_A_LIST = ("all", "none", "void", "")
-
-
-def _device_files(root: Path) -> list[int]:
-    """Return the numbers of the GPUs that this host has."""
-    numbers = [path.name.removeprefix("nvidia") for path in (root / "dev").glob("nvidia[0-9]*")]
-    if numbers or any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv", "dev/nvidiactl")):
-        return sorted(int(number) for number in numbers if number.isdigit())
-    try:
-        # Outside containers, after a machine's start: the driver makes the device files when a GPU is first used.
-        return list(range(sum(1 for _ in (root / "proc/driver/nvidia/gpus").iterdir())))
-    except OSError:
-        return []
-
-
-def _num_slices(root: Path, gpu: int) -> int:
-    """Return the number of a GPU's MIG compute instances; 0 when it is not cut.
-
-    Source: NVIDIA's MIG User Guide, "Device Nodes and Capabilities".
-    """
-    return sum(1 for _ in (root / f"proc/driver/nvidia/capabilities/gpu{gpu}/mig").glob("gi*/ci*/access"))
-
-
-def _num_visible(listed: str) -> int:
-    """Count a list of devices as CUDA does: everything from the first -1 on is hidden."""
-    names = [name.strip() for name in listed.split(",")]
-    hidden_from = names.index("-1") if "-1" in names else len(names)
-    return sum(1 for name in names[:hidden_from] if name and name.lower() not in ("none", "void", "nodevfiles"))
 
 
 def _quota(root: Path) -> float | None:

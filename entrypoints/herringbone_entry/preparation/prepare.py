@@ -14,6 +14,7 @@ from herringbone_contract.errors import ContractError, UnsupportedError
 from herringbone_contract.hyperparameters import carries_distribution, decode
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import hosts_of_groups, ranks_on_host
+from herringbone_contract.resources import num_gpus as count_gpus
 from herringbone_entry.host import Host
 from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import Program, fill, find_program, is_package
@@ -108,8 +109,11 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     steering = host.steering
     fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
     program = find_program(code, host.steering)
-    num_gpus = devices.num_gpus(host.environ)
+    num_gpus = count_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
+    num_processes = 0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus)
+    if sharding is not None and num_processes:
+        _check_degrees(host, num_processes)
     # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
     python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
     shim_folders = shims(launcher, code, python, version2=sharding is not None)
@@ -125,7 +129,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         python=python,
         environment={**environment, **library, **_path_of(python, host)},
         shims=shim_folders,
-        num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
+        num_processes=num_processes,
         helps=helps,
         mpi=launcher_program,
         mpi_options=mpi_options,
@@ -197,6 +201,17 @@ def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | Non
         if host.name not in hosts_of_groups(groups, members):
             return 0
     return ranks_on_host(launcher, processes_per_host, num_gpus=num_gpus)
+
+
+def _check_degrees(host: Host, num_processes: int) -> None:
+    """Raise `DistributionError` for degrees of parallelism that the ranks, one per GPU, do not fit."""
+    # Imported here: only jobs that shard their model need it.
+    from herringbone_contract.distribution import check_layout
+
+    groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
+    members = {group.name: group.hosts for group in host.resources.groups}
+    hosts = hosts_of_groups(groups, members) if groups else host.resources.hosts
+    check_layout(decode(host.raw_hyperparameters), hosts=len(hosts), processes_per_host=num_processes)
 
 
 def _helps(host: Host, helpers: str | None) -> bool:

@@ -17,6 +17,7 @@ THREADS = "OMP_NUM_THREADS"
 # Hugging Face's Trainer posts its progress to this address, with the token in the file of that path.
 _STATUS_URL, _STATUS_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 _LOOPBACK = "127.0.0.1"
+_USE_CPU = "ACCELERATE_USE_CPU"
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -92,6 +93,18 @@ def status_environment(inherited: Mapping[str, str], *, port: int, token_path: s
     if has_proxy and _LOOPBACK not in exceptions and exceptions != "*":
         variables["no_proxy"] = ",".join(filter(None, [exceptions, _LOOPBACK]))
     return variables
+
+
+def accelerate_environment(inherited: Mapping[str, str], *, num_gpus: int) -> dict[str, str]:
+    """Return the variable by which Hugging Face's accelerate connects ranks without GPUs; its launcher sets it, too.
+
+    >>> accelerate_environment({}, num_gpus=0)
+    {'ACCELERATE_USE_CPU': 'true'}
+
+    Without it every rank of `Accelerator()` or `Trainer` trains alone, on all the data, and reports no error. Empty
+    with GPUs, and if the user has set the variable. Source: accelerate 1.15, `PartialState._prepare_backend`.
+    """
+    return {} if num_gpus or _USE_CPU in inherited else {_USE_CPU: "true"}
 
 
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:

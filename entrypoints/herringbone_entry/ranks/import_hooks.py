@@ -1,28 +1,49 @@
-"""Act when the script imports a module of torch: limit its rendezvous store, and listen for orders in a thread.
+"""Act when the script imports certain modules: limit torch's rendezvous store, listen for orders, serve the Trainer.
 
-Only ranks of jobs with several of them load this module.
+Only ranks of jobs with several of them, or of AWS's libraries, load this module.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from herringbone_entry.channel import attach
 
+# Modules of Hugging Face's transformers that have branches for AWS's two libraries.
+_TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
 
-def install(listen: str, orders: str) -> None:
-    """Have the store listen at the address `listen`, and orders come through the folder `orders`; "" for neither."""
+# Modules that ours complete, where the launcher has set accelerate's variables.
+_COMPLETIONS = {
+    "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
+    "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
+}
+
+
+def install(listen: str, orders: str, trainer_hooks: str) -> None:
+    """Have the store listen at the address `listen`, and orders come through the folder `orders`; "" for neither.
+
+    `trainer_hooks` is the module whose `serve(module)` gets the modules of Hugging Face's Trainer; "" for none.
+    """
     if orders and sys.platform == "linux":
         sys.meta_path.insert(0, ListenerStart(orders))
     if listen:
-        sys.meta_path.insert(0, StoreFinder(listen))
+        sys.meta_path.insert(0, store_finder(listen))
+    if trainer_hooks:
+        for name in _TRAINER_MODULES:
+            sys.meta_path.insert(0, AfterImport(name, lambda module: import_module(trainer_hooks).serve(module)))
     if "HERRINGBONE_ACCELERATE" in os.environ:
-        from herringbone_entry.ranks import completions
+        for name, completion in _COMPLETIONS.items():
+            sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion)))
 
-        completions.install(os.environ)
+
+def _complete(completion: str, _module: ModuleType) -> None:
+    import_module(completion).complete()
 
 
 class ListenerStart:
@@ -46,21 +67,18 @@ class ListenerStart:
             _rename_recorder()
 
 
-class StoreFinder:
-    """Changes one module when the script imports it: torch's rendezvous, whose store is to listen at one address."""
+class AfterImport:
+    """Calls `act(module)` when the script has imported the module `name`."""
 
-    def __init__(self, listen: str) -> None:
-        self._listen = listen
-        # The script may change these variables later, for a store of its own.
-        self._host, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
 
     def find_spec(self, name: str, *_: object) -> Any:
         """Return None, so that Python asks the next finder; for that one module, its specification."""
-        if name != "torch.distributed.rendezvous":
+        if name != self._name:
             return None
         from importlib.util import find_spec
-
-        from herringbone_entry.ranks.torch_store import limit
 
         # Once is enough, and the next line asks all finders.
         sys.meta_path.remove(self)
@@ -70,10 +88,23 @@ class StoreFinder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                limit(module, self._listen, self._host, self._port)
+                self._act(module)
 
             loader.__dict__["exec_module"] = exec_module
         return spec
+
+
+def store_finder(listen: str) -> AfterImport:
+    """Return the finder that has torch's rendezvous store listen at one address."""
+    # The script may change these variables later, for a store of its own.
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    def act(module: ModuleType) -> None:
+        from herringbone_entry.ranks.torch_store import limit
+
+        limit(module, listen, host, port)
+
+    return AfterImport("torch.distributed.rendezvous", act)
 
 
 def _rename_recorder() -> None:

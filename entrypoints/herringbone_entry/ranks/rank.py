@@ -56,10 +56,10 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
-    if message["listen"] or int(message["environment"]["WORLD_SIZE"]) > 1:
+    if message["listen"] or message["trainer_hooks"] or int(message["environment"]["WORLD_SIZE"]) > 1:
         from herringbone_entry.ranks import import_hooks
 
-        import_hooks.install(message["listen"], message["orders"])
+        import_hooks.install(message["listen"], message["orders"], message["trainer_hooks"])
     take_orders(message["orders"])
     os.chdir(message["code"])
     guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))

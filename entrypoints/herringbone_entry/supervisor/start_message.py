@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from herringbone_contract.constants import ReduceVariable
+from herringbone_contract.constants import Key, ReduceVariable
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import Layout, RankPlacement
 from herringbone_entry.channel import attach
@@ -14,7 +14,15 @@ from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variable
 from herringbone_entry.host import Host
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared
-from herringbone_entry.ranks.environment import THREADS, rank_environment, thread_environment
+from herringbone_entry.ranks.environment import (
+    THREADS,
+    accelerate_environment,
+    rank_environment,
+    thread_environment,
+)
+
+# Hugging Face's Trainer looks for this variable, too.
+_MODEL_PARALLEL = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
 
 
 def start_message(
@@ -44,6 +52,7 @@ def start_message(
     if prepared.launcher is not Launcher.PLAIN:
         # A script may use the data-parallel library under any launcher.
         environment |= rendezvous_variables(rendezvous)
+        environment |= _hugging_face_environment(placement, prepared, inherited)
         secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         from herringbone_entry.launchers import torch_distributed
@@ -81,7 +90,28 @@ def start_message(
         "secrets": secrets,
         # Only rank 0 has torch's rendezvous store.
         "listen": rendezvous.listen if placement.rank == 0 else "",
+        "trainer_hooks": _trainer_hooks(prepared),
     }
+
+
+def _hugging_face_environment(
+    placement: RankPlacement, prepared: Prepared, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what Hugging Face's Trainer and accelerate read in a rank of a job with several, or of AWS's library."""
+    data_parallel = prepared.launcher is Launcher.DATA_PARALLEL
+    values = {"SMDATAPARALLEL_LOCAL_RANK": str(placement.local_rank)} if data_parallel else {}
+    if placement.world_size > 1 or data_parallel:
+        values |= accelerate_environment(inherited, num_gpus=int(prepared.environment["SM_NUM_GPUS"]))
+    return values
+
+
+def _trainer_hooks(prepared: Prepared) -> str:
+    """Return the module that makes the branches of Hugging Face's Trainer for AWS's libraries work; "" for none."""
+    if _MODEL_PARALLEL in prepared.environment and prepared.launcher is Launcher.MPI:
+        return "herringbone_parallel.torch.model_parallel.hugging_face.trainer"
+    return (
+        "herringbone_parallel.torch.data_parallel.hugging_face" if prepared.launcher is Launcher.DATA_PARALLEL else ""
+    )
 
 
 def thread_limits(

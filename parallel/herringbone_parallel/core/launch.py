@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from herringbone_contract.constants import Key, RankVariable
-from herringbone_contract.errors import DistributionError, ParallelError
+from herringbone_contract.errors import DistributionError, HyperparameterError, ParallelError
 from herringbone_contract.hyperparameters import decode
 from herringbone_contract.model_parallel.served import Library, unserved_parameters
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
 from herringbone_contract.strategies import Framework
+from herringbone_parallel.core.script_settings import merge
 
 # The entry point sets it from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
@@ -40,13 +43,17 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
     return RankInfo(*(int(variable(environ, name)) for name in names))
 
 
-def model_parallel(environ: Mapping[str, str], framework: Framework) -> ResolvedModelParallel:
+def model_parallel(
+    environ: Mapping[str, str], framework: Framework, script: Mapping[str, Any] | None = None
+) -> ResolvedModelParallel:
     """Return the parameters of the job's `smdistributed.modelparallel`, with their defaults.
 
     >>> model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}, "pytorch").microbatches
     4
 
-    Raises `ParallelError` when the job has none, and for parameters that the framework's library does not run.
+    `script` are the settings that the script gives; they count where the job's leave one out, and a warning on rank 0
+    names those that differ. Raises `ParallelError` when the job has none, and for parameters that the framework's
+    library does not run.
     """
     raw = environ.get(_PARAMETERS)
     if raw is None:
@@ -55,11 +62,37 @@ def model_parallel(environ: Mapping[str, str], framework: Framework) -> Resolved
             " {'modelparallel': {'enabled': True, 'parameters': {'partitions': 2}}}, 'mpi': {'enabled': True,"
             f" 'processes_per_host': 2}}}} to the estimator ({_PARAMETERS} is not set)"
         )
-    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    if script:
+        raw = _with_script(raw, script, warns=environ.get(RankVariable.RANK) == "0")
+    try:
+        parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    except DistributionError as error:
+        if not script:
+            raise
+        raise ParallelError(f"smp.init: the script's settings do not fit the job's: {error}") from error
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
     _refuse(parameters, framework)
     return parameters.resolved()
+
+
+def _with_script(raw: str, script: Mapping[str, Any], *, warns: bool) -> str:
+    """Return the job's parameters as JSON, filled up with the script's."""
+    try:
+        job = json.loads(raw)
+        if not isinstance(job, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise HyperparameterError(f"{_PARAMETERS}={raw[:80]!r}: {error}") from error
+    merged = merge(job, script)
+    if merged.contradictions and warns:
+        warnings.warn(
+            f"smp.init: the job's settings win over the script's: {'; '.join(merged.contradictions)}", stacklevel=4
+        )
+    try:
+        return json.dumps(merged.settings)
+    except (TypeError, ValueError) as error:
+        raise ParallelError(f"smp.init({script!r}): {error}; settings are numbers, words, True and False") from error
 
 
 def model_parallel_v2(

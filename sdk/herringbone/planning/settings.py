@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 from herringbone.planning.plan import JobPlan, refuse
+from herringbone_contract.distribution import check_layout
+from herringbone_contract.errors import DistributionError
+from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.served import PARAMETERS, Library, unserved
 from herringbone_contract.model_parallel.values import value_or
 from herringbone_contract.strategies import Framework
@@ -36,6 +39,23 @@ def refuse_of_image(backend: str, plan: JobPlan) -> None:
     image = plan.arguments.get("image_uri")
     if image and is_of_aws(image):
         refuse(f"{backend}, with {image}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS))
+
+
+def check_ranks(plan: JobPlan, gpus: int | None) -> None:
+    """Raise `DistributionError` for settings that the GPUs of the hosts do not fit: degrees of parallelism, nccl.
+
+    `gpus` is the number of GPUs of a host; None where only the host itself will know it, and refuses the job. Pure.
+    """
+    training = [host for host in plan.hosts if host.ranks != 0]
+    parameters = plan.distribution.model_parallel
+    if gpus == 0 and parameters is not None and parameters.ddp_dist_backend == "nccl":
+        raise DistributionError(
+            f"{PARAMETERS}.ddp_dist_backend: nccl needs GPUs, and {training[0].instance_type} has none;"
+            " use gloo or auto"
+        )
+    if gpus is not None and training[0].ranks is None:
+        ranks = ranks_on_host(plan.distribution.launcher, plan.distribution.processes_per_host, num_gpus=gpus)
+        check_layout(plan.distribution, hosts=len(training), processes_per_host=ranks)
 
 
 def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:

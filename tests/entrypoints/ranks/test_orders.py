@@ -113,7 +113,7 @@ def test_a_rank_that_waits_in_a_library_answers_only_in_a_thread(start, tmp_path
         """
         order_module()
         from herringbone_entry.ranks import import_hooks
-        import_hooks.install("", FOLDER)
+        import_hooks.install("", FOLDER, "")
         assert len(os.listdir("/proc/self/task")) == 1
         import torch.distributed
         assert len(os.listdir("/proc/self/task")) == 2

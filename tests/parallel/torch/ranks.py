@@ -36,9 +36,10 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
     # A garbage collection over the objects of all imports would take longer than most tests.
     gc.freeze()
     while (task := connection.recv()) is not None:
-        library, function, world_size, port, parameters, args = task
+        library, function, world_size, local_size, port, parameters, args = task
         os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+            RANK=str(rank), LOCAL_RANK=str(rank % local_size),
+            WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(local_size),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), SM_HP_MP_PARAMETERS=json.dumps(parameters),
             GLOO_SOCKET_IFNAME="lo",
         )  # fmt: skip
@@ -84,7 +85,7 @@ class Ranks:
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         """Run `function(*args)` with version 1's library, on as many ranks as the parameters and `replicas` make."""
-        count = parameters["partitions"] * parameters.pop("replicas", 1)
+        count = parameters["partitions"] * parameters.get("tensor_parallel_degree", 1) * parameters.pop("replicas", 1)
         return self._run("model_parallel", function, count, parameters, args)
 
     def shard(self, function: Callable[..., Any], count: int, parameters: dict[str, Any], *args: Any) -> list[Any]:
@@ -97,6 +98,7 @@ class Ranks:
     def _run(
         self, library: str, function: Callable[..., Any], count: int, parameters: dict[str, Any], args: tuple[Any, ...]
     ) -> list[Any]:
+        local_size = parameters.pop("local_size", count)
         while len(self._workers) < count:
             connection, worker_connection = PROCESSES.Pipe()
             process = PROCESSES.Process(
@@ -107,7 +109,7 @@ class Ranks:
             self._workers.append((process, connection))
         port = free_port()
         for _, connection in self._workers[:count]:
-            connection.send((library, function, count, port, parameters, args))
+            connection.send((library, function, count, local_size, port, parameters, args))
         answers = []
         for _, connection in self._workers[:count]:
             if not connection.poll(60):

@@ -89,3 +89,29 @@ def make_schedule(pipeline: str, *, active: int) -> Schedule:
         raise ParallelError(f"pipeline {pipeline!r} is not one of: {', '.join(PHASES)}. Set `pipeline` to one of them.")
     # The other pipelines differ only in their phases, so `Ready` is empty for a phase that a pipeline does not have.
     return forwards_first if pipeline == "simple" else partial(backwards_first, active=active)
+
+
+def make_lockstep(pipeline: str, *, active: int, count: int) -> Schedule:
+    """Return the schedule of a pipeline whose ranks share layers with ranks of other pipelines.
+
+    Its order depends on no message's arrival, so that all ranks with the same partition run the microbatches in the
+    same order: forwards until `active` microbatches are live, then a backward and a forward in turn. Each runs to its
+    end before the next begins, on every rank of the pipeline, so no rank waits for a later one.
+
+    >>> choose = make_lockstep("interleaved", active=2, count=4)
+    >>> choose(Ready(forward=(), backward=(0, 1), fresh=(2, 3), live=2, forwards_left=2))
+    0
+    """
+    limit = count if pipeline == "simple" else active
+    return partial(_in_order, active=limit, count=count)
+
+
+def _in_order(ready: Ready, active: int, count: int) -> int | None:
+    if ready.forwards_left > len(ready.fresh):
+        # A forward has begun and not ended; it may wait for a message.
+        return ready.forward[0] if ready.forward else None
+    if ready.fresh and ready.live < active:
+        return ready.fresh[0]
+    # The oldest microbatch that has not ended. Its backward may have begun, and wait for a message.
+    oldest = count - len(ready.fresh) - ready.live
+    return oldest if oldest in ready.backward or oldest in ready.weight else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     Structure,
@@ -185,8 +186,9 @@ class NativeCore:
     def close(self) -> None:
         self._library.hb_close(self._core)
 
-    def __del__(self) -> None:
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # Not in `close`: handles still query a closed core. A forked child must not close its parent's connections.
-        if getattr(self, "_core", None) is not None and self._process == os.getpid():
+        # `os` is a default, because names of modules are gone when Python ends.
+        if getattr(self, "_core", None) is not None and self._process == getpid():
             self._library.hb_close(self._core)
             self._library.hb_free(self._core)

@@ -45,6 +45,9 @@ def flat_pieces(values: torch.Tensor, start: int, shape: Sequence[int]) -> list[
     """
     whole = tuple(shape)
     flat = values.reshape(-1)
+    if not math.prod(whole):
+        # No range says whose it is, so every rank has it.
+        return [Piece(flat.view(whole), (0,) * len(whole), whole)]
     return [
         Piece(flat[begin : begin + math.prod(sizes)].view(sizes), offsets, whole)
         for begin, offsets, sizes in _boxes(start, start + flat.numel(), whole)
@@ -57,9 +60,9 @@ def pieces_of(name: str, value: Any) -> list[Piece]:
     Raises `ParallelError` for a value that is no tensor and no piece.
     """
     if isinstance(value, Piece):
-        return [_checked(name, value)]
-    if isinstance(value, (list, tuple)) and all(isinstance(part, Piece) for part in value):
-        return [_checked(name, part) for part in value]
+        return _with_values([_checked(name, value)])
+    if isinstance(value, list) and all(isinstance(part, Piece) for part in value):
+        return _with_values([_checked(name, part) for part in value])
     if not isinstance(value, torch.Tensor):
         raise ParallelError(f"the checkpoint's value {name!r} is a {type(value).__qualname__}, not a tensor or a Piece")
     # A DTensor, recognised by what torch's own checkpoints ask it for: the import of DTensor takes half a second.
@@ -67,9 +70,8 @@ def pieces_of(name: str, value: Any) -> list[Piece]:
         local = value.to_local()  # type: ignore[attr-defined]
         if hasattr(local, "wait"):
             local = local.wait()
-        # A rank may have no rows of a small tensor.
-        boxes = value.__create_chunk_list__() if local.numel() else []
-        return [Piece(local, tuple(box.offsets), tuple(value.shape)) for box in boxes]
+        boxes = value.__create_chunk_list__()
+        return _with_values([Piece(local, tuple(box.offsets), tuple(value.shape)) for box in boxes])
     return [Piece(value, (0,) * value.dim(), tuple(value.shape))]
 
 
@@ -110,6 +112,11 @@ def type_name(name: str, dtype: torch.dtype) -> str:
     if dtype not in NAMES:
         raise ParallelError(f"the checkpoint's value {name!r} is of {dtype}, which safetensors cannot hold")
     return NAMES[dtype]
+
+
+def _with_values(pieces: list[Piece]) -> list[Piece]:
+    """Leave out pieces without values: a rank may have no rows of a small tensor."""
+    return [piece for piece in pieces if piece.tensor.numel() or not math.prod(piece.shape)]
 
 
 def _checked(name: str, piece: Piece) -> Piece:

@@ -106,7 +106,12 @@ class Saver:
         """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised."""
         self.finish()
         peers = self._peers
-        begun = peers.agree_all(lambda: _begin(Path(folder), tag, state, contents, peers.rank), "save")
+        save = secrets.token_hex(8)
+        try:
+            begun = peers.agree_all(lambda: _begin(Path(folder), tag, save, state, contents, peers.rank), "save")
+        except BaseException:
+            shutil.rmtree(_unfinished(Path(folder), tag, save), ignore_errors=True)
+            raise
         job = _Job(peers, Path(folder), tag, begun[0].save, [ours.host for ours in begun], on_complete)
         ours = begun[peers.rank].local
         assert ours is not None
@@ -175,7 +180,7 @@ class _Begun:
         return _Begun, (self.digest, self.save, self.host, None)
 
 
-def _begin(folder: Path, tag: str, state: Mapping[str, Any], contents: Contents, rank: int) -> _Begun:
+def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents: Contents, rank: int) -> _Begun:
     checked_tag(tag)
     flat = flatten(state)
     pieces: list[Piece] = []
@@ -189,14 +194,13 @@ def _begin(folder: Path, tag: str, state: Mapping[str, Any], contents: Contents,
                 )
             )
     digest = hashlib.sha256(repr((described, _names_only(flat.groups))).encode()).digest()
-    save, content = "", None
+    content = None
     if rank == 0:
         encode(contents.extra, "extra")
         if contents.user_content is not ABSENT:
             buffer = io.BytesIO()
             torch.save(contents.user_content, buffer)
             content = buffer.getvalue()
-        save = secrets.token_hex(8)
         unfinished = _unfinished(folder, tag, save)
         unfinished.mkdir(parents=True)
         (unfinished / _SHARED).touch()

@@ -33,9 +33,7 @@ class SharedAttention(TorchFunctionMode):
         self.calls = 0
         self._sequences = sequences
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)

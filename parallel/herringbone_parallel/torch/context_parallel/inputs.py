@@ -31,7 +31,11 @@ def rows_of_input(name: str, value: Any, sequence: Sequence) -> Any:
     if value.dtype in _INTEGERS and value.shape[-1] == length and length not in value.shape[:-1]:
         return sequence.rows_of(value, dim=-1)
     by_name = name.startswith("position")
-    if value.dim() > 1 and value.shape[-2] == length and (by_name or length not in (*value.shape[:-2], value.shape[-1])):
+    if (
+        value.dim() > 1
+        and value.shape[-2] == length
+        and (by_name or length not in (*value.shape[:-2], value.shape[-1]))
+    ):
         return sequence.rows_of(value, dim=-2)
     raise ParallelError(
         f"a layer's argument {name} of shape {tuple(value.shape)} may be of the {length} positions along more than one"

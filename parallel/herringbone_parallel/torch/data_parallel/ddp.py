@@ -3,6 +3,7 @@
 - If the ranks' models differ in a parameter's name, shape or type, wrapping the model raises an error that names it.
 - Equal weights are not broadcast. If they differ, rank 0's are broadcast, as torch always does.
 - Buckets have sizes that suit these links, unless `bucket_cap_mb` is given.
+- `device_ids` are ignored for a model on the CPU, so that scripts written for GPUs run there.
 - Rank 0 logs once how gradients are summed, and which setting would be faster.
 - With an aggregation frequency n above 1, the gradients of n backwards are added up first (`aggregation`).
 """
@@ -50,6 +51,10 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         return
     setting = aggregation(os.environ)
     count_steps()
+    if not any(parameter.is_cuda for parameter in arguments["module"].parameters()):
+        # Scripts written for GPUs name this rank's, and torch refuses that for a model on the CPU.
+        arguments.pop("device_ids", None)
+        arguments.pop("output_device", None)
     if group.engine.size > 1:
         _complete(arguments, group.engine)
     _stock(**arguments)

@@ -27,7 +27,7 @@ from herringbone_parallel.core.groups import (
     CommGroup,
     RankType,
 )
-from herringbone_parallel.torch.model_parallel import nn, patches
+from herringbone_parallel.torch.model_parallel import model, nn, patches
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
     checkpoint_sequential,
     set_activation_checkpointing,
@@ -50,6 +50,7 @@ from herringbone_parallel.torch.model_parallel.communication import (
     recv_from,
     send,
 )
+from herringbone_parallel.torch.model_parallel.hugging_face.public_state import PublicState
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
 from herringbone_parallel.torch.model_parallel.output import StepOutput
@@ -83,14 +84,21 @@ from herringbone_parallel.torch.model_parallel.ranks import (
 )
 from herringbone_parallel.torch.model_parallel.state import init, is_initialized, is_tracing, shutdown
 from herringbone_parallel.torch.model_parallel.step import step
+from herringbone_parallel.torch.model_parallel.tensor.marks import (
+    set_tensor_parallelism,
+    tensor_parallelism,
+    tp_register,
+    tp_register_with_module,
+)
 from herringbone_parallel.torch.model_parallel.unavailable import NAMES, refuse
 
 __all__ = [
     "init", "is_initialized", "is_tracing", "shutdown",
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
-    "set_partition", "delay_param_initialization", "model_creation", "nn", "patches",
+    "set_partition", "delay_param_initialization", "model_creation", "nn", "patches", "model", "state",
     "save", "load", "save_checkpoint", "resume_from_checkpoint",
     "set_activation_checkpointing", "checkpoint_sequential", "clip_grad_norm_",
+    "tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
     "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",
@@ -99,6 +107,9 @@ __all__ = [
     "get_world_process_group", "get_mp_process_group", "get_dp_process_group", "get_pp_process_group",
     "get_tp_process_group", "get_rdp_process_group",
 ]  # fmt: skip
+
+# `smp.state` of scripts and of Hugging Face's Trainer. The library's own state is the module of that name.
+state = PublicState()
 
 
 def __getattr__(name: str) -> Any:

@@ -48,13 +48,15 @@ def clip_grad_norm_(
             " once for each rank of the pipeline: make the others a part of the model, or clip them in a call of their"
             " own"
         )
-    gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
-    # In float64, so that the result hardly depends on the partition.
-    total = torch.zeros((), dtype=torch.float64, device=library.device)
+    graded = _graded(library, clipped)
     largest = math.isinf(norm_type)
-    for gradient in gradients:
-        norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
-        total = torch.maximum(total, norm) if largest else total + norm**norm_type
+    shards = _shards()
+    total = _total(((p, g) for p, g in graded if shards is None or not shards.has(p)), norm_type, library)
+    if shards is not None:
+        # Each rank has other elements of sharded parameters, and the same ones of all others.
+        parts = _total(((p, g) for p, g in graded if shards.has(p)), norm_type, library)
+        parts = shards.total(parts, largest=largest)
+        total = torch.maximum(total, parts) if largest else total + parts
     operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
     dist.all_reduce(total, operation, group=library.groups[CommGroup.MP_GROUP])
     if not largest:
@@ -66,11 +68,46 @@ def clip_grad_norm_(
         )
     # torch's own formula; above 1 there is nothing to clip.
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-    for gradient in gradients:
+    for _, gradient in graded:
         gradient.detach().mul_(scale.to(gradient))
     # Of all parameters and not of the gradients, so that the type is the same on a rank without any.
     dtypes = (parameter.dtype for parameter in clipped)
     return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
+
+
+def _graded(library: state.State, parameters: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pair parameters with the gradients that optimizers will use: unscaled, and those of float32 copies if any."""
+    scaling = [optimizer for optimizer in library.optimizers if optimizer.scales]
+    for optimizer in scaling:
+        optimizer.unscale()
+    graded = []
+    for parameter in parameters:
+        trained = parameter
+        for optimizer in scaling:
+            trained = optimizer.trained(trained)
+        if trained.grad is not None:
+            graded.append((parameter, trained.grad))
+    return graded
+
+
+def _total(graded: Iterable[tuple[torch.Tensor, torch.Tensor]], norm_type: float, library: state.State) -> torch.Tensor:
+    """Return the largest norm for an infinite `norm_type`, and otherwise the sum of the norms to that power."""
+    # In float64, so that the result hardly depends on the partition.
+    total = torch.zeros((), dtype=torch.float64, device=library.device)
+    for parameter, gradient in graded:
+        if gradient.numel():
+            norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
+            share = _share(parameter, library)
+            total = torch.maximum(total, norm) if math.isinf(norm_type) else total + share * norm**norm_type
+    return total
+
+
+def _share(parameter: torch.Tensor, library: state.State) -> float:
+    """Return this rank's share of a parameter's norm: parameters that a whole tensor group has count once."""
+    model: Any = library.model
+    if library.peers is None or model.is_distributed_parameter(parameter):
+        return 1.0
+    return 1.0 / library.peers.degree
 
 
 def serve_torch_clipping() -> None:
@@ -115,7 +152,7 @@ def _clip(
 ) -> torch.Tensor:
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     # A rank may have none of the parameters that the others clip together.
-    if _partitioned() and (not clipped or any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped)):
+    if _is_spread(clipped):
         return clip_grad_norm_(clipped, max_norm, norm_type, error_if_nonfinite)
     norm: torch.Tensor = _originals["clip_grad_norm_"](clipped, max_norm, norm_type, error_if_nonfinite, foreach)
     return norm
@@ -123,7 +160,7 @@ def _clip(
 
 def _total_norm(tensors: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if _partitioned():
+    if _is_spread([]):
         model: Any = state.get().model
         # By identity: `parameter.grad` is the same object as long as the list holds it.
         gradients = {id(parameter.grad) for parameter in model.local_parameters() if parameter.grad is not None}
@@ -136,8 +173,44 @@ def _total_norm(tensors: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kw
     return norm
 
 
-def _partitioned() -> bool:
+def _is_spread(clipped: list[torch.Tensor]) -> bool:
+    """Say whether ranks have to clip together; for no parameters, whether they ever have to."""
     if not state.is_initialized():
         return False
     library = state.get()
-    return library.settings.partitions > 1 and library.model is not None and library.model.partitioned
+    if library.model is None or not library.model.partitioned:
+        return False
+    shards = _shards()
+    # A rank may have none of the parameters that the others clip together.
+    if shards is not None and (not clipped or any(shards.has(parameter) for parameter in clipped)):
+        return True
+    if _scaled(clipped):
+        return True
+    is_split = library.settings.partitions > 1 or library.peers is not None
+    return is_split and (not clipped or any(_is_ours(parameter) for parameter in clipped))
+
+
+def _is_ours(parameter: torch.Tensor) -> bool:
+    if hasattr(parameter, OWNER_ATTRIBUTE):
+        return True
+    # A model of one partition does not mark its parameters.
+    model: Any = state.get().model
+    return any(parameter is other for other in model.local_parameters())
+
+
+def _shards() -> Any:
+    """Return the model's shards; None for a model without."""
+    library = state.get()
+    return None if library.model is None else library.model.shards
+
+
+def _scaled(parameters: list[torch.Tensor]) -> bool:
+    """Say whether an optimizer that scales gradients updates one of the parameters; for none, whether there is one."""
+    scaling = [wrapper for wrapper in state.get().optimizers if wrapper.scales]
+    if not parameters:
+        return bool(scaling)
+    ids = {id(parameter) for parameter in parameters}
+    trained = (p for wrapper in scaling for group in wrapper.optimizer.param_groups for p in group["params"])
+    return any(id(parameter) in ids for parameter in trained) or any(
+        wrapper.trained(parameter) is not parameter for wrapper in scaling for parameter in parameters
+    )

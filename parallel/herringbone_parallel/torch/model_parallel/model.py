@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,16 +18,25 @@ from herringbone_parallel.torch.model_parallel import local_parts, optimizer_sta
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
 from herringbone_parallel.torch.model_parallel.between_steps import guard_torch
 from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
+from herringbone_parallel.torch.model_parallel.hooks import Hook, OneTimeHooks
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
 from herringbone_parallel.torch.model_parallel.placement.placement import assign_by_hand, settle
 from herringbone_parallel.torch.model_parallel.placement.sequential import join_children
+from herringbone_parallel.torch.model_parallel.precision import half
 from herringbone_parallel.torch.model_parallel.replicas.model_replicas import ModelReplicas
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import Shards
+from herringbone_parallel.torch.model_parallel.tensor.averaging import TensorReducer
+from herringbone_parallel.torch.model_parallel.tensor.distribute import SharedModel, distribute
+from herringbone_parallel.torch.model_parallel.tensor.marks import replace_registered
+from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of, whole_state
 from herringbone_parallel.torch.step_hook import count_steps
 
 
@@ -45,6 +53,9 @@ class DistributedModel(nn.Module):
     automatic partition measures times with the clock. Otherwise it estimates them from what operations compute and
     touch, the same in every run. The memory that backward keeps is always measured, whatever `trace_memory_usage` says.
     `average_grads_across_microbatches=False` sums instead.
+
+    In the job's `fp16` and `bf16` the module's parameters and buffers become 16-bit numbers, except those of BatchNorm.
+    Floating-point inputs are converted to 16 bits, and 16-bit outputs to float32.
 
     With replicas (`ddp`) the fields of `ReductionOptions` are arguments too. The gradients are averaged over the
     replicas when a step with a backward returns, and every replica starts from the first one's parameters. Without
@@ -81,13 +92,23 @@ class DistributedModel(nn.Module):
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
                 stacklevel=2,
             )
+        # None with `tensor_parallel_degree` 1, and until the model is partitioned.
+        self.shared: SharedModel | None = None
+        self._tensor_reducer: TensorReducer | None = None
+        if library.peers is not None:
+            replace_registered(module)
+        # The 16-bit type of the job's `fp16` or `bf16`; None in float32.
+        self._half = half.half_type(library.settings.precision)
+        if self._half is not None:
+            half.convert(module, self._half)
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
-        self._replication = ModelReplicas(library.replicas, options)
+        self._replication = ModelReplicas(library.replicas, options, divider(library))
         # None until the model is partitioned.
         self._assigned: dict[str, int] | None = None
         self._gathered = False
-        self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
+        self._after_partition = OneTimeHooks()
+        self._after_step = OneTimeHooks()
         library.model = self
         guard_torch()
         count_steps()
@@ -107,9 +128,15 @@ class DistributedModel(nn.Module):
         return dict(self._assigned or {})
 
     @property
-    def reducer(self) -> Reducer | None:
-        """The reducer that averages over the replicas; None before the partition, and without replicas."""
-        return self._replication.reducer
+    def reducer(self) -> Reducer | TensorReducer | None:
+        """What averages over replicas and tensor groups; None before the partition, and if there are none."""
+        return self._tensor_reducer or self._replication.reducer
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shards of the training state; None before the partition, and in a job that shards nothing."""
+        reducer = self._replication.reducer
+        return reducer.shards if isinstance(reducer, ShardedReducer) else None
 
     def settle(self, run: state.TrialRun) -> None:
         """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""
@@ -127,16 +154,22 @@ class DistributedModel(nn.Module):
         join_children(self.module)
         serve_torch()
         serve_bypasses()
-        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
         self._assigned = assigned
+        library = state.get()
+        if library.peers is not None:
+            # Before the replicas copy and compare the parameters, of which this rank has parts from here on.
+            self.shared = distribute(self.module, library.peers, same_batch=library.settings.prescaled_batch)
+            serve_torch_clipping()
         # Before the hooks, so that the values of a state dict that a hook loads stay.
         self._replication.start(self)
-        while self._after_partition:
-            _, hook = self._after_partition.popitem(last=False)
-            hook(self)
+        if self.shared is not None:
+            self._tensor_reducer = TensorReducer(self.shared.peers, self._whole_parameters, self._replication.reducer)
+        if assigned or self.shards is not None:
+            serve_torch_clipping()
+        self._after_partition.run(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped module, as part of the microbatch that the calling thread runs."""
@@ -144,7 +177,10 @@ class DistributedModel(nn.Module):
             raise ParallelError("a distributed model runs inside a function decorated with @smp.step")
         if self._gathered:
             raise ParallelError("model.cpu() has ended the training of this model; call model.module outside of steps")
-        return self.module(*args, **kwargs)
+        if self._half is None:
+            return self.module(*args, **kwargs)
+        args, kwargs = half.narrowed((args, kwargs), self._half)
+        return half.widened(self.module(*args, **kwargs), self._half)
 
     def backward(
         self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None, *, retain_graph: bool = False
@@ -165,9 +201,10 @@ class DistributedModel(nn.Module):
         gradients = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
         if grad_tensors is None:
             gradients = [None] * len(roots)
-        reducer = self._replication.reducer
-        if reducer is not None:
-            reducer.expect()
+        if self.reducer is not None:
+            self.reducer.expect()
+        # One microbatch runs at a time, so no lock.
+        state.get().backwards += 1
         microbatch.backward(roots, gradients, retain=retain_graph)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -212,21 +249,29 @@ class DistributedModel(nn.Module):
         return (module for _, module in self.local_named_modules())
 
     def local_state_dict(self) -> dict[str, Any]:
-        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
-        return {
-            **local_parts.with_data(local_parts.state_dict(self.module)),
-            PARTIAL_KEY: state.get().settings.partitions > 1,
-        }
+        """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
+
+        With sharded parameters, whole ones on the CPU; every rank that shares them must call.
+        """
+        with gathered(self.shards, "model.local_state_dict()") as copied:
+            local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
+        return {**local, PARTIAL_KEY: state.get().settings.partitions > 1 or self.shared is not None}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
-        """Return the whole state dict, on the CPU, gathered from the pipeline; every rank of it must call."""
+        """Return the whole state dict, on the CPU, gathered from the model-parallel group, all of which must call.
+
+        With sharded parameters, every rank of the job must call.
+        """
         if not self.partitioned and any_delayed(self.module):
             raise ParallelError(
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
+        with gathered(self.shards, "model.state_dict()") as copied:
+            state_dict = copied(local_parts.state_dict(self.module, *args, **kwargs))
         library = state.get()
+        if self.shared is not None:
+            state_dict = type(state_dict)(whole_state(state_dict, self.shared))
         if library.settings.partitions == 1 or not self.partitioned:
             return state_dict
         local = optimizer_state.on_cpu(local_parts.with_data(state_dict))
@@ -246,6 +291,14 @@ class DistributedModel(nn.Module):
             # Nobody knows yet which part belongs to this rank, or where the values are to go.
             self.register_post_partition_hook(lambda _: self.load_state_dict(state_dict, strict, assign))
             return None
+        if self.shared is not None:
+            loaded = parts_of(loaded, self.shared)
+        if self.shards is not None and assign:
+            raise ParallelError("load_state_dict(assign=True) of sharded parameters: leave assign out")
+        with gathered(self.shards, "model.load_state_dict()"):
+            return self._load(state_dict, loaded, strict, assign)
+
+    def _load(self, state_dict: Any, loaded: dict[str, Any], strict: bool, assign: bool) -> Any:
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
         whole = local_parts.state_dict(self.module)
@@ -260,14 +313,71 @@ class DistributedModel(nn.Module):
         # Not strict: the names of other ranks' tensors are missing, and all names were checked above.
         return self.module.load_state_dict(local_entries, strict=False, assign=assign)
 
-    def register_post_partition_hook(self, hook: Callable[[DistributedModel], Any]) -> RemovableHandle:
-        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it."""
-        handle = RemovableHandle(self._after_partition)
+    @property
+    def distributed_modules(self) -> list[nn.Module]:
+        """The modules that the ranks of the tensor group share."""
+        return [] if self.shared is None else [self.module.get_submodule(path) for path in self.shared.modules]
+
+    def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
+        """Say whether this rank has a part of the parameter, and the other ranks of the tensor group the rest."""
+        return any(parameter is other for _, other in self.scaled_batch_reducer_named_parameters())
+
+    def is_distributed_buffer(self, buffer: torch.Tensor) -> bool:  # noqa: ARG002  buffers are always whole
+        """Say whether this rank has a part of the buffer."""
+        return False
+
+    def is_scaled_batch_parameter(self, parameter: nn.Parameter) -> bool:
+        """Say whether the parameter is used on the batches of all ranks of the tensor group."""
+        scaled = set() if self.shared is None else self.shared.scaled
+        return any(parameter is other for name, other in self.local_named_parameters() if name in scaled)
+
+    def is_scaled_batch_buffer(self, buffer: torch.Tensor) -> bool:
+        """Say whether the buffer is used on the batches of all ranks of the tensor group."""
+        regions = [] if self.shared is None or not self.shared.scaled else self.distributed_modules
+        return any(buffer is other for region in regions for other in region.buffers())
+
+    def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters whose gradients are averaged over all ranks with this partition (`DP_GROUP`)."""
+        cuts = {} if self.shared is None else self.shared.cuts
+        return ((name, parameter) for name, parameter in self.local_named_parameters() if name not in cuts)
+
+    def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters whose gradients are averaged over the replicas of their part alone (`RDP_GROUP`)."""
+        cuts = {} if self.shared is None else self.shared.cuts
+        return ((name, parameter) for name, parameter in self.local_named_parameters() if name in cuts)
+
+    def _whole_parameters(self) -> Iterator[nn.Parameter]:
+        return (parameter for _, parameter in self.default_reducer_named_parameters())
+
+    def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it.
+
+            model.register_post_partition_hook(lambda model, optimizer: print(optimizer.param_groups))
+
+        A hook of two arguments gets the script's `DistributedOptimizer` as well, None before there is one.
+        """
+        handle = self._after_partition.register(hook)
         if self.partitioned:
-            hook(self)
-        else:
-            self._after_partition[handle.id] = hook
+            self._after_partition.run(self)
         return handle
+
+    def register_post_step_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(model, optimizer)`, or `hook(model)`, once: when the next call of a step function returns.
+
+            model.register_post_step_hook(lambda model, optimizer: optimizer.load_state_dict(saved))
+
+        The gradients of that step are there, and `optimizer.step()` has not run yet. `remove()` of the handle cancels
+        the hook. Source: the scripts of AWS's later examples.
+        """
+        return self._after_step.register(hook)
+
+    def end_step(self) -> None:
+        """Call the hooks that wait for the end of a step; `smp.step` calls this."""
+        self._after_step.run(self)
+
+    def get_module(self) -> nn.Module:
+        """Return the wrapped module, as `model.module` does; the name of AWS's later examples."""
+        return self.module
 
     def cpu(self) -> DistributedModel:
         """Gather the whole model on the CPU of every rank of the pipeline, to export it; each of them must call.
@@ -302,6 +412,12 @@ class DistributedModel(nn.Module):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
+        refuse_join(state.get())
+        if enable and state.get().loss_scale is not None:
+            raise ParallelError(
+                "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
+                " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
+            )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
         with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
             yield

@@ -1,4 +1,4 @@
-"""`smp.nn`: the layers of SMP v1 that are torch's own. Its tensor-parallel layers are not in this release."""
+"""`smp.nn`: the layers of SMP v1, those that are torch's own and those that the ranks of a tensor group share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,27 @@ from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
     checkpoint_sequential,
     set_activation_checkpointing,
 )
+from herringbone_parallel.torch.model_parallel.tensor import huggingface
+from herringbone_parallel.torch.model_parallel.tensor.layers import (
+    DistributedAttentionLayer,
+    DistributedEmbedding,
+    DistributedLinear,
+    DistributedModule,
+    DistributedTransformerOutputLayer,
+)
+from herringbone_parallel.torch.model_parallel.tensor.transformer import (
+    DistributedTransformer,
+    DistributedTransformerLayer,
+    DistributedTransformerLMHead,
+)
 from herringbone_parallel.torch.model_parallel.unavailable import LAYERS, refuse
 
-__all__ = ["FusedLayerNorm", "checkpoint", "checkpoint_sequential", "set_activation_checkpointing"]
+__all__ = [
+    "DistributedAttentionLayer", "DistributedEmbedding", "DistributedLinear", "DistributedModule",
+    "DistributedTransformer", "DistributedTransformerLMHead", "DistributedTransformerLayer",
+    "DistributedTransformerOutputLayer", "FusedLayerNorm", "checkpoint", "checkpoint_sequential", "huggingface",
+    "set_activation_checkpointing",
+]  # fmt: skip
 
 # torch's LayerNorm is a fused kernel as well, and takes the same arguments.
 FusedLayerNorm = LayerNorm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,17 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
+from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_, serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
-from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
+from herringbone_parallel.torch.model_parallel.optimizer_state import LOSS_SCALE_KEY, MASTER_KEY, PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
+from herringbone_parallel.torch.model_parallel.precision import loss_scale
+from herringbone_parallel.torch.model_parallel.precision.half import half_type
+from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
+from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
+from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
+from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -24,8 +33,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     The optimizer may be made before or after `DistributedModel`, over parameters of that model. Each rank updates the
     parameters it owns. Optimizers that look at all parameters at once (a global norm) see those of this rank only.
-    Use `smp.amp.GradScaler` to scale the loss: a `static_loss_scale` other than 1, `dynamic_loss_scale` and its
-    arguments raise `ParallelError`. Source: SMP v1, `smp.DistributedOptimizer`.
+
+    With `static_loss_scale` or `dynamic_loss_scale`, `model.backward` multiplies the loss by a scale, and `step`
+    divides the gradients by it. If a gradient of any rank is then infinite or undefined, no rank updates anything, and
+    `overflow` is true. `dynamic_loss_args` are the fields of `DynamicScale`. In the job's `fp16` and `bf16` the wrapped
+    optimizer updates float32 copies of the parameters, which its `param_groups` have; `bf16` scales no loss.
+    Raises `ParallelError` for arguments that contradict each other. Source: SMP v1, `smp.DistributedOptimizer`.
     """
 
     # A fused optimizer reads the scaler's result from itself, but the scaler stores it on this wrapper.
@@ -34,14 +47,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        static_loss_scale: float = 1.0,
+        static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
-        **dynamic_loss_args: Any,
+        dynamic_loss_args: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
-        if static_loss_scale != 1.0 or dynamic_loss_scale or dynamic_loss_args:
-            raise ParallelError(
-                "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler, or train in bfloat16"
-            )
         # The base class is not initialised: param groups and state are those of the wrapped optimizer.
         self.optimizer = optimizer
         library = state.get()
@@ -49,10 +59,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ParallelError("make the smp.DistributedModel before the smp.DistributedOptimizer")
         assert isinstance(library.model, DistributedModel)
         self._model = library.model
+        # SMP v1's documentation gives the fields as arguments of their own; its examples give a dict of them.
+        fields = {**(dynamic_loss_args or {}), **others}
+        precision = library.settings.precision
+        scale = loss_scale.parse(precision, static_loss_scale, dynamic_loss_scale, fields)
+        library.scale_loss(scale)
+        masters = MasterWeights() if scale is not None or half_type(precision) is not None else None
+        self._update = PreciseUpdate(optimizer, masters, scale, _on_any_rank)
+        if self._update.active:
+            serve_torch_clipping()
+        # Whether the last `step` was skipped on all ranks, because a gradient of one was infinite or undefined.
+        self.overflow = False
         # The names of each group in the whole model. Parameters of other ranks leave the groups, but not this list.
         self._groups = [self._names_of(group) for group in optimizer.param_groups]
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
+        # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
+        self._division = divided_updates(library)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
@@ -61,29 +84,95 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_between_steps("optimizer.step()")
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
-        return self.optimizer.step()
+        self._divide_updates()
+        # Where replicas divide the updates, each makes its part and hands the results to the others.
+        update = self.optimizer.step if self._division is None else partial(self._division.run, self.optimizer.step)
+        if not self._update.active:
+            self._clip()
+            return update()
+        self.overflow = not self.unscale()
+        result = None
+        if not self.overflow:
+            self._clip()
+            result = self._update.run(update)
+        self._update.end(overflow=self.overflow)
+        return result
+
+    def _clip(self) -> None:
+        """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
+        most = state.get().settings.sdp_gradient_clipping
+        if self._model.shards is not None and most > 0:
+            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], most)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
         check_between_steps("optimizer.zero_grad()")
         self.optimizer.zero_grad(set_to_none)
+        self._update.forget()
+        if self._update.masters is not None:
+            self._update.masters.drop_gradients(set_to_none=set_to_none)
+
+    @property
+    def loss_scale(self) -> float:
+        """The number by which `model.backward` multiplies the loss."""
+        return 1.0 if self._update.scale is None else self._update.scale.value
+
+    @property
+    def scales(self) -> bool:
+        """Say whether this optimizer scales the loss, or updates copies of the parameters in float32."""
+        return self._update.active
+
+    def unscale(self) -> bool:
+        """Divide the gradients by the scale, once; return whether those of all ranks are finite.
+
+        `step` and clipping call it. Every rank must call it, too.
+        """
+        return self._update.unscale(state.get().backwards)
+
+    def trained(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the tensor that the wrapped optimizer updates for a parameter: a float32 copy, or the parameter."""
+        masters = self._update.masters
+        return parameter if masters is None else masters.trained(parameter)
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Scale the unscaled gradients down to a global norm of at most `max_norm`, and return the norm before that.
+
+            norm = optimizer.clip_master_grads(1.0)
+            optimizer.step()
+
+        Every rank calls it. It returns -1 when a gradient of a rank is infinite or undefined: `step` is then skipped.
+        Source: the scripts of AWS's later examples, with the result that Apex documents.
+        """
+        check_between_steps("optimizer.clip_master_grads()")
+        if not self.unscale():
+            return -1.0
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return clip_grad_norm_(parameters, max_norm, norm_type).item()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters, on the CPU, gathered from the pipeline; every rank of it must call.
 
-        A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it.
+        A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it. Where a
+        float32 copy has digits that its 16-bit parameter lacks, the parameter's entry has `master_weight`.
         """
         library = state.get()
-        named = self._named()
+        named = self._whole("optimizer.state_dict()")
+        if self._model.shared is not None:
+            named = {**named, "state": whole_entries(named["state"], self._model.shared)}
         if self._model.partitioned and library.settings.partitions > 1:
             parts: list[Any] = [None] * library.settings.partitions
             dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=library.groups[CommGroup.PP_GROUP])
             named = optimizer_state.join(parts)
-        return optimizer_state.to_numbered(named, self._groups)
+        return {**optimizer_state.to_numbered(named, self._groups), **self._scale_entry()}
 
-    def local_state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank's parameters, by their names in the model."""
-        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
+    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:  # noqa: ARG002  always gathered
+        """Return the state of this rank's parameters, by their names in the model.
+
+        With sharded states, whole ones on the CPU; every rank that shares them must call.
+        """
+        is_partial = state.get().settings.partitions > 1 or self._model.shared is not None
+        named = self._whole("optimizer.local_state_dict()")
+        return {**named, **self._scale_entry(), PARTIAL_KEY: is_partial}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state that `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
@@ -96,6 +185,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group, saved in zip(self.optimizer.param_groups, named["param_groups"], strict=True):
             options = {key: value for key, value in saved.items() if key not in ("params", "param_names")}
             group.update(optimizer_state.copied(options))
+        if LOSS_SCALE_KEY in state_dict and self._update.scale is not None:
+            self._update.scale.load_state_dict(state_dict[LOSS_SCALE_KEY])
         self._pending = named["state"]
         if self._model.partitioned:
             self._load_pending()
@@ -137,19 +228,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
+        masters = self._update.masters
         local = dict(self._model.local_named_parameters())
+        trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
         for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
-            group["params"] = [local[name] for name in names if name in local]
+            group["params"] = [trained[name] for name in names if name in local]
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
             group.pop("param_names", None)
-        kept = {id(parameter) for parameter in local.values()}
+        kept = {id(parameter) for parameter in trained.values()}
         for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
             del self.optimizer.state[parameter]
         self._load_pending()
 
     def _local_names(self) -> list[str]:
         """Return the names of the wrapped optimizer's parameters, in its order."""
-        name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
+        name_of = {id(self.trained(parameter)): name for name, parameter in self._model.module.named_parameters()}
         return [name_of[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _named(self) -> dict[str, Any]:
@@ -157,16 +250,65 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group in numbered["param_groups"]:
             group.pop("param_names", None)
         named = optimizer_state.to_named(numbered, dict(enumerate(self._local_names())), self._groups)
-        return named if self._pending is None else {**named, "state": dict(self._pending)}
+        if self._pending is not None:
+            return {**named, "state": dict(self._pending)}
+        if self._update.masters is not None and self._model.partitioned:
+            self._update.masters.refresh()
+            for name, parameter in self._model.local_named_parameters():
+                digits = self._update.masters.digits(parameter)
+                if digits is not None:
+                    named["state"][name] = {**named["state"].get(name, {}), MASTER_KEY: digits}
+        return named
+
+    def _scale_entry(self) -> dict[str, Any]:
+        scale = self._update.scale
+        return {} if scale is None else {LOSS_SCALE_KEY: scale.state_dict()}
+
+    def _whole(self, call: str) -> dict[str, Any]:
+        """Return the named form with whole states."""
+        named, states = self._named(), self._divided_states()
+        # What was loaded before the partition is whole.
+        if states is None or self._pending is not None:
+            return named
+        return {**named, "state": states.join(named["state"], call)}
+
+    def _divided_states(self) -> DividedStates | None:
+        """Return what divides this optimizer's states over ranks; None where they are whole."""
+        if self._division is not None:
+            return self._division.states
+        return None if self._model.shards is None else self._model.shards.states
+
+    def _divide_updates(self) -> None:
+        """Divide the updates of parameters that this optimizer has got since the last call."""
+        if self._division is not None:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            self._division.add(list(zip(self._local_names(), parameters, strict=True)), self.optimizer)
 
     def _load_pending(self) -> None:
         entries, self._pending = self._pending, None
         if entries is None:
             return
+        if self._model.shared is not None:
+            entries = parts_of_entries(entries, self._model.shared)
+        self._divide_updates()
+        if (states := self._divided_states()) is not None:
+            entries = states.parts_of(entries)
+        masters, local = self._update.masters, dict(self._model.local_named_parameters())
         numbered = self.optimizer.state_dict()
-        numbered["state"] = {
-            number: optimizer_state.copied(entries[name])
-            for number, name in enumerate(self._local_names())
-            if name in entries
-        }
+        numbered["state"] = {}
+        for number, name in enumerate(self._local_names()):
+            # Without the copy: torch's optimizers take any entry for the state that they have made at a first step.
+            entry = {key: value for key, value in entries.get(name, {}).items() if key != MASTER_KEY}
+            if entry:
+                numbered["state"][number] = optimizer_state.copied(entry)
+            if masters is not None and MASTER_KEY in entries.get(name, {}):
+                masters.load(local[name], entries[name][MASTER_KEY])
         self.optimizer.load_state_dict(numbered)
+
+
+def _on_any_rank(flag: bool) -> bool:
+    """Say whether the flag holds on any rank of the job; every rank must call it."""
+    library = state.get()
+    found = torch.tensor(float(flag), device=library.device)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=library.groups[CommGroup.WORLD])
+    return bool(found)

@@ -19,6 +19,9 @@ from herringbone_parallel.core.structure import replace_leaves
 
 # The key that marks a state dict with the parameters of some ranks only; SMP v1's name.
 PARTIAL_KEY = "_smp_is_partial"
+# In a parameter's entry: its float32 copy, which the optimizer updates. In the state dict: the state of the loss scale.
+MASTER_KEY = "master_weight"
+LOSS_SCALE_KEY = "loss_scale"
 
 Groups = Sequence[Sequence[str]]
 
@@ -72,11 +75,12 @@ def read(state_dict: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
 
 
 def join(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the named forms of several ranks; the options are those of the first rank."""
+    """Join the named forms of several ranks; the options, and the loss scale if there is one, are the first rank's."""
     by_rank = list(parts)
     # Reversed, so that the first rank's entry counts if several ranks have one.
     state = {name: entry for part in reversed(by_rank) for name, entry in part["state"].items()}
-    return {"state": state, "param_groups": by_rank[0]["param_groups"]}
+    scale = {key: value for key, value in by_rank[0].items() if key == LOSS_SCALE_KEY}
+    return {"state": state, "param_groups": by_rank[0]["param_groups"], **scale}
 
 
 def on_cpu(structure: Any) -> Any:

@@ -34,6 +34,10 @@ class StepOutput:
         """Return the microbatches stacked along a new axis 0, in order."""
         return torch.stack(self.outputs)
 
+    def detach(self) -> StepOutput:
+        """Return the same tensors without their graphs."""
+        return StepOutput([output.detach() for output in self.outputs])
+
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,15 +25,19 @@ from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
+from herringbone_parallel.torch.model_parallel.precision.loss_scale import LossScale
 from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas, job_store
 from herringbone_parallel.torch.model_parallel.runtime import deferral
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.thread_pool import ThreadPool
 from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
+from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup, open_shard_group
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
+from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+    from herringbone_parallel.torch.model_parallel.shards.shards import Shards
     from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
@@ -56,13 +60,21 @@ class StepModel(Protocol):
     def partitioned(self) -> bool: ...
     @property
     def reducer(self) -> StepReducer | None: ...
+    @property
+    def shards(self) -> Shards | None: ...
     def settle(self, run: TrialRun) -> None: ...
+    def end_step(self) -> None: ...
 
 
 class OptimizerWrapper(Protocol):
-    """The part of `DistributedOptimizer` that the partition and `model.join` use."""
+    """The part of `DistributedOptimizer` that the partition, clipping and `model.join` use."""
 
     optimizer: torch.optim.Optimizer
+
+    @property
+    def scales(self) -> bool: ...
+    def unscale(self) -> bool: ...
+    def trained(self, parameter: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass
@@ -79,11 +91,18 @@ class State:
     groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
     replicas: Replicas | None = None
+    # The ranks that share layers with this one; None with `tensor_parallel_degree` 1.
+    peers: Peers | None = None
+    shard_group: ShardGroup | None = None
     pool: ThreadPool = field(default_factory=ThreadPool)
     model: StepModel | None = None
     optimizers: list[OptimizerWrapper] = field(default_factory=list)
     # The number of steps begun, which is also the number of the newest step: messages carry it.
     steps: int = 0
+    # The number of calls of `model.backward`, in all microbatches.
+    backwards: int = 0
+    # The scale of the loss, which an optimizer has asked for.
+    loss_scale: LossScale | None = None
     tracing: bool = False
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
@@ -95,6 +114,17 @@ class State:
     def pp_rank(self) -> int:
         """This rank's index in its pipeline, which is also its partition."""
         return self.grid.coordinates(self.rank)["P"]
+
+    def scale_loss(self, scale: LossScale | None) -> None:
+        """Multiply the loss by the scale of an optimizer. Raises `ParallelError` for a second, other scale."""
+        if scale is None:
+            return
+        if self.loss_scale is not None and not (scale.rule == self.loss_scale.rule == scale.value):
+            raise ParallelError(
+                "a second smp.DistributedOptimizer that scales the loss: there is one loss scale. Give all of them the"
+                " same static_loss_scale, or put all parameters into one optimizer"
+            )
+        self.loss_scale = scale
 
     def reducing(self) -> AbstractContextManager[None]:
         """Average over the replicas, if there are any, the gradients that the `with` block adds up."""
@@ -128,19 +158,21 @@ def is_tracing() -> bool:
     return _state is not None and _state.tracing
 
 
-def init() -> None:
+def init(config: Mapping[str, Any] | None = None) -> None:
     """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
 
         import smdistributed.modelparallel.torch as smp
         smp.init()
+        smp.init({"microbatches": 4})       # counts if the job's dict has no `microbatches`
 
-    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
+    The job's settings win over those in `config`, with a warning on rank 0 where they differ. A second call does
+    nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
     cannot serve.
     """
     global _state
     if _state is not None:
         return
-    settings = launch.model_parallel(os.environ, "pytorch")
+    settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
     grid = Grid.of(
@@ -168,9 +200,16 @@ def init() -> None:
     groups = open_groups(grid, rank)
     transport = _open_transport(grid, rank, device)
     replicas = None
-    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else backends)
+    shard_group = None
+    backend = "gloo" if settings.ddp_dist_backend == "gloo" else backends
+    reduction = open_reduction_group(grid, rank, backend)
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
+        host = rank - place.local_rank
+        hierarchical = settings.sdp_hierarchical_allgather
+        shard_group = open_shard_group(grid, rank, host, backend, replicas, hierarchical=hierarchical)
+        if settings.shard_optimizer_state:
+            shard_group = ShardGroup(replicas, None, replicas)
     timeline = open_timeline(rank, size, os.environ)
     _state = State(
         settings=settings,
@@ -182,6 +221,8 @@ def init() -> None:
         transport=transport,
         groups=groups,
         replicas=replicas,
+        peers=None if grid.tensor == 1 else Peers(groups[CommGroup.TP_GROUP]),
+        shard_group=shard_group,
         timeline=timeline,
     )
     # The script need not call it: peers must learn that this rank leaves, or they would wait for it.

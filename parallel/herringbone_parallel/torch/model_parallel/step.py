@@ -20,10 +20,11 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
 import torch
+import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Progress, digest
-from herringbone_parallel.core.pipeline.schedule import make_schedule
+from herringbone_parallel.core.pipeline.schedule import make_lockstep, make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
@@ -103,6 +104,8 @@ def step(
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
+        if library.model is not None:
+            library.model.end_step()
         return collect(results)
 
     return stepped
@@ -145,8 +148,15 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     step_number = library.steps
     model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    if library.loss_scale is not None:
+        scale *= library.loss_scale.value
     # The script's generator advances by this one draw, whatever the microbatches draw.
     arguments.seed = randomness.draw_seed()
+    if library.peers is not None:
+        # Shared layers need the same random numbers on all of their ranks.
+        agreed = torch.tensor([arguments.seed], device=library.device)
+        dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
+        arguments.seed = int(agreed)
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
 
@@ -173,6 +183,9 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
 
     live = LiveTimeline.of_step(step_number, library.pp_rank)
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
+    if library.peers is not None and settings.partitions > 1:
+        # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
+        schedule = make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))

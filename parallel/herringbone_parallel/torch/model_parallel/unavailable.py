@@ -6,28 +6,14 @@ from typing import NoReturn
 
 from herringbone_contract.errors import ParallelError
 
-NAMES = frozenset(
-    {"tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module", "optimizers"}
-)
-LAYERS = frozenset(
-    {
-        "DistributedLinear",
-        "DistributedEmbedding",
-        "DistributedTransformerLMHead",
-        "DistributedTransformer",
-        "DistributedTransformerLayer",
-        "DistributedAttentionLayer",
-        "DistributedTransformerOutputLayer",
-        "FlashAttentionLayer",
-        "huggingface",
-    }
-)
+NAMES = frozenset({"optimizers"})
+LAYERS = frozenset({"FlashAttentionLayer"})
 
 
 def refuse(name: str) -> NoReturn:
     """Raise the `ParallelError` for a name of SMP v1 that is not available."""
     raise ParallelError(
-        f"{name} is not available: there is no tensor parallelism and there are no fused optimizers in this"
-        " release. What there is: any torch.nn layer and torch.optim optimizer, split over the ranks by"
-        " smp.DistributedModel, smp.partition and smp.set_partition; smp.set_activation_checkpointing for memory."
+        f"{name} is not available: this release has no fused optimizers and no attention kernels of its own. Take any"
+        " torch.optim optimizer (torch's AdamW has fused=True), and torch.nn.functional.scaled_dot_product_attention,"
+        " which smp.nn.DistributedAttentionLayer uses"
     )

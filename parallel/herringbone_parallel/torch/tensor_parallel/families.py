@@ -1,7 +1,7 @@
 """Tensor-parallel plans for families of Hugging Face models that have none of their own.
 
-Names are those of transformers 4.4x and 5.x. A pattern that matches no module of a model is passed over: one plan serves
-a family's base model and all its heads. Embeddings and heads of a vocabulary are split by its entries.
+Names are those of transformers 4.4x and 5.x. A pattern that matches no module of a model is passed over, so one plan
+serves a family's base model and all its heads. Embeddings and heads of a vocabulary are split by its entries.
 """
 
 from __future__ import annotations

@@ -47,7 +47,9 @@ def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[...,
     # Under the same name: Hugging Face and fully_shard find layers by the names of their classes.
     members |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": run}
     module.__class__ = type(cls.__name__, (cls,), members)
-    module.__dict__.update({_READERS: readers, _COMPUTING: 0})
+    # A module may become shared, and then the border of a region.
+    module.__dict__[_READERS] = {**module.__dict__.get(_READERS, {}), **readers}
+    module.__dict__.setdefault(_COMPUTING, 0)
 
 
 def _property(name: str) -> property:

@@ -65,12 +65,10 @@ def share(
     new: dict[int, nn.Parameter] = {}
     for entry in entries:
         old, dim = entry.parameter, dims[id(entry.parameter)]
-        if dim is None and not replicated:
-            continue
-        if id(old) not in new:
-            # `old` stays alive in `kept`'s sibling below, so its identity is not given to another parameter.
+        if id(old) not in new and (dim is not None or replicated):
+            shape = tuple(old.shape)
             new[id(old)] = storage.keep(old, dim)
-            kept[id(new[id(old)])] = (new[id(old)], Cut(tuple(old.shape), dim))
+            kept[id(new[id(old)])] = (new[id(old)], Cut(shape, dim))
     by_module: dict[int, list[Shared]] = {}
     for entry in entries:
         by_module.setdefault(id(entry.module), []).append(entry)

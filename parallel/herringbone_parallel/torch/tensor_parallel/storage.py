@@ -2,7 +2,7 @@
 
 DTensors       a `DTensor` on the mesh of the tensor group. `fully_shard`, checkpoints and optimizers of torch know
                its whole shape.
-LocalTensors   a plain parameter with this rank's part, and its `Cut` in the module
+LocalTensors   the parameter itself, which has this rank's part from now on
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ class Storage(Protocol):
 
 
 class LocalTensors:
-    """Keeps parts as plain parameters."""
+    """Keeps parts in the parameters themselves, which an optimizer of the script may have already."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
 
     def keep(self, parameter: nn.Parameter, dim: int | None) -> nn.Parameter:
-        if dim is None:
-            return parameter
-        part = self.peers.part(parameter.detach(), dim).clone(memory_format=torch.contiguous_format)
-        return nn.Parameter(part, parameter.requires_grad)
+        if dim is not None:
+            # Without torch's function protocol, by which a parameter may refuse to be read.
+            with torch._C.DisableTorchFunctionSubclass():
+                part = self.peers.part(parameter.detach(), dim)
+                parameter.data = part.clone(memory_format=torch.contiguous_format)
+        return parameter
 
     def local(self, parameter: torch.Tensor) -> torch.Tensor:
         return parameter

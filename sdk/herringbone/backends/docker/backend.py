@@ -29,6 +29,7 @@ from herringbone.engine.locate import find_engine
 from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
 from herringbone.jobs.facts import add_facts
 from herringbone.jobs.home import Home, JobFolder, find_home
+from herringbone.planning.settings import check_ranks
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
 from herringbone_contract.paths import Paths
@@ -99,7 +100,8 @@ class DockerBackend(DetachedBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         review.check(plan)
         # Raises when there are too few GPUs, before anything is created.
-        self._split_gpus(plan)
+        gpus = self._split_gpus(plan)
+        check_ranks(plan, len(next(iter(gpus.values()), ())))
         review.check_engine(plan, self._engine)
         image = self._images[plan.job_name] = choose_image(self._engine, plan)
         review.check_image(plan, image)

@@ -10,6 +10,7 @@ from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.tensorflow import old_tensorflow
+from herringbone.planning.torch import too_old_image
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.model_parallel.served import Library
@@ -27,7 +28,7 @@ def check(plan: JobPlan) -> None:
         reason = "requirements.txt is in an archive, which only the host unpacks; give a folder as source_dir"
         check_served(_NAME, plan, {**_REFUSED, "bake_requirements": reason})
     check_served(_NAME, plan, _REFUSED)
-    refuse(_NAME, old_tensorflow(plan))
+    refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
     check_files(_NAME, plan)
 
 

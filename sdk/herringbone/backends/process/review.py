@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
 from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
+from herringbone.planning.torch import installed_torch, too_old_here
 from herringbone_contract.errors import InputError, UnsupportedError
+from herringbone_contract.resources import num_gpus
 
 _NAME = "local_process"
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
@@ -27,8 +31,10 @@ def review(
     plan: JobPlan,
     tensorflow: Callable[[], str | None] = installed_tensorflow,
     mxnet: Callable[[], Installed] = installed_mxnet,
+    torch: Callable[[], str | None] = installed_torch,
 ) -> tuple[str, ...]:
-    """Return the options of the plan that have no effect; `tensorflow` and `mxnet` look up what this Python has.
+    """Return the options of the plan that have no effect; `tensorflow`, `mxnet` and `torch` look up what this Python
+    has.
 
     Raises `UnsupportedError`, `InputError` or `ArchiveError`.
     """
@@ -36,8 +42,9 @@ def review(
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_files(_NAME, plan)
+    check_ranks(plan, num_gpus({**os.environ, **plan.environment}))
     _check_syntax(plan.source)
-    refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet))
+    refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")

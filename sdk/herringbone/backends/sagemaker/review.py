@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from herringbone.aws.instance_types import num_gpus
 from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
@@ -14,7 +14,7 @@ from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone.planning.settings import is_of_aws, unserved_settings
+from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.model_parallel.served import Library
@@ -32,8 +32,6 @@ _REFUSED = {
 # The class of the estimator -> the framework that `herringbone images build` takes.
 _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 _S3_OPTIONS = ("output_path", "checkpoint_s3_uri", "code_location")
-# Families of instance types with GPUs: p3, p4d, g5, g6e, ... In c6g the letter g stands for a Graviton processor.
-_GPU_TYPE = re.compile(r"ml\.[gp]\d\w*\.\w+")
 
 
 def review(plan: JobPlan) -> tuple[str, ...]:
@@ -52,6 +50,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     _check_spot_and_checkpoints(plan)
     _check_s3_options(plan)
     _check_gpus(plan)
+    check_ranks(plan, num_gpus(next(host.instance_type for host in plan.hosts if host.ranks != 0)))
     if plan.source is not None:
         # The home of jobs may lie inside the code's folder, but never belongs to the code.
         check_source(plan.source, exclude=find_home().path)
@@ -100,17 +99,13 @@ def _check_gpus(plan: JobPlan) -> None:
         return
     # Hosts without ranks are helpers, which need no GPU.
     types_without_gpus = sorted(
-        {host.instance_type for host in plan.hosts if host.ranks != 0 and not _has_gpus(host.instance_type)}
+        {host.instance_type for host in plan.hosts if host.ranks != 0 and num_gpus(host.instance_type) == 0}
     )
     if types_without_gpus:
         raise OptionError(
             f"instance_type: {', '.join(types_without_gpus)} has no GPUs, and distribution's dataparallel trains "
             "on GPUs; choose a type of the families p or g (ml.g5.12xlarge), or mpi to train on processors"
         )
-
-
-def _has_gpus(instance_type: str) -> bool:
-    return _GPU_TYPE.fullmatch(instance_type) is not None
 
 
 def _check_channels(plan: JobPlan) -> None:

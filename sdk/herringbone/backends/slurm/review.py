@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
-from herringbone.backends.slurm.script import minutes, partition_of, settings_of
+from herringbone.backends.slurm.script import gpus_per_node, minutes, partition_of, settings_of
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.plan import JobPlan
-from herringbone.planning.settings import refuse_of_image
+from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
@@ -63,6 +63,7 @@ def check(plan: JobPlan) -> None:
         raise OptionError("slurm: container_runtime goes with image_uri; without one, ranks run in this Python")
     partition_of(plan)
     refuse_of_image(_NAME, plan)
+    check_ranks(plan, gpus_per_node(plan))
     check_files(_NAME, plan)
 
 

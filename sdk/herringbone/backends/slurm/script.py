@@ -53,6 +53,12 @@ def asks_for_gpus(plan: JobPlan) -> bool:
     return "gpu" in (settings_of(plan).gres or "")
 
 
+def gpus_per_node(plan: JobPlan) -> int | None:
+    """Return the number of GPUs that the job asks for on each node; None where `gres` does not say."""
+    match = re.search(r"(?:^|,)(?:gres/)?gpu(?::[^:,(]+)*?:(\d+)", settings_of(plan).gres or "")
+    return int(match[1]) if match else None
+
+
 def warning_seconds(max_run: float, grace: float) -> float:
     """Return how long before the end of `max_run` the hosts get SIGTERM, in seconds.
 

@@ -6,8 +6,9 @@ from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runti
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone.planning.settings import refuse_of_image
+from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
+from herringbone.planning.torch import too_old_image
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 
@@ -35,9 +36,11 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
     if in_containers:
-        refuse(_NAME, old_tensorflow(plan))
+        refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
         refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
+    gpus = {machine.gpus for machine in choose(plan.hosts, inventory).values()}
+    check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
     if plan.arguments.get("image_uri") and not in_containers:

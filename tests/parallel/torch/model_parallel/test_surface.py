@@ -18,17 +18,20 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.replicas.options import ReductionOptions
 
 NAMES = {
-    "init": "",
+    "init": "config=None",
     "is_initialized": "",
     "is_tracing": "",
     "step": "function=None, | non_split_inputs=(), input_split_axes=None, detach_outputs=True",
     "partition": "index",
     "set_partition": "module, idx",
     "delay_param_initialization": "enabled=True",
-    "model_creation": "tensor_parallelism=False, dtype=None, **tensor_parallel_config",
-    "DistributedOptimizer": "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, **dynamic_loss_args",
-    "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2",
-    "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True",
+    "model_creation": "tensor_parallelism=False, dtype=None, zero_init=False, **tensor_parallel_config",
+    "DistributedOptimizer": (
+        "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, **others"
+    ),
+    # `v3` and `back_compat` are what Hugging Face's Trainer passes.
+    "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2, v3=False",
+    "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True, back_compat=False",
     # SMP v1 has no default for `path`; ours is the job's own folder. `blocking` is ours.
     "save_checkpoint": (
         "path=None, tag='', partial=True, model=None, optimizer=None, user_content=None, translate_if_full=True,"
@@ -68,12 +71,15 @@ METHODS = {
     "DistributedModel.state_dict": "*args, **kwargs",
     "DistributedModel.load_state_dict": "state_dict, strict=True, assign=False",
     "DistributedModel.register_post_partition_hook": "hook",
+    "DistributedModel.register_post_step_hook": "hook",
+    "DistributedModel.get_module": "",
     "DistributedModel.cpu": "",
     "DistributedModel.join": "divide_by_initial_world_size=True, enable=True, throw_on_early_termination=False",
     "DistributedModel.register_comm_hook": "state, hook",
     "DistributedOptimizer.state_dict": "",
     "DistributedOptimizer.load_state_dict": "state_dict",
-    "DistributedOptimizer.local_state_dict": "",
+    "DistributedOptimizer.local_state_dict": "gather_if_shard=True",
+    "DistributedOptimizer.clip_master_grads": "max_norm, norm_type=2.0",
     "DistributedOptimizer.step": "closure=None",
     "DistributedOptimizer.zero_grad": "set_to_none=True",
     "StepOutput.reduce_mean": "",

@@ -5,12 +5,13 @@ The functions that ranks run are here; `test_equality.py` and the campaign choos
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from herringbone_contract.errors import ParallelError
 from tests.parallel.torch.sharding.models import Batch, Model
 
 STEPS, RATE = 5, 0.1
@@ -73,6 +74,18 @@ def train_sharded(model: Model, dtype: torch.dtype) -> Trained:
         optimizer.zero_grad()
         losses.append(loss.item())
     return Trained(losses, whole_weights(module, library.mesh.rank))
+
+
+def train_all(models: Mapping[str, Model], dtypes: Sequence[torch.dtype]) -> dict[tuple[str, torch.dtype], Any]:
+    """Train several models one after the other on a rank: by name and dtype `Trained`, or the text of a refusal."""
+    results: dict[tuple[str, torch.dtype], Any] = {}
+    for name, model in models.items():
+        for dtype in dtypes:
+            try:
+                results[name, dtype] = train_sharded(model, dtype)
+            except ParallelError as error:
+                results[name, dtype] = str(error)
+    return results
 
 
 def whole_weights(module: nn.Module, rank: int) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 SAMPLES, POSITIONS, WIDTH, HEADS, VOCABULARY, CLASSES = 4, 12, 16, 4, 23, 5
@@ -97,7 +97,7 @@ class Text(nn.Module):
     ) -> torch.Tensor:
         hidden = self.embed(input_ids)
         mask = _causal(input_ids.shape[1], hidden) if self.causal else None
-        padding = None if attention_mask is None else attention_mask == 0
+        padding = None if attention_mask is None else (1.0 - attention_mask.to(hidden.dtype)) * -1e9
         hidden = self.layers(hidden, mask, padding, is_causal=self.causal and padding is None)
         logits = self.head(hidden)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
@@ -250,7 +250,11 @@ MODELS = {
     "decoder": Model(lambda: Text(causal=True), text),
     "encoder-decoder": Model(Translation, translation),
     "grouped": Model(Grouped, text, plan=GROUPED_PLAN),
-    "resnet": Model(ResNet, images, refused={"context": "no stack of layers with attention", "tensor": "plan"}),
+    "resnet": Model(
+        ResNet,
+        images,
+        refused={"context": "no stack of layers with attention", "tensor": "leave tensor_parallel_degree at 1"},
+    ),
     "vit": Model(ViT, images),
     "tied": Model(lambda: Text(causal=True, tied=True), text),
     "buffers": Model(Buffers, padded_text),

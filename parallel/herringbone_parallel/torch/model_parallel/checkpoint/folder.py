@@ -12,7 +12,8 @@ Earlier releases wrote a partial checkpoint as one file per part, which this rel
         optimizer_<pp>_<tp>.pt          the same around DistributedOptimizer.local_state_dict()
         user_content.pt
 
-"save" is the same in all files of one save, so that files of two saves under one tag are not mixed.
+"save" is the same in all files of one save, so that files of two saves under one tag are not mixed. The
+optimizer's files have the master weights and the scale of the loss of 16-bit training.
 """
 
 from __future__ import annotations

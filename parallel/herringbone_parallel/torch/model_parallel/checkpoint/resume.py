@@ -14,6 +14,7 @@ from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.torch.checkpoint import api as shared_form
 from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
+from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import read_safetensors, safetensors_of
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
@@ -97,8 +98,9 @@ def resume_from_checkpoint(
         smp.resume_from_checkpoint("pretrained", tag="model.pt", partial=False, load_optimizer=False)
 
     Every rank must call it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
-    checkpoint may also be a plain state dict of the model; `translate_function` turns its content into a state dict of
-    the model. `user_content` is unpickled: resume only from folders that you trust.
+    checkpoint may also be a plain state dict of the model. Where Hugging Face's Trainer has written
+    `model.safetensors`, the tag `pytorch_model.bin` reads that. `translate_function` turns the content into a state
+    dict of the model. `user_content` is unpickled: resume only from folders that you trust.
 
     Raises `ParallelError` on every rank, before anything is changed, when files are missing, damaged or of another
     model. Source: SMP v1, `smp.resume_from_checkpoint`.
@@ -119,10 +121,13 @@ def resume_from_checkpoint(
     def read() -> _Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag
         reader = folder.reader(resumed_tag, newest=tag is None) if partial else None
-        if reader is None:
-            content = _read(folder, resumed_tag, partial, optimizer is not None)
-        else:
+        safe = None if partial else safetensors_of(folder.full(resumed_tag))
+        if reader is not None:
             content = _read_new_form(reader, model, optimizer is not None)
+        elif safe is not None and optimizer is None:
+            content = _Checkpoint(read_safetensors(safe, model.module), None)
+        else:
+            content = _read(folder, resumed_tag, partial, optimizer is not None)
         if translate_function is not None:
             content = content._replace(model=translate_function(content.model))
         _check_model(model, content.model, strict)
@@ -235,13 +240,18 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    parameters = dict(model.module.named_parameters(remove_duplicate=False))
     # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
-        if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
+        if not isinstance(value, torch.Tensor) or saved is None:
+            continue
+        shape = value.shape
+        if model.shards is not None and name in parameters:
+            shape = model.shards.shape_of(parameters[name])
+        if shape != saved.shape:
             raise ParallelError(
-                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
-                f" {list(value.shape)}"
+                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's {list(shape)}"
             )
 
 

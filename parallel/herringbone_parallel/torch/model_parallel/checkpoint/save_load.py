@@ -15,7 +15,12 @@ from herringbone_parallel.torch.model_parallel import ranks, state
 
 
 def save(
-    obj: Any, f: str | os.PathLike[str], partial: bool = True, pickle_module: Any = None, pickle_protocol: int = 2
+    obj: Any,
+    f: str | os.PathLike[str],
+    partial: bool = True,
+    pickle_module: Any = None,
+    pickle_protocol: int = 2,
+    v3: bool = False,
 ) -> None:
     """Write an object with `torch.save`.
 
@@ -24,13 +29,16 @@ def save(
         smp.save(model.state_dict(), f"{folder}/model.pt", partial=False)           # model.pt, for plain torch
 
     Every rank must call it. With `partial` each rank writes `f` with its model-parallel rank appended. Replicas write
-    the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Without `partial`, only rank
-    0 writes. The file appears completely or not at all. Source: SMP v1, `smp.save`.
+    the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Where replicas share one
+    optimizer state (`shard_optimizer_state`), their contents differ: with `v3` the rank among the replicas is in the
+    name, too. Without `partial`, only rank 0 writes. The file appears completely or not at all. Source: SMP v1,
+    `smp.save`; `v3` as Hugging Face's Trainer passes it.
     """
     if not partial and state.get().rank != 0:
         return
     options = {} if pickle_module is None else {"pickle_module": pickle_module}
-    write_whole(_path(f, partial), obj, pickle_protocol=pickle_protocol, **options)
+    path = _replica_path(f) if partial and v3 else _path(f, partial)
+    write_whole(path, obj, pickle_protocol=pickle_protocol, **options)
 
 
 def load(
@@ -39,10 +47,13 @@ def load(
     pickle_module: Any = None,
     pickle_load_args: Mapping[str, Any] | None = None,
     partial: bool = True,
+    back_compat: bool = False,  # noqa: ARG001  Hugging Face's Trainer passes it; there is one form of these files
 ) -> Any:
     """Read a file of `smp.save`: with `partial` that of this model-parallel rank, otherwise the one for all ranks.
 
         model.load_state_dict(smp.load(f"{folder}/part.pt"))
+
+    A file that was saved with `v3` is found as well.
 
     Only tensors, numbers, strings and plain containers are read, unless you trust the file and pass `pickle_module` or
     `pickle_load_args={"weights_only": False}`. Raises `ParallelError` for a file that is
@@ -52,7 +63,10 @@ def load(
     if pickle_module is not None:
         options["pickle_module"] = pickle_module
     options.setdefault("weights_only", pickle_module is None)
-    return read_whole(_path(f, partial), map_location=map_location, **options)
+    path = _path(f, partial)
+    if partial and not path.exists() and _replica_path(f).exists():
+        path = _replica_path(f)
+    return read_whole(path, map_location=map_location, **options)
 
 
 def write_whole(path: Path, content: Any, **options: Any) -> None:
@@ -86,6 +100,10 @@ def read_whole(path: Path, **options: Any) -> Any:
 
 def _path(f: str | os.PathLike[str], partial: bool) -> Path:
     return Path(f"{os.fspath(f)}_{ranks.mp_rank()}" if partial else f)
+
+
+def _replica_path(f: str | os.PathLike[str]) -> Path:
+    return Path(f"{os.fspath(f)}_{ranks.mp_rank()}_{ranks.rdp_rank()}")
 
 
 def _first_line(error: Exception) -> str:

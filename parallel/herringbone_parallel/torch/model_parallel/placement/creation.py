@@ -13,6 +13,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.delayed import delaying
 from herringbone_parallel.torch.model_parallel.placement.placement import PARTITION_ATTRIBUTE
+from herringbone_parallel.torch.model_parallel.precision import half as precision
 
 
 def set_partition(module: nn.Module, idx: int) -> None:
@@ -51,28 +52,50 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
         yield
 
 
+# Settings of distributed layers that AWS's scripts pass in any case. Without tensor parallelism no layer uses them.
+_LAYER_SETTINGS = frozenset(
+    {
+        "attention_in_fp32", "distribute_embedding", "flash_attention", "fp32_residual_addition", "fused_bias_gelu",
+        "fused_dropout", "fused_softmax", "optimize", "query_key_layer_scaling", "use_alibi",
+    }
+)  # fmt: skip
+
+
 @contextmanager
 def model_creation(
-    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Any
+    tensor_parallelism: bool = False,
+    dtype: torch.dtype | None = None,
+    zero_init: bool = False,  # noqa: ARG001  see the docstring
+    **tensor_parallel_config: Any,
 ) -> Iterator[None]:
-    """Create the floating-point parameters inside the `with` block in `dtype`.
+    """Create the floating-point parameters inside the `with` block in `dtype`, by default that of the job's precision.
 
         with smp.model_creation(dtype=torch.bfloat16):
             model = Net()
 
     With the job's setting `delayed_parameter_initialization` it does what `smp.delay_param_initialization` does, too.
-    Raises `ParallelError` for tensor parallelism and its settings. Source: SMP v1, `smp.model_creation`.
+    `zero_init` has no effect: parameters are shared out when the model is partitioned, and not while it is created.
+    Settings of distributed layers have no effect without `tensor_parallelism`.
+    Raises `ParallelError` for tensor parallelism, and for an unknown setting. Source: SMP v1, `smp.model_creation`.
     """
-    if tensor_parallelism or tensor_parallel_config:
-        refused = ", ".join(["tensor_parallelism"] * tensor_parallelism + list(tensor_parallel_config))
+    unknown = [key for key in tensor_parallel_config if key not in _LAYER_SETTINGS]
+    if unknown:
         raise ParallelError(
-            f"smp.model_creation({refused}): there is no tensor parallelism in this release; pass `dtype`"
+            f"smp.model_creation has no argument {unknown[0]!r}; there are tensor_parallelism, dtype, zero_init,"
+            f" {', '.join(sorted(_LAYER_SETTINGS))}"
         )
+    if tensor_parallelism:
+        raise ParallelError(
+            "smp.model_creation(tensor_parallelism=True): there is no tensor parallelism in this release; pass `dtype`"
+        )
+    settings = state.get().settings
+    if dtype is None:
+        dtype = precision.parameter_dtype(settings.precision, fp16_params=settings.fp16_params)
     # torch's layers take their dtype from the default when they are created.
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
-        with delay_param_initialization(state.get().settings.delayed_parameter_initialization):
+        with delay_param_initialization(settings.delayed_parameter_initialization):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -90,14 +90,15 @@ def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
     return CostTree(root=_tree(nodes, {}), link=link)
 
 
-def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, float]:
+def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer], *, masters: bool = False) -> dict[int, float]:
     """Return the bytes of state that an optimizer keeps for one byte of each parameter, by the parameter's identity.
 
         optimizer_state_of([torch.optim.Adam([weight])])    # {id(weight): 2.0}
 
     Before the optimizer's first step, a copy of it takes one step with a small parameter: Adam keeps two moments, SGD
     one momentum or nothing. State of another shape than the parameter's counts as nothing, and so does an optimizer
-    that fails in this step.
+    that fails in this step. With `masters` the optimizer updates a float32 copy of each 16-bit parameter, which has a
+    gradient of its own.
     """
     state_of: dict[int, float] = {}
     for optimizer in optimizers:
@@ -105,7 +106,11 @@ def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int,
             expected = _state_after_trial(optimizer, group)
             for parameter in group["params"]:
                 entries = optimizer.state.get(parameter)
-                state_of[id(parameter)] = _copies(entries, parameter) if entries else expected
+                copies = _copies(entries, parameter) if entries else expected
+                if masters and parameter.element_size() == 2:
+                    # Two bytes of the parameter are four of each: the copy, its gradient, the state.
+                    copies = 2 * (2 + copies)
+                state_of[id(parameter)] = copies
     return state_of
 
 

@@ -95,7 +95,9 @@ def _decided(library: State, module: nn.Module, run: TrialRun, tracing: Tracing,
         assert settings.partition_file is not None, "the grammar asks for both"
         return load(Path(settings.partition_file), module, settings.partitions)
     # Of the optimizers that exist at the first step; the memory of a later one is not counted.
-    states = optimizer_state_of(optimizer.optimizer for optimizer in library.optimizers)
+    states: dict[int, float] = {}
+    for wrapper in library.optimizers:
+        states |= optimizer_state_of([wrapper.optimizer], masters=wrapper.scales)
     if settings.skip_tracing or any_delayed(module):
         tree = suppose(module, states)
     else:

@@ -159,7 +159,7 @@ class Reducer:
         """Watch the parameters that are trained now. The first buckets reverse the order of their definition."""
         self.retire()
         named = list(self._named_parameters())
-        self._require_equal([(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in named])
+        require_equal(self._peers, named, self._options)
         self._parameters = [parameter for _, parameter in named if parameter.requires_grad]
         count = len(self._parameters)
         self._usual, self._added, self._last_added = [0] * count, [0] * count, [0] * count
@@ -170,17 +170,6 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(self._parameters)
         ]
-
-    def _require_equal(self, description: Any) -> None:
-        """Raise when the replicas would reduce different parameters, which no all-reduce would notice."""
-        checksums = self._peers.gather(zlib.crc32(repr((description, self._options)).encode()))
-        different = [rank for rank, checksum in checksums.items() if checksum != next(iter(checksums.values()))]
-        if different:
-            raise ParallelError(
-                f"rank {different[0]} and rank {next(iter(checksums))} hold the same partition of two replicas, but not"
-                " the same parameters, in number, name, shape, dtype or requires_grad, or not the same arguments of"
-                " smp.DistributedModel. Make the model alike on every rank, and freeze the same parameters"
-            )
 
     def _cut_buckets(self, order: list[int]) -> None:
         """Divide the parameters, in this order of their indices, into buckets."""
@@ -305,3 +294,16 @@ class Reducer:
         self._peers.take_after(0, [agreed])
         self._cut_buckets(agreed.tolist())
         self._ordered = True
+
+
+def require_equal(peers: Peers, named: Iterable[tuple[str, nn.Parameter]], options: ReductionOptions) -> None:
+    """Raise when the replicas would reduce different parameters, which no all-reduce would notice."""
+    description = [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in named]
+    checksums = peers.gather(zlib.crc32(repr((description, options)).encode()))
+    different = [rank for rank, checksum in checksums.items() if checksum != next(iter(checksums.values()))]
+    if different:
+        raise ParallelError(
+            f"rank {different[0]} and rank {next(iter(checksums))} hold the same partition of two replicas, but not"
+            " the same parameters, in number, name, shape, dtype or requires_grad, or not the same arguments of"
+            " smp.DistributedModel. Make the model alike on every rank, and freeze the same parameters"
+        )

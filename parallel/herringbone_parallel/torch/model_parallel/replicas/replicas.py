@@ -72,11 +72,15 @@ class Replicas:
         """Say whether the model has more than one partition."""
         return len(self._pipeline) > 1
 
-    def start_sum(self, tensor: torch.Tensor) -> Future:
-        """Start adding up the tensor over the replicas, in place; the future's value is a list with the tensor."""
-        work = self._explained(lambda: dist.all_reduce(tensor, group=self._group, async_op=True))
+    def start(self, collective: Callable[..., Any]) -> Future:
+        """Start a collective of `torch.distributed` between the replicas; `wait` takes the future."""
+        work = self._explained(lambda: collective(group=self._group, async_op=True))
         future: Future = work.get_future()
         return future
+
+    def start_sum(self, tensor: torch.Tensor) -> Future:
+        """Start adding up the tensor over the replicas, in place; the future's value is a list with the tensor."""
+        return self.start(partial(dist.all_reduce, tensor))
 
     def wait(self, future: Future) -> Any:
         """Return the future's value; raises `PeerFailedError` within seconds when a rank of the job has failed."""

@@ -82,11 +82,11 @@ def refused() -> list[str]:
         lambda: smp.tp_register,
         lambda: smp.nn.DistributedLinear,
         lambda: smp.model_creation(tensor_parallelism=True).__enter__(),
-        lambda: smp.model_creation(fused_softmax=True).__enter__(),
+        lambda: smp.model_creation(fused_softmacks=True).__enter__(),
         lambda: model.join().__enter__(),
         lambda: model.register_comm_hook(None, print),
         lambda: smp.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)),
-        lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), dynamic_loss_scale=True),
+        lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), init_scale=2.0),
     ):
         with pytest.raises(ParallelError) as caught:
             call()
@@ -102,12 +102,12 @@ def test_unavailable_names_are_refused_by_name(ranks: Ranks) -> None:
         "smp.tensor_parallelism is not available",
         "smp.tp_register is not available",
         "smp.nn.DistributedLinear is not available",
-        "smp.model_creation(tensor_parallelism): there is no tensor parallelism",
-        "smp.model_creation(fused_softmax): there is no tensor parallelism",
+        "smp.model_creation(tensor_parallelism=True): there is no tensor parallelism",
+        "smp.model_creation has no argument 'fused_softmacks'; there are tensor_parallelism, dtype, zero_init, atten",
         "model.join() is for replicas",
         "model.register_comm_hook() is for replicas",
         "the optimizer has a parameter of shape [3] that the DistributedModel has not",
-        "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler",
+        "smp.DistributedOptimizer: init_scale without dynamic_loss_scale=True: nothing would use it",
     ]
     for text, start in zip(messages, expected, strict=True):
         assert text.startswith(start)

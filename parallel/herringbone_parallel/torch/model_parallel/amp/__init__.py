@@ -41,8 +41,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients on this rank by the scale, and agree with the other ranks whether all were finite."""
-        if not isinstance(optimizer, DistributedOptimizer):
-            raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
+        _check(optimizer)
         check_between_steps("scaler.unscale_()")
         super().unscale_(optimizer)
         if not self.is_enabled():
@@ -58,8 +57,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Update the parameters of this rank, unless a rank has found an infinite gradient."""
-        if not isinstance(optimizer, DistributedOptimizer):
-            raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
+        _check(optimizer)
         check_between_steps("scaler.step()")
         return super().step(optimizer, *args, **kwargs)
 
@@ -67,3 +65,13 @@ class GradScaler(torch.amp.GradScaler):
         """Adapt the scale; the same on every rank."""
         check_between_steps("scaler.update()")
         super().update(new_scale)
+
+
+def _check(optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, DistributedOptimizer):
+        raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
+    if optimizer.scales:
+        raise ParallelError(
+            "smp.amp.GradScaler with an smp.DistributedOptimizer that scales the loss itself, or has 16-bit parameters"
+            " (fp16, bf16): leave one of them out"
+        )

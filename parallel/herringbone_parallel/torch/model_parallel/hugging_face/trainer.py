@@ -1,0 +1,197 @@
+"""Serves Hugging Face's `Trainer`, whose branch for SMP v1 no longer fits the rest of it.
+
+The rank's import hook calls `serve` with `transformers.training_args` and `transformers.trainer` as soon as the script
+has imported them. Scripts stay as they are. Five places are changed; all else of the branch runs on `smp`'s own names:
+
+    [1] the arguments   transformers 5 refuses `--mp_parameters`, which every job of AWS's library passes to its script
+    [2] the device      `TrainingArguments._setup_devices` needs a GPU; without one it has no device to return
+    [3] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches
+    [4] the wrapper     transformers 5 makes no optimizer for a wrapped model, and wraps the model twice to evaluate it
+    [5] the files       transformers 5 writes the model's file on every rank at the same time
+
+Read in the sources of transformers 4.57 and 5.23, and accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from herringbone_contract.constants import Key
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch.model_parallel import communication, ranks, state
+from herringbone_parallel.torch.model_parallel.model import DistributedModel
+from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
+
+_PARAMETERS = f"--{Key.MODEL_PARALLEL_PARAMETERS}"
+
+
+def serve(module: ModuleType) -> None:
+    """Change a module of transformers that the script has just imported."""
+    if not module.is_sagemaker_mp_enabled():
+        return
+    if module.__name__ == "transformers.training_args":
+        from transformers.hf_argparser import HfArgumentParser
+
+        _serve_parser(HfArgumentParser)
+        _serve_arguments(module.TrainingArguments)
+    else:
+        module.__dict__["Accelerator"] = accelerator_class(module.Accelerator)
+        _serve_trainer(module.Trainer)
+
+
+class _Ignored(argparse.Action):
+    """An option whose value is read from the environment, and not from the command line."""
+
+    def __call__(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+def _serve_parser(parser: Any) -> None:
+    init = parser.__init__
+
+    # [1]
+    @functools.wraps(init)
+    def accept(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if _PARAMETERS not in self._option_string_actions:
+            # Without a default, the parsed options have no entry of that name, which the parser would return, too.
+            self.add_argument(_PARAMETERS, action=_Ignored, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    parser.__init__ = accept
+
+
+def _serve_arguments(arguments: Any) -> None:
+    from accelerate.state import AcceleratorState
+
+    # [2]
+    def setup_devices(self: Any) -> torch.device:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        # None, so that the number of processes is `smp.dp_size()`, and not that of all ranks.
+        self.distributed_state = None
+        device = state.get().device
+        self._n_gpu = int(device.type == "cuda")
+        return device
+
+    arguments._setup_devices = functools.cached_property(setup_devices)
+    arguments._setup_devices.__set_name__(arguments, "_setup_devices")
+
+
+def accelerator_class(base: Any) -> Any:
+    """Return the subclass of accelerate's `Accelerator` that counts replicas of the pipeline in place of ranks."""
+
+    # [3]
+    class ReplicaAccelerator(base):  # type: ignore[misc]  # the base class is known at run time only
+        """An `Accelerator` whose processes are the replicas of the model, each of which may be several ranks."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            _count_replicas()
+            super().__init__(*args, **kwargs)
+
+        def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
+            # accelerate's wrapper has none of the methods that the Trainer calls to save the optimizer.
+            if not isinstance(optimizer, DistributedOptimizer):
+                return super().prepare_optimizer(optimizer, device_placement)
+            if optimizer not in self._optimizers:
+                self._optimizers.append(optimizer)
+            return optimizer
+
+        @property
+        def optimizer_step_was_skipped(self) -> bool:
+            return any(getattr(optimizer, "overflow", False) for optimizer in self._optimizers)
+
+        def gather(self, tensor: Any) -> Any:
+            from accelerate.utils import recursively_apply
+
+            return recursively_apply(_gather, tensor, error_on_other_type=True)
+
+        def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+            if use_gather_object:
+                raise ParallelError(
+                    "eval_use_gather_object is not available with smdistributed.modelparallel: have the model return"
+                    " tensors, and leave the setting out"
+                )
+            return super().gather_for_metrics(input_data)
+
+        def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+            from accelerate.utils import recursively_apply
+
+            def pad(value: torch.Tensor) -> torch.Tensor:
+                return _pad(value, dim, pad_index, first=pad_first)
+
+            return recursively_apply(pad, tensor, error_on_other_type=True)
+
+        def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+            from accelerate.utils import recursively_apply
+
+            def reduced(value: torch.Tensor) -> torch.Tensor:
+                total = torch.stack(_of_replicas(value)).sum(0)
+                return (total / ranks.dp_size() if reduction == "mean" else total) * scale
+
+            return recursively_apply(reduced, tensor, error_on_other_type=True)
+
+    return ReplicaAccelerator
+
+
+def _count_replicas() -> None:
+    """Tell accelerate of the replicas. They are not "distributed" for it, because its default group has all ranks."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    shared = PartialState(cpu=state.get().device.type == "cpu")
+    shared.distributed_type = DistributedType.NO
+    shared.num_processes, shared.process_index = ranks.dp_size(), ranks.dp_rank()
+
+
+def _of_replicas(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors of all replicas, on this rank's device; every rank must call it."""
+    if ranks.dp_size() == 1:
+        return [tensor]
+    gathered = communication.allgather(tensor.detach().cpu(), CommGroup.DP_GROUP)
+    return [other.to(tensor.device) for other in gathered]
+
+
+def _gather(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.cat(_of_replicas(tensor if tensor.dim() else tensor[None]))
+
+
+def _pad(tensor: torch.Tensor, dim: int, value: int, *, first: bool) -> torch.Tensor:
+    """Pad one axis of a tensor to its greatest length on any replica."""
+    if not -tensor.dim() <= dim < tensor.dim():
+        return tensor
+    length = tensor.shape[dim]
+    missing = int(max(_of_replicas(torch.tensor(length)))) - length
+    shape = list(tensor.shape)
+    shape[dim] = missing
+    padding = tensor.new_full(shape, value)
+    return torch.cat([padding, tensor] if first else [tensor, padding], dim)
+
+
+def _serve_trainer(trainer: Any) -> None:
+    save = trainer._save
+    # transformers 5 has split this method off, and with it lost the optimizer of a wrapped model.
+    creates_no_optimizer = hasattr(trainer, "_prepare_for_training")
+
+    # [4]
+    def wrap_model(self: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:  # noqa: ARG001
+        if isinstance(self.model_wrapped, DistributedModel):
+            return self.model_wrapped
+        wrapped = DistributedModel(model, backward_passes_per_step=self.args.gradient_accumulation_steps)
+        if training and creates_no_optimizer:
+            # The Trainer assigns it only after it has prepared the optimizer.
+            self.model_wrapped = wrapped
+            self.create_optimizer()
+        return wrapped
+
+    # [5]
+    def save_on_first_rank(self: Any, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self.args.should_save:
+            save(self, output_dir, state_dict=state_dict)
+
+    trainer._wrap_model = wrap_model
+    trainer._save = save_on_first_rank

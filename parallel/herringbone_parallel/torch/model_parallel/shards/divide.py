@@ -1,0 +1,97 @@
+"""Reads from the settings what replicas divide: the training state, the optimizer states alone, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.torch.model_parallel.replicas.options import ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters, Peers, require_equal
+from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
+from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
+from herringbone_parallel.torch.model_parallel.shards.shards import Limits, Shards, Wrapper
+from herringbone_parallel.torch.model_parallel.shards.updates import DividedUpdates
+
+if TYPE_CHECKING:
+    from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+
+# (peers, this rank's parameters, options) -> the reducer of a model whose parameters are divided
+Divider = Callable[[Peers, NamedParameters, ReductionOptions], ShardedReducer]
+
+
+class Library(Protocol):
+    """The part of the library's state that says what is divided."""
+
+    settings: ResolvedModelParallel
+    shard_group: ShardGroup | None
+
+    @property
+    def optimizers(self) -> Iterable[Wrapper]: ...
+
+
+def divider(library: Library) -> Divider | None:
+    """Return the function that divides a model's parameters; None where the job's settings divide none."""
+    group, settings = library.shard_group, library.settings
+    if group is None or settings.sharded == 1:
+        return None
+    limits = Limits(
+        bucket=settings.sdp_reduce_bucket_size,
+        whole=settings.sdp_param_persistence_threshold,
+        live=settings.sdp_max_live_parameters,
+    )
+
+    def divide(peers: Peers, named_parameters: NamedParameters, options: ReductionOptions) -> ShardedReducer:
+        # The reducer compares the parameters that stay whole only.
+        require_equal(peers, named_parameters(), options)
+        return ShardedReducer(peers, Shards(group, limits, named_parameters, lambda: library.optimizers), options)
+
+    return divide
+
+
+def divided_updates(library: Library) -> DividedUpdates | None:
+    """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting."""
+    group = library.shard_group
+    return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
+
+
+def refuse_join(library: Library) -> None:
+    """Raise for `model.join`, under which a replica may end before the others, whose parts it has."""
+    if library.shard_group is not None:
+        key = "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"
+        raise ParallelError(
+            f"model.join() with {key}: a replica without batches left still has a part of the training state that the"
+            " others need. Give each replica as many batches, as DistributedSampler does"
+        )
+
+
+@contextmanager
+def gathered(shards: Shards | None, action: str) -> Iterator[Callable[[Any], Any]]:
+    """Gather all parameters for a `with` block; the value copies out of it what is to stay.
+
+        with gathered(model.shards, "model.state_dict()") as copied:
+            state_dict = copied(model.module.state_dict())
+
+    Without shards, and before the first step, nothing is gathered or copied. Otherwise every rank of the shard group
+    must call it.
+    """
+    if shards is None or not shards.divided:
+        yield lambda content: content
+        return
+    with shards.whole(action):
+        yield _copied
+
+
+def _copied(content: Any) -> Any:
+    """Return a copy on the CPU; tensors on `meta` stay there."""
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta:
+            return leaf
+        return leaf.detach().to("cpu", copy=True)
+
+    return replace_leaves(content, copied)

@@ -1,0 +1,54 @@
+"""Check, as far as a plan can know, that a job will find a torch that is new enough for its `distribution`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable
+
+from herringbone.planning.checks import brings_packages
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.model_parallel.served import RECENT_TORCH, needs_recent_torch
+
+_NEEDED = ".".join(str(number) for number in RECENT_TORCH)
+
+
+def installed_torch() -> str | None:
+    """Return the version of this Python's torch, None without torch."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def too_old_here(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str, str]:
+    """Return, as a refusal, a setting for which this Python's torch is too old. Imports no torch.
+
+    A job with a requirements.txt is never refused: its Python is made from that file at the start. Nor is one without
+    torch here: its script may be of another framework.
+    """
+    setting = needs_recent_torch(plan.distribution)
+    if setting is None or brings_packages(plan):
+        return {}
+    version = installed()
+    if version is None or _release(version) >= RECENT_TORCH:
+        return {}
+    return {
+        setting: f"needs torch {_NEEDED} or newer, and ranks run in {sys.executable}, which has {version}:"
+        f" `pip install 'torch>={_NEEDED}'`, or name torch in the job's requirements.txt"
+    }
+
+
+def too_old_image(plan: JobPlan) -> dict[str, str]:
+    """Return, as a refusal, a `framework_version` of our images that is too old for a setting."""
+    setting, version = needs_recent_torch(plan.distribution), plan.options.framework_version
+    if setting is None or version is None or plan.arguments.get("image_uri") or _release(version) >= RECENT_TORCH:
+        return {}
+    return {"framework_version": f"{version}: {setting} needs torch {_NEEDED} or newer; leave framework_version out"}
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; a version without two, such as "2", counts as new enough."""
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    return RECENT_TORCH if numbers is None else (int(numbers[1]), int(numbers[2]))

@@ -1,0 +1,207 @@
+"""A checkpoint is complete or absent: after a kill, an error of one rank, or with files that are not its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from herringbone_contract.checkpoint.manifest import parse
+from herringbone_contract.checkpoint.verification import listing, verify
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint import api as checkpoint
+from herringbone_parallel.torch.checkpoint.peers import Peers
+from herringbone_parallel.torch.checkpoint.pieces import Piece
+from herringbone_parallel.torch.checkpoint.reading import find
+from tests.parallel.torch.checkpoint import thread_ranks
+from tests.parallel.torch.processes import PROCESSES
+
+KILLS = 6
+ROWS = 1 << 10
+
+
+def state_at(step: int, rank: int) -> dict[str, Any]:
+    """Return rank 0's or rank 1's half of a state in which every value tells the step."""
+    half = torch.full((ROWS // 2, 64), float(step))
+    return {"model": {"weight": Piece(half, (rank * ROWS // 2, 0), (ROWS, 64)), f"own-{rank}": torch.tensor(step)}}
+
+
+def save_until_killed(folder: str, connection: Any) -> None:
+    def save(peers: Peers) -> None:
+        for step in range(10_000):
+            write = checkpoint.async_save if step % 2 else checkpoint.save
+            # Two of three saves replace the one before under the same tag.
+            write(folder, f"step-{step // 3}", state_at(step, peers.rank), peers=peers)
+            if step == 0 and peers.rank == 0:
+                connection.send("begun")
+
+    thread_ranks.run(2, save)
+
+
+def test_no_resume_reads_a_torn_checkpoint_after_kills_at_any_moment(tmp_path: Path) -> None:
+    moments = random.Random(21)
+    unfinished = 0
+    for _ in range(KILLS):
+        folder = tmp_path / "checkpoints"
+        connection, worker_connection = PROCESSES.Pipe()
+        process = PROCESSES.Process(target=save_until_killed, args=(str(folder), worker_connection), daemon=True)
+        process.start()
+        assert connection.poll(30)
+        time.sleep(moments.uniform(0.0, 0.06))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        unfinished += any(entry.problem and entry.problem.startswith("unfinished") for entry in listing(folder))
+        path = find(folder)
+        assert verify(path) == []
+        model = checkpoint.read_plain(path)["model"]
+        assert model["weight"].unique().tolist() == [float(model["own-0"])] == [float(model["own-1"])]
+        # The folder stays: the next job continues in it, and removes what this one left.
+    assert unfinished, "no kill has met a save; choose other moments"
+
+
+def invert(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 255
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+
+    def save(peers: Peers) -> None:
+        for step in (1, 2):
+            checkpoint.save(folder, f"step-{step}", state_at(step, peers.rank), peers=peers)
+
+    thread_ranks.run(2, save)
+    return folder
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "missing": (lambda path: (path / "rank-00001.safetensors").unlink(), "missing", "rank 1 on .* is missing; bring"),
+    "torn": (lambda path: os.truncate(path / "rank-00000.safetensors", 9_000), "torn", "has 9000 of [0-9]+ bytes"),
+    "foreign": (
+        lambda path: shutil.copy(path.parent / "step-1/rank-00001.safetensors", path),
+        "foreign",
+        "00001.safetensors .rank 1 on .* is foreign: it is of the save",
+    ),
+    "other": (lambda path: shutil.copy(__file__, path / "rank-9.safetensors"), "foreign", "the manifest has no such"),
+    "header": (lambda path: invert(path / "rank-00000.safetensors", 100), "foreign", "is foreign"),
+    "values": (lambda path: invert(path / "rank-00001.safetensors", -1), "damaged", "differs of model.own-1|weight"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_by_verify_and_by_load(tmp_path: Path, saved: Path, damage: str) -> None:
+    harm, kind, message = DAMAGES[damage]
+    path = Path(shutil.copytree(saved, tmp_path / "copy")) / "step-2"
+    harm(path)
+    (problem,) = verify(path)
+    assert problem.kind == kind
+    assert re.search(message, problem.text), problem.text
+    if damage == "other":
+        # A file that belongs to nothing does no harm to a load.
+        return
+
+    def load(peers: Peers) -> float:
+        state = state_at(0, peers.rank)
+        with pytest.raises(ParallelError, match=message):
+            checkpoint.load(path.parent, state, "step-2", peers=peers)
+        return float(state["model"]["weight"].tensor.sum())
+
+    assert thread_ranks.run(2, load) == [0, 0], "nothing is changed"
+
+
+def test_a_manifest_is_the_last_file_and_one_that_is_torn_is_named(tmp_path: Path, saved: Path) -> None:
+    path = Path(shutil.copytree(saved, tmp_path / "copy")) / "step-2"
+    os.truncate(path / "manifest.json", 100)
+    with pytest.raises(ParallelError, match=r"manifest\.json is torn or not a checkpoint's manifest"):
+        verify(path)
+    with pytest.warns(UserWarning, match="'step-1' is used instead"):
+        assert find(path.parent).name == "step-1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"rank-00001.safetensors":{', b'"../rank-1.safetensors":{', "is not a name in this folder"),
+        (b'"start":', b'"start":9999999', "outside of rank-"),
+        (b'"sizes":[512,64]', b'"sizes":[512,65]', "outside .1024, 64."),
+        (b'"sizes":[512,64]', b'"sizes":[511,64]', "is not covered exactly once"),
+        (b'"dtype":"F32"', b'"dtype":"F99"', "has the unknown type 'F99'"),
+        (b'"version":1', b'"version":2', "reads 'herringbone-checkpoint', version 1"),
+    ],
+)
+def test_a_manifest_that_leads_out_of_its_folder_or_files_is_refused(
+    saved: Path, old: bytes, new: bytes, message: str
+) -> None:
+    text = (saved / "step-2/manifest.json").read_bytes()
+    assert old in text
+    with pytest.raises(ParallelError, match=message):
+        parse(text.replace(old, new, 1), "manifest.json")
+
+
+def test_an_error_of_one_rank_is_raised_on_all_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
+    thread_ranks.run(2, lambda peers: checkpoint.save(tmp_path, "a", state_at(1, peers.rank), peers=peers))
+
+    def fail(peers: Peers) -> str:
+        def full() -> None:
+            raise OSError("no space left on device")
+
+        with pytest.raises((ParallelError, OSError)) as caught:
+            checkpoint.async_save(tmp_path, "b", state_at(2, peers.rank), peers=peers, on_complete=full).result()
+        return str(caught.value)
+
+    texts = thread_ranks.run(2, fail)
+    assert texts == ["no space left on device", "rank 0 cannot save: OSError: no space left on device"]
+    assert find(tmp_path).name == "b", "its files were complete when the callback failed"
+    assert verify(tmp_path / "a") == []
+
+
+def test_hosts_without_a_shared_folder_have_their_files_and_load_once_they_are_brought_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    this = threading.local()
+    hosts = {0: "algo-1", 1: "algo-1", 2: "algo-2", 3: "algo-2"}
+
+    def save(peers: Peers) -> None:
+        this.host = hosts[peers.rank]
+        quarter = torch.full((2,), float(peers.rank))
+        state = {"model": {"weight": Piece(quarter, (2 * peers.rank,), (8,))}}
+        checkpoint.save(tmp_path / hosts[peers.rank], "a", state, peers=peers)
+
+    for module in ("saving", "writing"):
+        monkeypatch.setattr(f"herringbone_parallel.torch.checkpoint.{module}.host_name", lambda: this.host)
+    thread_ranks.run(4, save)
+    own = {host: sorted(path.name for path in (tmp_path / host / "a").glob("rank*")) for host in ("algo-1", "algo-2")}
+    assert own["algo-2"] == ["rank-00002.safetensors", "rank-00003.safetensors"]
+    with pytest.raises(
+        ParallelError, match=r"rank-00002.* \(rank 2 on algo-2\) is missing; bring the files of all hosts"
+    ):
+        find(tmp_path / "algo-1")
+    # As a retry over SSH merges the folders of its hosts.
+    shutil.copytree(tmp_path / "algo-2", tmp_path / "algo-1", dirs_exist_ok=True)
+    assert checkpoint.read_plain(find(tmp_path / "algo-1"))["model"]["weight"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_copy_is_of_the_moment_of_the_call(tmp_path: Path) -> None:
+    weight = torch.zeros(1 << 18)
+    for step in range(3):
+        weight.fill_(step)
+        pending = checkpoint.async_save(tmp_path, f"step-{step}", {"model": {"weight": weight}})
+        weight.fill_(-1)
+    pending.result()
+    assert pending.done()
+    for step in range(3):
+        assert checkpoint.read_plain(tmp_path / f"step-{step}")["model"]["weight"].unique().tolist() == [step]

@@ -1,0 +1,53 @@
+"""Ranks that share the training state train as one process on all their data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.parallel.torch.model_parallel.shards.training import assert_equal, train, train_alone
+from tests.parallel.torch.ranks import Ranks
+
+SHARD_2 = {"partitions": 1, "replicas": 2, "sharded_data_parallel_degree": 2}
+SHARD_4 = {"partitions": 1, "replicas": 4, "sharded_data_parallel_degree": 4}
+HYBRID = {"partitions": 1, "replicas": 4, "sharded_data_parallel_degree": 2}
+PIPELINE = {"partitions": 2, "replicas": 2, "sharded_data_parallel_degree": 2}
+# All parameters are sharded, however small.
+SHARED = {"ddp": True, "sdp_param_persistence_threshold": 0}
+
+
+def check(ranks: Ranks, name: str, dtype: torch.dtype, parameters: dict[str, Any]) -> None:
+    settings = {**SHARED, **parameters}
+    parts = settings["replicas"] * settings.get("microbatches", 1)
+    by_rank = ranks.run(train, settings, name, dtype)
+    alone = train_alone(name, dtype, parts, settings.get("sdp_gradient_clipping", 1.0))
+    assert_equal(by_rank, alone, dtype, buffers=name != "Normed")
+
+
+@pytest.mark.parametrize("layout", [SHARD_2, SHARD_4, HYBRID], ids=["shard 2", "shard 4", "hybrid 2x2"])
+@pytest.mark.parametrize("name", ["Chain", "Tied", "Normed", "TinyTransformer", "Frozen", "UnusedModule"])
+def test_shards_train_as_one_process_does(ranks: Ranks, name: str, layout: dict[str, Any]) -> None:
+    check(ranks, name, torch.float64, {**layout, "microbatches": 2})
+
+
+@pytest.mark.parametrize("pipeline", ["simple", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_shards_of_a_pipeline_train_as_one_process_does(ranks: Ranks, microbatches: int, pipeline: str) -> None:
+    check(ranks, "TinyTransformer", torch.float64, {**PIPELINE, "microbatches": microbatches, "pipeline": pipeline})
+
+
+@pytest.mark.parametrize("name", ["Tied", "Normed", "OwnParameter", "BranchOnData"])
+def test_shards_of_pipelines_with_what_no_tracer_splits(ranks: Ranks, name: str) -> None:
+    # In float32, Adam makes steps of the rounding errors of a bias before a normalization, whose gradient is 0.
+    dtype = torch.float64 if name == "Normed" else torch.float32
+    check(ranks, name, dtype, {**PIPELINE, "microbatches": 2})
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("name", ["TinyTransformer", "UnusedModule"])
+def test_replicas_that_divide_updates_train_as_one_process_does(ranks: Ranks, name: str, partitions: int) -> None:
+    settings = {"partitions": partitions, "replicas": 2, "ddp": True, "microbatches": 2, "shard_optimizer_state": True}
+    by_rank = ranks.run(train, settings, name, torch.float64)
+    assert_equal(by_rank, train_alone(name, torch.float64, 4, 0.0), torch.float64)

@@ -1,0 +1,171 @@
+"""State dicts, checkpoints, clipping and loss scaling of a model whose training state is shared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.parallel.torch.model_parallel import models
+from tests.parallel.torch.model_parallel.shards.training import optimizer_of
+from tests.parallel.torch.ranks import RankFailedError, Ranks
+
+SHARD_2 = {
+    "partitions": 1,
+    "replicas": 2,
+    "ddp": True,
+    "sharded_data_parallel_degree": 2,
+    "sdp_param_persistence_threshold": 0,
+}
+PIPELINE = {**SHARD_2, "partitions": 2}
+DIVIDED = {"partitions": 1, "replicas": 2, "ddp": True, "shard_optimizer_state": True}
+
+
+def script(name: str = "Tied", **options: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the library, the model, the optimizer, and a function that makes a step on this rank's data."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build(name, torch.float64)
+    inputs, target = (tensor.chunk(smp.rdp_size())[smp.rdp_rank()] for tensor in (inputs, target))
+    model = smp.DistributedModel(module, **options)
+    optimizer = smp.DistributedOptimizer(optimizer_of(model))
+
+    @smp.step
+    def train_step(scale: Any, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), target)
+        model.backward(loss * scale)
+        return loss
+
+    return smp, model, optimizer, lambda scale=1.0: train_step(scale, inputs, target)
+
+
+def train(train_step: Any, optimizer: Any, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        train_step()
+        optimizer.step()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Say whether two structures of dicts, lists and tensors have equal values."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def go_on_from_checkpoints(folder: str, partial: bool) -> None:
+    smp, model, optimizer, train_step = script()
+    train(train_step, optimizer, 2)
+    smp.save_checkpoint(folder, tag="two", model=model, optimizer=optimizer, partial=partial)
+    before = model.state_dict(), optimizer.state_dict()
+    train(train_step, optimizer, 2)
+    after = model.state_dict(), optimizer.state_dict()
+    # After steps, so that the parameters are divided already.
+    smp.resume_from_checkpoint(folder, tag="two", partial=partial)
+    assert same((model.state_dict(), optimizer.state_dict())[0], before[0])
+    assert same(optimizer.state_dict(), before[1])
+    train(train_step, optimizer, 2)
+    assert same(list(after), [model.state_dict(), optimizer.state_dict()])
+
+
+def resume_in_another_layout(folder: str, partial: bool) -> Any:
+    smp, model, optimizer, train_step = script()
+    smp.resume_from_checkpoint(folder, tag="two", partial=partial)
+    train(train_step, optimizer, 2)
+    return model.state_dict(), optimizer.state_dict()
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_checkpoints_go_on_in_the_same_and_in_another_layout(ranks: Ranks, tmp_path: Path, partial: bool) -> None:
+    ranks.run(go_on_from_checkpoints, dict(PIPELINE), str(tmp_path), partial)
+    plain = ranks.run(resume_in_another_layout, {"partitions": 1, "microbatches": 2}, str(tmp_path), partial)[0]
+    for parameters in (SHARD_2, DIVIDED):
+        for one in ranks.run(resume_in_another_layout, dict(parameters), str(tmp_path), partial):
+            for key, value in plain[0].items():
+                torch.testing.assert_close(one[0][key], value, atol=1e-12, rtol=0)
+            for number, entry in plain[1]["state"].items():
+                for key, value in entry.items():
+                    torch.testing.assert_close(one[1]["state"][number][key], value, atol=1e-12, rtol=0)
+
+
+def look_at_gradients() -> dict[str, Any]:
+    smp, model, optimizer, train_step = script()
+    norms = {}
+    train_step()
+    whole = model.state_dict()
+    norms["2"] = smp.clip_grad_norm_(model.parameters(), 1e9).item()
+    norms["torch"] = nn.utils.clip_grad_norm_(model.parameters(), 1e9).item()
+    norms["inf"] = smp.clip_grad_norm_(model.parameters(), math.inf, norm_type=math.inf).item()
+    train_step()
+    norms["two steps"] = smp.clip_grad_norm_(model.parameters(), 1e9).item()
+    optimizer.zero_grad(set_to_none=False)
+    norms["zero"] = smp.clip_grad_norm_(model.parameters(), 1e9).item()
+    with pytest.raises(Exception, match=r"load_state_dict\(assign=True\) of sharded parameters"):
+        model.load_state_dict(whole, assign=True)
+    with pytest.raises(Exception, match=r"model.join\(\) with sharded_data_parallel_degree"), model.join():
+        pass
+    with pytest.raises(Exception, match=r"register_comm_hook\(\) with sharded_data_parallel_degree"):
+        model.register_comm_hook(None, lambda state, bucket: None)
+    doubled = {key: 2 * value for key, value in whole.items()}
+    model.load_state_dict(doubled)
+    assert same(dict(doubled), dict(model.state_dict()))
+    part = {name: shard.values for name, shard in model.shards.named_shards().items()}
+    for name, shard in model.shards.named_shards().items():
+        expected = doubled[name].reshape(-1)[shard.start : shard.start + shard.values.numel()]
+        assert torch.equal(part[name], expected)
+    return norms
+
+
+def test_norms_and_writes_are_those_of_the_whole_model(ranks: Ranks) -> None:
+    module, inputs, target = models.build("Tied", torch.float64)
+    nn.functional.cross_entropy(module(inputs), target).backward()
+    gradients = [parameter.grad for parameter in module.parameters()]
+    norm = nn.utils.get_total_norm(gradients).item()
+    largest = nn.utils.get_total_norm(gradients, math.inf).item()
+    for norms in ranks.run(look_at_gradients, dict(SHARD_2)) + ranks.run(look_at_gradients, dict(PIPELINE)):
+        expected = {"2": norm, "torch": norm, "inf": largest, "two steps": 2 * norm, "zero": 0.0}
+        assert norms == pytest.approx(expected, rel=1e-9)
+
+
+def scale_losses() -> tuple[float, list[Any]]:
+    smp, model, optimizer, train_step = script()
+    scaler = smp.amp.GradScaler(init_scale=4.0, growth_interval=100)
+    before = None
+    for number in range(3):
+        optimizer.zero_grad()
+        # An infinite gradient on one rank: all ranks skip the step.
+        overflow = number == 1 and smp.rank() == 0
+        train_step(math.inf if overflow else scaler.get_scale())
+        scaler.scale(torch.ones(()))
+        before = model.state_dict()
+        scaler.step(optimizer)
+        scaler.update()
+        assert same(dict(before), dict(model.state_dict())) == (number == 1)
+    return scaler.get_scale(), [model.state_dict()[key] for key in before or ()]
+
+
+def test_ranks_skip_a_step_with_infinite_gradients_together(ranks: Ranks) -> None:
+    (scale, one), (_, other) = ranks.run(scale_losses, dict(SHARD_2))
+    assert scale == 2.0
+    assert same(one, other)
+
+
+def call_on_one_rank(call: str) -> None:
+    smp, model, optimizer, train_step = script()
+    train(train_step, optimizer, 1)
+    if smp.rank() == 0:
+        model.state_dict() if call == "model" else optimizer.state_dict()
+    train_step()
+
+
+@pytest.mark.parametrize("call", ["model", "optimizer"])
+def test_a_state_dict_on_one_rank_alone_is_refused(ranks: Ranks, call: str) -> None:
+    message = rf"this rank calls {call}.state_dict\(\) while rank 1, .* calls the step function"
+    with pytest.raises(RankFailedError, match=message):
+        ranks.run(call_on_one_rank, dict(SHARD_2), call)
