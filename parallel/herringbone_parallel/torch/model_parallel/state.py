@@ -38,6 +38,7 @@ from herringbone_parallel.torch.tensor_parallel.operations import Peers
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
     from herringbone_parallel.torch.model_parallel.shards.shards import Shards
+    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
 TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
@@ -106,6 +107,8 @@ class State:
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
+    # Of the running step, where the job offloads activations.
+    offloading: TaskOffloading | None = None
 
     @cached_property
     def pp_rank(self) -> int:
