@@ -22,6 +22,7 @@ from herringbone_parallel.torch.model_parallel.precision.half import half_type
 from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
 from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
 from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.layout import Range
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
@@ -190,6 +191,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._pending = named["state"]
         if self._model.partitioned:
             self._load_pending()
+
+    def own_state(self) -> tuple[dict[str, Any], Callable[[str], Range | None]]:
+        """Return the named form of what this rank has, and a function: which elements of a parameter's states it has.
+
+        The function returns None for a parameter whose states are whole, or cut by a tensor group only.
+        """
+        states = self._divided_states()
+        return {**self._named(), **self._scale_entry()}, lambda name: None if states is None else states.range_of(name)
 
     def check(self, state_dict: Mapping[str, Any]) -> None:
         """Raise the `ParallelError` that `load_state_dict` would raise; change nothing."""

@@ -166,7 +166,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "auto_partition": False,
         "default_partition": 0,
     },
-}
+}  # fmt: skip
 CASES = [
     ("Encoder", "tensor 2"),
     ("Encoder", "tensor 2, the same batch"),
