@@ -76,7 +76,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
         # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
-        self._division = divided_updates(library)
+        self._division = divided_updates(library, optimizer)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
