@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
@@ -228,9 +229,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
-        masters = self._update.masters
         local = dict(self._model.local_named_parameters())
-        trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
+        trained = {name: self._trained_from_now(parameter) for name, parameter in local.items()}
         for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = [trained[name] for name in names if name in local]
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
@@ -239,6 +239,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
             del self.optimizer.state[parameter]
         self._load_pending()
+
+    def _trained_from_now(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the tensor that the wrapped optimizer updates; for a 16-bit parameter a float32 copy, made here."""
+        masters, shards = self._update.masters, self._model.shards
+        if masters is None:
+            return parameter
+        if shards is not None:
+            # The copy has this rank's elements alone, as the parameter has between steps.
+            shards.split()
+        copy = masters.keep(parameter)
+        if shards is not None and copy is not parameter:
+            shards.adopt(copy, parameter)
+        return copy
 
     def _local_names(self) -> list[str]:
         """Return the names of the wrapped optimizer's parameters, in its order."""
@@ -255,7 +268,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._update.masters is not None and self._model.partitioned:
             self._update.masters.refresh()
             for name, parameter in self._model.local_named_parameters():
-                digits = self._update.masters.digits(parameter)
+                # Ranks that share a parameter have other elements of it, and must agree whether there is an entry.
+                shared = self._model.shared is not None or self._divided_states() is not None
+                digits = self._update.masters.digits(parameter, always=shared)
                 if digits is not None:
                     named["state"][name] = {**named["state"].get(name, {}), MASTER_KEY: digits}
         return named

@@ -17,7 +17,15 @@ TWO = {"partitions": 2, "microbatches": 2}
 # Every replica gets the same batch here, so that the result is that of one replica.
 FOUR = {**TWO, "replicas": 2, "ddp": True}
 ONE = {"partitions": 1, "microbatches": 2}
-LAYOUTS = {"one": ONE, "two": TWO, "four": FOUR}
+SHARDED = {"ddp": True, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 8}
+LAYOUTS = {
+    "one": ONE,
+    "two": TWO,
+    "four": FOUR,
+    "shards": {**ONE, **SHARDED, "replicas": 2},
+    "pipeline of shards": {**FOUR, **SHARDED},
+    "sharded states": {**FOUR, "shard_optimizer_state": True},
+}
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -125,7 +133,8 @@ def overflow_on_one_rank(arguments: dict[str, Any]) -> Any:
     for step in range(5):
         run()
         if step == 1 and smp.rank() == smp.size() - 1:
-            next(iter(model.local_parameters())).grad[0] = torch.inf
+            # A shard may have no element of a parameter.
+            next(parameter.grad for parameter in model.local_parameters() if parameter.numel())[0] = torch.inf
         before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
         norms.append(optimizer.clip_master_grads(1.0))
         optimizer.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.delayed import delaying
 from herringbone_parallel.torch.model_parallel.placement.placement import PARTITION_ATTRIBUTE
 from herringbone_parallel.torch.model_parallel.precision import half as precision
+from herringbone_parallel.torch.model_parallel.tensor import marks
 
 
 def set_partition(module: nn.Module, idx: int) -> None:
@@ -75,18 +76,14 @@ def model_creation(
 
     With the job's setting `delayed_parameter_initialization` it does what `smp.delay_param_initialization` does, too.
     `zero_init` has no effect: parameters are shared out when the model is partitioned, and not while it is created.
-    Settings of distributed layers have no effect without `tensor_parallelism`.
-    Raises `ParallelError` for tensor parallelism, and for an unknown setting. Source: SMP v1, `smp.model_creation`.
+    With `tensor_parallelism` it does what `smp.tensor_parallelism` does, with the other arguments; without, settings of
+    distributed layers have no effect, and an unknown one raises `ParallelError`. Source: SMP v1, `smp.model_creation`.
     """
     unknown = [key for key in tensor_parallel_config if key not in _LAYER_SETTINGS]
-    if unknown:
+    if unknown and not tensor_parallelism:
         raise ParallelError(
             f"smp.model_creation has no argument {unknown[0]!r}; there are tensor_parallelism, dtype, zero_init,"
             f" {', '.join(sorted(_LAYER_SETTINGS))}"
-        )
-    if tensor_parallelism:
-        raise ParallelError(
-            "smp.model_creation(tensor_parallelism=True): there is no tensor parallelism in this release; pass `dtype`"
         )
     settings = state.get().settings
     if dtype is None:
@@ -95,7 +92,10 @@ def model_creation(
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
-        with delay_param_initialization(settings.delayed_parameter_initialization):
+        with ExitStack() as stack:
+            if tensor_parallelism:
+                stack.enter_context(marks.tensor_parallelism(**tensor_parallel_config))
+            stack.enter_context(delay_param_initialization(settings.delayed_parameter_initialization))
             yield
     finally:
         torch.set_default_dtype(before)
