@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
@@ -23,6 +22,7 @@ from herringbone_parallel.torch.model_parallel.precision.half import half_type
 from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
 from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
 from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.layout import Range
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
@@ -192,6 +192,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._model.partitioned:
             self._load_pending()
 
+    def own_state(self) -> tuple[dict[str, Any], Callable[[str], Range | None]]:
+        """Return the named form of what this rank has, and a function: which elements of a parameter's states it has.
+
+        The function returns None for a parameter whose states are whole, or cut by a tensor group only.
+        """
+        states = self._divided_states()
+        return {**self._named(), **self._scale_entry()}, lambda name: None if states is None else states.range_of(name)
+
     def check(self, state_dict: Mapping[str, Any]) -> None:
         """Raise the `ParallelError` that `load_state_dict` would raise; change nothing."""
         optimizer_state.read(state_dict, self._groups)
@@ -229,8 +237,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
+        masters, shards = self._update.masters, self._model.shards
+        if masters is not None and shards is not None:
+            # Before the copies are made, which are then of this rank's elements alone.
+            shards.split()
         local = dict(self._model.local_named_parameters())
-        trained = {name: self._trained_from_now(parameter) for name, parameter in local.items()}
+        trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
+        if shards is not None:
+            for name, copy in trained.items():
+                shards.adopt(copy, local[name])
         for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = [trained[name] for name in names if name in local]
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
@@ -239,19 +254,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
             del self.optimizer.state[parameter]
         self._load_pending()
-
-    def _trained_from_now(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return the tensor that the wrapped optimizer updates; for a 16-bit parameter a float32 copy, made here."""
-        masters, shards = self._update.masters, self._model.shards
-        if masters is None:
-            return parameter
-        if shards is not None:
-            # The copy has this rank's elements alone, as the parameter has between steps.
-            shards.split()
-        copy = masters.keep(parameter)
-        if shards is not None and copy is not parameter:
-            shards.adopt(copy, parameter)
-        return copy
 
     def _local_names(self) -> list[str]:
         """Return the names of the wrapped optimizer's parameters, in its order."""
@@ -268,7 +270,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._update.masters is not None and self._model.partitioned:
             self._update.masters.refresh()
             for name, parameter in self._model.local_named_parameters():
-                # Ranks that share a parameter have other elements of it, and must agree whether there is an entry.
+                # Ranks that share a parameter must have the same entries, whatever the digits of their elements.
                 shared = self._model.shared is not None or self._divided_states() is not None
                 digits = self._update.masters.digits(parameter, always=shared)
                 if digits is not None:
@@ -307,7 +309,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             entries = parts_of_entries(entries, self._model.shared)
         self._divide_updates()
         if (states := self._divided_states()) is not None:
-            entries = states.parts_of(entries)
+            # Replicas that divide updates have whole copies of 16-bit parameters.
+            whole = (MASTER_KEY,) if self._model.shards is None else ()
+            entries = states.parts_of(entries, whole)
         masters, local = self._update.masters, dict(self._model.local_named_parameters())
         numbered = self.optimizer.state_dict()
         numbered["state"] = {}

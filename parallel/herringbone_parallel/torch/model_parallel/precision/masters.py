@@ -103,9 +103,9 @@ class MasterWeights:
             self._versions[key] = parameter._version
 
     def digits(self, parameter: torch.Tensor, *, always: bool = False) -> torch.Tensor | None:
-        """Return the copy if it has digits that the parameter lacks, or `always`; None without a copy."""
+        """Return the copy if it has digits that the parameter lacks, or `always`; None without such a copy."""
         pair = self._pairs.get(id(parameter))
-        if pair is None or not (always or not torch.equal(pair.copy, pair.parameter.float())):
+        if pair is None or (not always and torch.equal(pair.copy, pair.parameter.float())):
             return None
         return pair.copy.detach()
 
