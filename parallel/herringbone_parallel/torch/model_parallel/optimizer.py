@@ -135,6 +135,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         masters = self._update.masters
         return parameter if masters is None else masters.trained(parameter)
 
+    def parameter_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the model's parameter for a float32 copy that `trained` returns; any other tensor as it is."""
+        masters = self._update.masters
+        return tensor if masters is None else masters.parameter_of(tensor)
+
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scale the unscaled gradients down to a global norm of at most `max_norm`, and return the norm before that.
 
