@@ -135,6 +135,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         masters = self._update.masters
         return parameter if masters is None else masters.trained(parameter)
 
+    def parameter_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the model's parameter for a float32 copy that `trained` returns; any other tensor as it is."""
+        masters = self._update.masters
+        return tensor if masters is None else masters.parameter_of(tensor)
+
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scale the unscaled gradients down to a global norm of at most `max_norm`, and return the norm before that.
 
@@ -271,7 +276,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._update.masters.refresh()
             for name, parameter in self._model.local_named_parameters():
                 # Ranks that share a parameter must have the same entries, whatever the digits of their elements.
-                shared = self._model.shards is not None and self._model.shards.has(parameter)
+                shared = self._model.shared is not None or self._divided_states() is not None
                 digits = self._update.masters.digits(parameter, always=shared)
                 if digits is not None:
                     named["state"][name] = {**named["state"].get(name, {}), MASTER_KEY: digits}
