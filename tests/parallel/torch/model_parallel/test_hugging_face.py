@@ -48,6 +48,32 @@ def test_a_script_without_the_library_keeps_its_trainer() -> None:
     assert vars(module).keys() == {"__name__", "is_sagemaker_mp_enabled"}
 
 
+class Trainer:
+    def compute_loss(self) -> None: ...
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "name"),
+    [
+        (Trainer, {"label_smoother": object()}, "label_smoothing_factor"),
+        (Trainer, {"compute_loss_func": print}, "compute_loss_func"),
+        (OwnLoss, {}, "a compute_loss of your own"),
+    ],
+)
+def test_a_loss_that_the_trainer_would_ignore_is_refused(
+    kind: type[Trainer], settings: dict[str, Any], name: str
+) -> None:
+    trainer.require_loss_of_model(Trainer(), Trainer)
+    instance = kind()
+    vars(instance).update(settings)
+    with pytest.raises(ParallelError, match=f"^{name}: .*train under torch_distributed"):
+        trainer.require_loss_of_model(instance, Trainer)
+
+
 def settings_and_files(folder: str) -> Any:
     cfg = smp.state.cfg
     with pytest.raises(AttributeError, match="pipeline_parallel_degree"):

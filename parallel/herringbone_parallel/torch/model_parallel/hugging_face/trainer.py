@@ -207,6 +207,24 @@ def _pad(tensor: torch.Tensor, dim: int, value: int, *, first: bool) -> torch.Te
     return torch.cat([padding, tensor] if first else [tensor, padding], dim)
 
 
+def require_loss_of_model(instance: Any, trainer: type) -> None:
+    """Raise `ParallelError` for settings of the loss that the Trainer's branch would ignore."""
+    ignored = [
+        name
+        for name, is_set in (
+            ("label_smoothing_factor", getattr(instance, "label_smoother", None) is not None),
+            ("compute_loss_func", getattr(instance, "compute_loss_func", None) is not None),
+            ("a compute_loss of your own", type(instance).compute_loss is not trainer.compute_loss),  # type: ignore[attr-defined]
+        )
+        if is_set
+    ]
+    if ignored:
+        raise ParallelError(
+            f"{', '.join(ignored)}: with smdistributed.modelparallel the Trainer takes the loss that the model returns,"
+            " and would ignore it. Compute the loss in the model's forward, or train under torch_distributed"
+        )
+
+
 def _serve_trainer(trainer: Any) -> None:
     save = trainer._save
     # transformers 5 has split this method off, and with it lost the optimizer of a wrapped model.
@@ -216,6 +234,7 @@ def _serve_trainer(trainer: Any) -> None:
     def wrap_model(self: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:  # noqa: ARG001
         if isinstance(self.model_wrapped, DistributedModel):
             return self.model_wrapped
+        require_loss_of_model(self, trainer)
         wrapped = DistributedModel(model, backward_passes_per_step=self.args.gradient_accumulation_steps)
         if training and creates_no_optimizer:
             # The Trainer assigns it only after it has prepared the optimizer.
