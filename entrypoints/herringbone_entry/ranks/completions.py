@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
+from types import ModuleType
 
 from herringbone_entry.ranks.after_import import AfterImport
 
@@ -22,4 +24,8 @@ def install(environ: Mapping[str, str]) -> None:
     for variable, completions in COMPLETIONS.items():
         if variable in environ:
             for name, ours in completions.items():
-                sys.meta_path.insert(0, AfterImport(name, lambda _, ours=ours: import_module(ours).complete()))
+                sys.meta_path.insert(0, AfterImport(name, partial(_complete, ours)))
+
+
+def _complete(ours: str, _: ModuleType) -> None:
+    import_module(ours).complete()
