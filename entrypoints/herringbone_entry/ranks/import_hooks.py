@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,12 @@ from herringbone_entry.ranks.after_import import AfterImport
 
 # Modules of Hugging Face's transformers that have branches for AWS's two libraries.
 _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
+
+# Modules that ours complete, where the launcher has set accelerate's variables.
+_COMPLETIONS = {
+    "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
+    "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
+}
 
 
 def install(listen: str, orders: str, trainer_hooks: str) -> None:
@@ -30,6 +37,13 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     if trainer_hooks:
         for name in _TRAINER_MODULES:
             sys.meta_path.insert(0, AfterImport(name, lambda module: import_module(trainer_hooks).serve(module)))
+    if "HERRINGBONE_ACCELERATE" in os.environ:
+        for name, completion in _COMPLETIONS.items():
+            sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion)))
+
+
+def _complete(completion: str, _module: ModuleType) -> None:
+    import_module(completion).complete()
 
 
 class ListenerStart:
