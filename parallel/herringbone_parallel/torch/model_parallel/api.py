@@ -94,7 +94,6 @@ from herringbone_parallel.torch.model_parallel.tensor.marks import (
     tp_register,
     tp_register_with_module,
 )
-from herringbone_parallel.torch.model_parallel.unavailable import NAMES, refuse
 
 __all__ = [
     "init", "is_initialized", "is_tracing", "shutdown",
@@ -120,6 +119,6 @@ def __getattr__(name: str) -> Any:
     if name == "amp":
         # Imported on first use, because it needs a newer torch than the rest.
         return importlib.import_module("herringbone_parallel.torch.model_parallel.amp")
-    if name in NAMES:
-        refuse(f"smp.{name}")
+    if name == "optimizers":
+        nn.refuse(f"smp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,7 +52,7 @@ class Running:
 
 
 class Reader(NamedTuple):
-    """What reads a parameter: the code of its own module by `inside`, that of another module by `outside`."""
+    """The functions that read a parameter: `inside` for its own module's code, `outside` for other modules' code."""
 
     inside: Read
     outside: Read
