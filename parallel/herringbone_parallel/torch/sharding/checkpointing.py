@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.sharding import parts
 
 # AWS's arguments that change nothing here: every rank learns of another's error, and plans are compared, in any case.
 _WITHOUT_EFFECT = frozenset({"wait_error_handling", "force_check_all_plans", "check_keys_matched", "coordinator_rank"})
@@ -44,6 +45,7 @@ def save(
     Raises `ParallelError` without a `checkpoint_id`, for S3's arguments, and when a rank cannot write.
     """
     _refuse(options)
+    _refuse_parts(process_group)
     if storage_writer is not None or planner is not None:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
@@ -77,6 +79,7 @@ def async_save(
     """
     global _started
     _refuse(options)
+    _refuse_parts(process_group)
     if storage_writer is not None or planner is not None:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
@@ -156,6 +159,16 @@ def _refuse(options: Mapping[str, Any]) -> None:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. A checkpoint goes to a folder; the job copies"
             " /opt/ml/checkpoints to checkpoint_s3_uri"
+        )
+
+
+def _refuse_parts(group: dist.ProcessGroup | None) -> None:
+    """Raise `ParallelError` where ranks would write different parts of a tensor under one name."""
+    if group is None and parts.are_plain():
+        raise ParallelError(
+            "under FullyShardedDataParallel, each tensor-parallel rank has its own part of a parameter, under one name:"
+            " save to a folder per state.tp_rank with process_group=model.process_group, or shard the model with"
+            " tsm.shard, whose checkpoints load on any mesh"
         )
 
 

@@ -54,14 +54,23 @@ def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[...,
 
 def _property(name: str) -> property:
     def read(self: nn.Module) -> torch.Tensor | None:
-        parameter = self._parameters[name]
+        # `FullyShardedDataParallel` takes the parameter away, and puts a tensor there for the forward.
+        if name not in self.__dict__ and name not in self._parameters:
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        parameter: torch.Tensor | None = self.__dict__[name] if name in self.__dict__ else self._parameters[name]
         # Outside of the forward, the parameter itself: `fully_shard` compares it with what it has put there.
         if parameter is None or not self.__dict__[_COMPUTING]:
             return parameter
         reader: Reader = self.__dict__[_READERS][name]
         return reader(parameter)
 
-    return property(read)
+    def write(self: nn.Module, value: torch.Tensor | None) -> None:
+        self.__dict__[name] = value
+
+    def delete(self: nn.Module) -> None:
+        del self.__dict__[name]
+
+    return property(read, write, delete)
 
 
 def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
