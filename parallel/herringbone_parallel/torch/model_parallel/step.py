@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Progress, digest
-from herringbone_parallel.core.pipeline.schedule import make_lockstep, make_schedule
+from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep, make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
@@ -151,12 +151,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     if library.loss_scale is not None:
         scale *= library.loss_scale.value
     # The script's generator advances by this one draw, whatever the microbatches draw.
-    arguments.seed = randomness.draw_seed()
-    if library.peers is not None:
-        # Shared layers need the same random numbers on all of their ranks.
-        agreed = torch.tensor([arguments.seed], device=library.device)
-        dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
-        arguments.seed = int(agreed)
+    arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
 
@@ -182,10 +177,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
             library.transport.reap()
 
     live = LiveTimeline.of_step(step_number, library.pp_rank)
-    schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    if library.peers is not None and settings.partitions > 1:
-        # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
-        schedule = make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
+    schedule = _schedule(library, count)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
@@ -205,6 +197,23 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
+
+
+def _agreed_seed(library: state.State, seed: int) -> int:
+    """Return the seed of the tensor group's first rank: shared layers need the same random numbers on all ranks."""
+    if library.peers is None:
+        return seed
+    agreed = torch.tensor([seed], device=library.device)
+    dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
+    return int(agreed)
+
+
+def _schedule(library: state.State, count: int) -> Schedule:
+    settings = library.settings
+    if library.peers is not None and settings.partitions > 1:
+        # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
+        return make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
+    return make_schedule(settings.pipeline, active=settings.active_microbatches)
 
 
 def _recorder(library: state.State, live: LiveTimeline | None) -> Callable[[Phase, int, float, float], None] | None:

@@ -25,6 +25,7 @@ from herringbone_parallel.torch.sharding import parts
 # AWS's arguments that change nothing here: every rank learns of another's error, and plans are compared, in any case.
 _WITHOUT_EFFECT = frozenset({"wait_error_handling", "force_check_all_plans", "check_keys_matched", "coordinator_rank"})
 
+_groups: dict[dist.ProcessGroup, Any] = {}
 _pending: dict[int, Any] = {}
 _started = 0
 
@@ -206,4 +207,9 @@ def _holds_tensors(value: Any) -> bool:
 def _peers(group: dist.ProcessGroup | None) -> Any:
     from herringbone_parallel.torch.checkpoint.api import Peers
 
-    return None if group is None else Peers.of_group(group)
+    if group is None:
+        return None
+    # Once for each group: a new one makes a process group, and new buffers for the copies.
+    if group not in _groups:
+        _groups[group] = Peers.of_group(group)
+    return _groups[group]
