@@ -45,6 +45,7 @@ def offload(horizon: int, device: torch.device) -> None:
 
 def uninstall() -> None:
     """Restore torch's own defaults; does nothing where they are in place."""
+    parts.forget()
     while _restore:
         _restore.pop()()
 

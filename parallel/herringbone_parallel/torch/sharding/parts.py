@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.tensor_parallel.layers import show_as_it_is
 
 # Wrapped models, with the names of the parameters of which the ranks of a tensor group have different parts.
 _cut: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
@@ -28,6 +29,7 @@ def make_plain(model: nn.Module) -> frozenset[str]:
     plain: dict[torch.Tensor, nn.Parameter] = {}
     cut = set()
     for path, module in model.named_modules():
+        show_as_it_is(module)
         for name, parameter in module.named_parameters(recurse=False):
             if isinstance(parameter, DTensor):
                 if parameter not in plain:
@@ -41,6 +43,11 @@ def make_plain(model: nn.Module) -> frozenset[str]:
 def remember(wrapped: nn.Module, cut: frozenset[str]) -> None:
     """Keep the names that `make_plain` has returned for a model that is wrapped now."""
     _cut[wrapped] = cut
+
+
+def forget() -> None:
+    """Forget the wrapped models of this process."""
+    _cut.clear()
 
 
 def are_plain() -> bool:
