@@ -51,8 +51,9 @@ def enable(
         raise ParallelError(f"cp_comm_type must be one of {names}, not {comm!r}")
     if mesh is None or mesh.size() == 1:
         return model
+    stacks = find_stacks(model, layers)
     _check_attention(model)
-    for stack in find_stacks(model, layers):
+    for stack in stacks:
         _SharedStack(stack, mesh.get_group(), Exchange(comm)).wrap()
     return model
 
