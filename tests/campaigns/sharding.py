@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from tests.parallel.torch import processes
+from tests.parallel.torch.processes import PROCESSES
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 from tests.parallel.torch.sharding import cells
 from tests.parallel.torch.sharding.cells import LAYOUTS, PIPELINE, TOLERANCE, Layout
@@ -68,7 +70,10 @@ def main() -> int:
     options = parser.parse_args()
     layouts = {**LAYOUTS, PIPELINE_NAME: PIPELINE}
     dtypes = [torch.float64] if options.fp64 else list(TOLERANCE)
-    ranks, bad, began = Ranks(), 0, time.monotonic()
+    if options.transformers:
+        # Its import takes seconds, and ranks are forked from the process that has it.
+        PROCESSES.set_forkserver_preload([processes.__name__, "tests.parallel.torch.sharding.hugging_face"])
+    ranks, bad, began = Ranks(CUDA_VISIBLE_DEVICES=""), 0, time.monotonic()
     print(f"{'layout':21}{'model':17}{'dtype':9}{'verdict':9}losses   weights  worst weight, or reason")
     for name, layout in layouts.items():
         if options.layout and name not in options.layout:
