@@ -43,9 +43,9 @@ job = PyTorch(entry_point="sharded_trainer.py", source_dir=sys.argv[1], distribu
 # As a rank of a job does, for scripts that no job starts.
 RANK = f"""
 import os, runpy
-from herringbone_entry.ranks import completions
+from herringbone_entry.ranks import import_hooks
 
-completions.install(os.environ)
+import_hooks.install("", "", "")
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
 
@@ -57,6 +57,7 @@ def layout(name: str, batches: int, **parameters: Any) -> list[Any]:
 LAYOUTS = [
     layout("hybrid 2x2", 4, hybrid_shard_degree=2),
     layout("tensor 2 x shard 2", 2, tensor_parallel_degree=2),
+    layout("context 2 x shard 2", 2, context_parallel_degree=2),
 ]
 
 
@@ -101,8 +102,8 @@ def test_four_ranks_train_save_and_resume_as_one_process_does() -> None:
     outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * 4, outputs[0][-3_000:]
     lines = results(outputs[0])
-    assert len(lines) == 6
-    for name, share in (("hybrid 2x2", 1 / 2), ("tensor 2 x shard 2", 1 / 4)):
+    assert len(lines) == 9
+    for name, share in (("hybrid 2x2", 1 / 2), ("tensor 2 x shard 2", 1 / 4), ("context 2 x shard 2", 1 / 4)):
         for script in ("Trainer", "Trainer resumed", "accelerate"):
             check(lines[f"{name}: {script}"], share)
 

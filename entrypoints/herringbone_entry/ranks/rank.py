@@ -60,10 +60,6 @@ def main() -> None:
         from herringbone_entry.ranks import import_hooks
 
         import_hooks.install(message["listen"], message["orders"], message["trainer_hooks"])
-    if "HERRINGBONE_ACCELERATE" in os.environ:
-        from herringbone_entry.ranks import completions
-
-        completions.install(os.environ)
     take_orders(message["orders"])
     os.chdir(message["code"])
     guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))

@@ -1,4 +1,4 @@
-"""A module of ours completes a library after the script has imported it, only where the launcher has set a variable."""
+"""Our module completes a library after the script has imported it, only where the launcher has set a variable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 SCRIPT = """
 import os, sys
-from herringbone_entry.ranks import completions
+from herringbone_entry.ranks import import_hooks
 
-completions.COMPLETIONS = {"ASKED": {"library.part": "ours"}}
-completions.install(os.environ)
+import_hooks._COMPLETIONS = {"library.part": "ours"}
+import_hooks.install("", "", "")
 before = len(sys.meta_path)
 import library
 print("ours" in sys.modules)
@@ -33,7 +33,7 @@ def run(folder: Path, **variables: str) -> list[str]:
 
 
 def test_a_module_of_ours_runs_after_the_librarys(tmp_path: Path) -> None:
-    assert run(tmp_path, ASKED="FSDP_VERSION") == ["False", "True", "-1"]
+    assert run(tmp_path, HERRINGBONE_ACCELERATE="FSDP_VERSION") == ["False", "True", "-1"]
 
 
 def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 class Exchange(enum.Enum):
-    """How parts travel between the ranks; the values are those of AWS's `cp_comm_type`."""
+    """The ways in which parts travel between the ranks; the values are those of AWS's `cp_comm_type`."""
 
     P2P = "p2p"
     ALL_GATHER = "all_gather"

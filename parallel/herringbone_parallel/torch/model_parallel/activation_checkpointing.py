@@ -128,7 +128,8 @@ def _without_reentrant(function: Any, preserve: bool, *args: Any, **kwargs: Any)
     if _on_every_rank():
         with _each_call_checkpointed(preserve):
             yield
-    else:
+        return
+    with _offloaded():
         yield from _torch_without_reentrant(function, preserve, *args, **kwargs)
 
 
@@ -136,9 +137,16 @@ class _Reentrant(torch.utils.checkpoint.CheckpointFunction):
     @classmethod
     def apply(cls, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         if not _on_every_rank():
-            return super().apply(function, preserve, *args)  # type: ignore[no-untyped-call]
+            with _offloaded():
+                return super().apply(function, preserve, *args)  # type: ignore[no-untyped-call]
         with _each_call_checkpointed(preserve):
             return function(*args)
+
+
+def _offloaded() -> AbstractContextManager[Any]:
+    """Return the context manager under which a call's inputs go to host memory, if the job offloads activations."""
+    offloading = state.get().offloading
+    return nullcontext() if offloading is None else offloading.hooks()
 
 
 @contextmanager

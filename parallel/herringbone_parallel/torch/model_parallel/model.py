@@ -205,6 +205,8 @@ class DistributedModel(ModelParts):
         # One microbatch runs at a time, so no lock.
         state.get().backwards += 1
         microbatch.backward(roots, gradients, retain=retain_graph)
+        if self._replication.reducer is not None:
+            self._replication.reducer.backward_ended()
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield all parameters with their names; inside a step, those of one rank as placed tensors.

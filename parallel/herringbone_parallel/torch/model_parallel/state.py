@@ -38,6 +38,7 @@ from herringbone_parallel.torch.tensor_parallel.operations import Peers
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
     from herringbone_parallel.torch.model_parallel.shards.shards import Shards
+    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 # Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
 TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
@@ -106,6 +107,8 @@ class State:
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
+    # Of the running step, where the job offloads activations.
+    offloading: TaskOffloading | None = None
 
     @cached_property
     def pp_rank(self) -> int:
@@ -172,14 +175,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
-    grid = Grid.of(
-        size,
-        pipeline=settings.partitions,
-        tensor=settings.tensor,
-        shard=settings.sharded,
-        placement=settings.placement,
-    )
-    _refuse(settings, grid)
+    grid = grid_of(settings, size)
+    refuse(settings, grid)
     device = torch.device("cpu")
     backends = "gloo"
     if torch.cuda.is_available():
@@ -264,7 +261,18 @@ def _rendezvous(settings: ResolvedModelParallel) -> str:
     return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
 
 
-def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
+def grid_of(settings: ResolvedModelParallel, ranks: int) -> Grid:
+    """Return the job's grid. Raises `DistributionError` when the degrees do not divide the ranks."""
+    return Grid.of(
+        ranks,
+        pipeline=settings.partitions,
+        tensor=settings.tensor,
+        shard=settings.sharded,
+        placement=settings.placement,
+    )
+
+
+def refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
     """Raise `ParallelError` for settings that this torch, these ranks or these devices cannot serve."""
     if settings.pipeline == "zero_bubble" and not deferral.is_supported():
         raise ParallelError("not available with this torch: pipeline 'zero_bubble'; use 'interleaved'")

@@ -52,7 +52,7 @@ class Running:
 
 
 class Reader(NamedTuple):
-    """What reads a parameter: the code of its own module by `inside`, that of another module by `outside`."""
+    """The functions that read a parameter: `inside` for its own module's code, `outside` for other modules' code."""
 
     inside: Read
     outside: Read
@@ -93,14 +93,23 @@ def become(
 
 def _property(name: str, running: Running) -> property:
     def read(self: nn.Module) -> torch.Tensor | None:
-        parameter = self._parameters[name]
+        # `FullyShardedDataParallel` takes the parameter away, and puts a tensor there for the forward.
+        if name not in self.__dict__ and name not in self._parameters:
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        parameter: torch.Tensor | None = self.__dict__[name] if name in self.__dict__ else self._parameters[name]
         # Outside of every forward, the parameter itself: `fully_shard` compares it with what it has put there.
         if parameter is None or not running.count:
             return parameter
         reader: Reader = self.__dict__[_READERS][name]
         return reader.inside(parameter) if self.__dict__[_COMPUTING] else reader.outside(parameter)
 
-    return property(read)
+    def write(self: nn.Module, value: torch.Tensor | None) -> None:
+        self.__dict__[name] = value
+
+    def delete(self: nn.Module) -> None:
+        del self.__dict__[name]
+
+    return property(read, write, delete)
 
 
 def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:

@@ -32,10 +32,10 @@ NAMES = {
     # `v3` and `back_compat` are what Hugging Face's Trainer passes.
     "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2, v3=False",
     "load": "f, map_location=None, pickle_module=None, pickle_load_args=None, partial=True, back_compat=False",
-    # SMP v1 has no default for `path`; ours is the job's own folder. `blocking` is ours.
+    # SMP v1 has no default for `path`; ours is the job's own folder.
     "save_checkpoint": (
         "path=None, tag='', partial=True, model=None, optimizer=None, user_content=None, translate_if_full=True,"
-        " num_kept_partial_checkpoints=None, blocking=True"
+        " num_kept_partial_checkpoints=None"
     ),
     "resume_from_checkpoint": (
         "path=None, tag=None, partial=True, strict=True, load_optimizer=True, load_sharded_optimizer_state=True,"

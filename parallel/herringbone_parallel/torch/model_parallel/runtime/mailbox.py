@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,15 +15,24 @@ class Mailbox:
     """Sends and receives for one microbatch of one step; `rank` is this process's pipeline rank.
 
     Only the thread of its microbatch calls it, so it has no lock. `transport` is None in a pipeline of one rank, which
-    never sends.
+    never sends. `before_backward` runs at the end of the forward, while this microbatch still holds the run token.
     """
 
-    def __init__(self, rank: int, step: int, microbatch: int, transport: Transport | None, token: RunToken) -> None:
+    def __init__(
+        self,
+        rank: int,
+        step: int,
+        microbatch: int,
+        transport: Transport | None,
+        token: RunToken,
+        before_backward: Callable[[], None] | None = None,
+    ) -> None:
         self.rank = rank
         self._step = step
         self._microbatch = microbatch
         self._transport = transport
         self._token = token
+        self._before_backward = before_backward
 
     def send_tensor(self, peer: int, serial: int, purpose: Purpose, tensor: torch.Tensor) -> None:
         """Start sending a tensor; it must not change before the step ends."""
@@ -49,6 +59,8 @@ class Mailbox:
 
     def enter_backward(self) -> None:
         """Go on with the backward when the schedule says so."""
+        if self._before_backward is not None:
+            self._before_backward()
         self._token.enter_backward(self._microbatch)
 
     def enter_weight(self) -> None:
