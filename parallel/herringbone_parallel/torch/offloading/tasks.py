@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from herringbone_parallel.core.pipeline.offloading import Task, due
+from herringbone_parallel.core.pipeline.offloading import Task, due, task_order
 from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, WEIGHT
 from herringbone_parallel.torch.offloading.host_copy import CopyStreams
 from herringbone_parallel.torch.offloading.saved import SavedInputs
