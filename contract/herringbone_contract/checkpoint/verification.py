@@ -99,7 +99,7 @@ def hidden(folder: Path) -> list[Path]:
 
 
 def listing(folder: Path) -> list[Listed]:
-    """Return the checkpoints of a folder, the oldest first, and the saves that were not finished."""
+    """Return the saves of a folder that were not finished, and then its checkpoints, the newest last."""
     newest = newest_tag(folder)
     listed = [_listed(path, path.name, newest) for path in _folders(folder)]
     known = {entry.tag for entry in listed}
@@ -109,7 +109,7 @@ def listing(folder: Path) -> list[Listed]:
             listed.append(Listed(tag, path, False, None, "unfinished: its save runs, or was killed"))
         elif tag not in known:
             listed.append(_listed(path, tag, newest))
-    return sorted(listed, key=lambda entry: (entry.manifest is None, entry.manifest.time if entry.manifest else 0.0))
+    return sorted(listed, key=lambda entry: entry.manifest.time if entry.manifest else 0.0)
 
 
 def missing(path: Path, manifest: Manifest) -> list[Problem]:

@@ -107,6 +107,19 @@ def accelerate_environment(inherited: Mapping[str, str], *, num_gpus: int) -> di
     return {} if num_gpus or _USE_CPU in inherited else {_USE_CPU: "true"}
 
 
+def with_partitions(parameters: str) -> str:
+    """Return the model-parallel parameters, JSON, with the number of partitions under `partitions`, too.
+
+    >>> with_partitions('{"pipeline_parallel_degree":2}')
+    '{"partitions":2,"pipeline_parallel_degree":2}'
+
+    Hugging Face's transformers knows no other name, and would train without the library. Source: transformers 5.23,
+    `is_sagemaker_mp_enabled`.
+    """
+    values = json.loads(parameters)
+    return encode({"partitions": values.get("pipeline_parallel_degree", 1), **values})
+
+
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     """Return the command line that passes hyperparameters to a script.
 

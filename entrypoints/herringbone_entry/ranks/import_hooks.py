@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from herringbone_entry.channel import attach
+from herringbone_entry.ranks.after_import import AfterImport
 
 # Modules of Hugging Face's transformers that have branches for AWS's two libraries.
 _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
@@ -65,33 +65,6 @@ class ListenerStart:
 
             orders.listen(self._orders)
             _rename_recorder()
-
-
-class AfterImport:
-    """Calls `act(module)` when the script has imported the module `name`."""
-
-    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._act = act
-
-    def find_spec(self, name: str, *_: object) -> Any:
-        """Return None, so that Python asks the next finder; for that one module, its specification."""
-        if name != self._name:
-            return None
-        from importlib.util import find_spec
-
-        # Once is enough, and the next line asks all finders.
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader, execute = spec.loader, spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._act(module)
-
-            loader.__dict__["exec_module"] = exec_module
-        return spec
 
 
 def store_finder(listen: str) -> AfterImport:

@@ -19,6 +19,7 @@ from herringbone_entry.ranks.environment import (
     accelerate_environment,
     rank_environment,
     thread_environment,
+    with_partitions,
 )
 
 # Hugging Face's Trainer looks for this variable, too.
@@ -102,6 +103,8 @@ def _hugging_face_environment(
     values = {"SMDATAPARALLEL_LOCAL_RANK": str(placement.local_rank)} if data_parallel else {}
     if placement.world_size > 1 or data_parallel:
         values |= accelerate_environment(inherited, num_gpus=int(prepared.environment["SM_NUM_GPUS"]))
+    if prepared.launcher is Launcher.MPI and _MODEL_PARALLEL in prepared.environment:
+        values[_MODEL_PARALLEL] = with_partitions(prepared.environment[_MODEL_PARALLEL])
     return values
 
 

@@ -42,6 +42,7 @@ _VERBS = {
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "bring a job's model, output, checkpoints or logs into a new folder",
+    "checkpoint": "list, verify and convert checkpoints",
     "rm": "remove jobs that are over, and free their space",
     "repack": "pack the model of a job that is over and has no archive",
     "clean": "remove containers and networks of jobs whose controller was killed",

@@ -75,7 +75,9 @@ def _files(folder: Path) -> list[Entry]:
         # The name is for a message only, so a folder that is missing or cannot be read has none.
         return []
     names = [(PurePosixPath(file.name), file) for file in files]
-    return [file for path, file in names if path.suffix not in _UNFINISHED and not path.name.startswith(".")]
+    # A dot marks what is still written: a file, or a folder with all its files.
+    hidden = {path for path, _ in names if any(part.startswith(".") for part in path.parts)}
+    return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden]
 
 
 def read_log(logs: Path, host: str, begin: int) -> str:

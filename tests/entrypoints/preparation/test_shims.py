@@ -1,4 +1,7 @@
-"""Herringbone's own `horovod` is only for jobs that import Horovod themselves, run under mpi, and have no real one."""
+"""Herringbone's own `horovod` and `torch.sagemaker` are only for jobs that ask for them.
+
+Horovod's is for jobs that import Horovod themselves, run under mpi, and have no real one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from herringbone_contract.launcher import Launcher
-from herringbone_entry.preparation.shims import asks_for_horovod, find_shim, has_horovod, shims
+from herringbone_entry.preparation.shims import (
+    asks_for_horovod,
+    asks_for_torch_sagemaker,
+    find_shim,
+    has_horovod,
+    shims,
+)
 
 STAND_IN = Path(__file__).parents[1] / "stand_in"
 ASKS = "import horovod.torch as hvd"
@@ -79,3 +88,25 @@ def test_ranks_import_the_shim_and_the_log_names_it(make_job, mpirun, by_mpi: bo
     ended = job.run()["algo-1"]
     assert ended.rank_lines == [f"[algo-1:0] {'a stand-in' if by_mpi else None}"]
     assert any("Herringbone's own answers to `import horovod`" in line for line in ended.lines) is by_mpi
+
+
+@pytest.mark.parametrize(
+    ("script", "asks"),
+    [
+        ("import torch.sagemaker as tsm", True),
+        ("from torch.sagemaker.delayed_param import DelayedParamIniter", True),
+        ("from torch import nn, sagemaker", True),
+        ("    import torch.sagemaker", True),
+        ("# import torch.sagemaker", False),
+        ("import sagemaker", False),
+        ("from torch import nn  # no sagemaker", False),
+        ("import torch.sagemakers", False),
+    ],
+)
+def test_a_job_asks_for_torch_sagemaker_by_an_import_or_by_version_2(tmp_path: Path, script: str, asks: bool) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert asks_for_torch_sagemaker(tmp_path) is asks
+    folder = str(Path(__file__).parents[3] / "parallel" / "shim_sagemaker")
+    assert (folder in shims(Launcher.TORCH_DISTRIBUTED, tmp_path, sys.executable)) is asks
+    assert folder not in shims(Launcher.PLAIN, tmp_path, sys.executable)
+    assert folder in shims(Launcher.TORCH_DISTRIBUTED, tmp_path, sys.executable, version2=True)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from herringbone_contract.hyperparameters import encode_values
 from herringbone_entry.host import read_host
-from herringbone_entry.ranks.environment import arguments, contract_environment, encode, thread_environment
+from herringbone_entry.ranks.environment import (
+    accelerate_environment,
+    arguments,
+    contract_environment,
+    encode,
+    thread_environment,
+    with_partitions,
+)
 
 DUMP = """
     import json, os, sys
@@ -268,6 +275,32 @@ def test_ranks_of_one_machine_share_its_cores(inherited, cpus_and_ranks, threads
     names = ("num_local", "num_cpus", "num_on_machine", "machine_cpus")
     values = thread_environment(inherited, **dict(zip(names, cpus_and_ranks, strict=True)))
     assert values == ({} if threads is None else {"OMP_NUM_THREADS": threads})
+
+
+@pytest.mark.parametrize(
+    ("inherited", "num_gpus", "values"),
+    [
+        # Each rank trained alone, on all the data, and nothing said so.
+        ({}, 0, {"ACCELERATE_USE_CPU": "true"}),
+        ({}, 1, {}),
+        ({"ACCELERATE_USE_CPU": "false"}, 0, {}),
+    ],
+)
+def test_accelerate_connects_ranks_without_gpus(inherited, num_gpus: int, values: dict[str, str]) -> None:
+    assert accelerate_environment(inherited, num_gpus=num_gpus) == values
+
+
+@pytest.mark.parametrize(
+    ("given", "partitions"),
+    [
+        ({"partitions": 2, "microbatches": 4}, 2),
+        ({"pipeline_parallel_degree": 4}, 4),
+        ({"partitions": 2, "pipeline_parallel_degree": 2}, 2),
+        ({"sharded_data_parallel_degree": 2}, 1),
+    ],
+)
+def test_transformers_finds_the_partitions_under_their_first_name(given: dict[str, int], partitions: int) -> None:
+    assert json.loads(with_partitions(json.dumps(given))) == {**given, "partitions": partitions}
 
 
 @pytest.mark.parametrize("launcher", ["sagemaker_torch_distributed_enabled", "sagemaker_mpi_enabled"])

@@ -56,7 +56,7 @@ def main():
         model=BertForSequenceClassification(config),
         args=arguments,
         train_dataset=Sentences(48, 1),
-        eval_dataset=Sentences(22, 2),
+        eval_dataset=Sentences(23, 2),
         compute_metrics=compute_metrics,
     )
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from herringbone_contract.errors import ParallelError
@@ -46,3 +48,31 @@ def test_parameters_that_the_library_does_not_run_are_refused(framework: Framewo
     """An estimator without a framework lets them pass, because the other framework's library runs them."""
     with pytest.raises(ParallelError, match=rf"^not available in this release: .*{message}"):
         launch.model_parallel({"SM_HP_MP_PARAMETERS": raw}, framework)
+
+
+def version2(environ: dict[str, str], **config: object) -> tuple[int, int]:
+    settings = launch.model_parallel_v2(environ, config or None)
+    return settings.tensor_parallel_degree, settings.random_seed
+
+
+def test_a_script_s_settings_fill_what_the_job_does_not_give() -> None:
+    job = {"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}
+    assert version2({}) == (1, 12_345_678)
+    assert version2(job) == (2, 12_345_678)
+    assert version2(job, tensor_parallel_degree=4, random_seed=7) == (2, 7)
+    assert version2({}, tensor_parallel_degree=4) == (4, 12_345_678)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ('{"partitions": 2}', "torch.sagemaker needs the parameters of version 2 .*use version 1"),
+        ('{"tensor_parallel_degree": "two"}', "torch.sagemaker needs the parameters of version 2"),
+        ('{"expert_parallel_degree": 2}', "not available in this release: expert_parallel_degree: "),
+    ],
+)
+def test_parameters_of_version_1_and_experts_are_refused(raw: str, message: str) -> None:
+    with pytest.raises(ParallelError, match=message):
+        launch.model_parallel_v2({"SM_HP_MP_PARAMETERS": raw})
+    with pytest.raises(ParallelError, match=message):
+        launch.model_parallel_v2({}, json.loads(raw))

@@ -14,6 +14,7 @@ have different names, as in a pipeline. Replicas are written once. An optimizer'
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,7 @@ class PendingSave:
             raise TimeoutError(f"the checkpoint is not written after {timeout} s")
 
 
-# One saver for each set of ranks: it keeps the copies and the plan for the next save.
-_savers: dict[Peers, Saver] = {}
+_savers: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
 def save(
@@ -106,7 +106,7 @@ def async_save(
 def finalize(blocking: bool = True) -> bool:
     """Wait for saves in the background, or ask whether they are over; raises the error of one that failed."""
     # All of them, also when the first still runs.
-    over = [saver.finish(blocking) for saver in _savers.values()]
+    over = [saver.finish(blocking) for saver in list(_savers)]
     return all(over)
 
 
@@ -136,8 +136,9 @@ def read_plain(path: Folder) -> dict[str, Any]:
 
 
 def _saver(peers: Peers | None) -> Saver:
-    key = Peers.default() if peers is None else peers
-    # Of a process group that is gone; its saves are over.
-    for other in [other for other in _savers if other is not key and _savers[other].finish(blocking=False)]:
-        del _savers[other]
-    return _savers.setdefault(key, Saver(key))
+    peers = Peers.default() if peers is None else peers
+    if peers.saver is None:
+        peers.saver = Saver(peers)
+        _savers.add(peers.saver)
+    saver: Saver = peers.saver
+    return saver

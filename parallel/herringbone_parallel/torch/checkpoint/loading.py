@@ -21,7 +21,7 @@ class Loaded(NamedTuple):
     reader: Reader
 
     def user_content(self) -> Any:
-        """Return what the script gave as `user_content`. Unpickles: only for folders that you trust."""
+        """Return what the script gave as `user_content`, or None. Unpickles: only for folders that you trust."""
         return self.reader.user_content()
 
 
@@ -53,7 +53,7 @@ def load_into(folder: Path, state: Mapping[str, Any], tag: str | None, peers: Pe
 
 
 class _Found:
-    """What a rank has found; only the name of the save is pickled for the others."""
+    """The checkpoint that a rank has found; only the name of the save is pickled for the others."""
 
     def __init__(
         self, save: str, reader: Any, pieces: list[tuple[str, Piece]], paths: dict[str, tuple[str, ...]]

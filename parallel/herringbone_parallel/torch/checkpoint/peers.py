@@ -23,6 +23,8 @@ class Peers:
 
     def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]]) -> None:
         self.rank, self.size, self.gather = rank, size, gather
+        # Made by the first save; it keeps the copies and the plan for the next one.
+        self.saver: Any = None
 
     @classmethod
     def alone(cls) -> Peers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from herringbone_contract.checkpoint.manifest import ITEM_BYTES, SUFFIX
@@ -92,20 +92,13 @@ def files(rank: int, pieces: Sequence[Described], chosen: Sequence[int], save: s
     ]
 
 
-def _file(stem: str, pieces: Sequence[Described], numbers: Sequence[int], save: str) -> PlannedFile:
+def safetensors_file(
+    name: str, pieces: Sequence[Described], numbers: Iterable[int], metadata: dict[str, str]
+) -> PlannedFile:
+    """Return the plan of a safetensors file with these pieces: a header of JSON, and the bytes of one after another."""
     # Wide types first, so that each tensor's bytes begin at a multiple of its element's.
     ordered = sorted(numbers, key=lambda number: -ITEM_BYTES[pieces[number].dtype])
-    entries: dict[str, Any] = {
-        "__metadata__": {
-            "save": save,
-            # By these three torch's own `HuggingFaceStorageReader` finds the boxes of whole tensors.
-            "DCP_SHARDING_INFO": json.dumps(
-                {pieces[number].name: {"saved_offsets": pieces[number].offsets} for number in ordered}
-            ),
-            "DCP_VERSION": "1.0",
-            "format": "pt",
-        }
-    }
+    entries: dict[str, Any] = {"__metadata__": metadata}
     starts, end = [], 0
     for number in ordered:
         piece = pieces[number]
@@ -114,9 +107,16 @@ def _file(stem: str, pieces: Sequence[Described], numbers: Sequence[int], save: 
         end += piece.bytes
     text = json.dumps(entries, separators=(",", ":")).encode()
     # Spaces at the end align the data; the format allows them.
-    text += b" " * (-len(text) % 64)
+    text += b" " * (-(8 + len(text)) % 64)
     header = len(text).to_bytes(8, "little") + text
-    return PlannedFile(f"{stem}{SUFFIX}", header, tuple((number, len(header) + start) for number, start in starts))
+    return PlannedFile(name, header, tuple((number, len(header) + start) for number, start in starts))
+
+
+def _file(stem: str, pieces: Sequence[Described], numbers: Sequence[int], save: str) -> PlannedFile:
+    # By the last three, torch's own `HuggingFaceStorageReader` finds the boxes of whole tensors.
+    offsets = {pieces[number].name: {"saved_offsets": pieces[number].offsets} for number in numbers}
+    metadata = {"save": save, "DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+    return safetensors_file(f"{stem}{SUFFIX}", pieces, numbers, metadata)
 
 
 def _bytes(descriptions: Sequence[Sequence[Described]], ranks: Sequence[tuple[int, int]]) -> int:

@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def extra(self) -> Any:
-        """What the script gave as `extra`."""
+        """The script's `extra`."""
         return decode(self.manifest.extra.get("extra"))
 
     @property
@@ -144,10 +144,10 @@ class Reader:
         return state
 
     def user_content(self) -> Any:
-        """Return what the script gave as `user_content`. Unpickles: only for folders that you trust."""
+        """Return what the script gave as `user_content`, or None. Unpickles: only for folders that you trust."""
         file = self.manifest.files.get(USER_CONTENT)
         if file is None:
-            raise ParallelError(f"{self.path} was saved without user_content")
+            return None
         if zlib.crc32((self.path / USER_CONTENT).read_bytes()) != file.head_crc32:
             raise ParallelError(f"{self.path / USER_CONTENT} is damaged: its checksum differs")
         return torch.load(self.path / USER_CONTENT, map_location="cpu", weights_only=False)

@@ -59,7 +59,7 @@ ABSENT: Any = object()
 
 
 class Contents(NamedTuple):
-    """What a checkpoint holds besides the state; all of it is the first rank's.
+    """The parts of a checkpoint besides the state; all of them are the first rank's.
 
     `mesh` are the degrees of parallelism, for people. `extra` is JSON with tuples and small tensors. `user_content` is
     any object and is pickled, so whoever reads it must trust the folder.
@@ -117,11 +117,15 @@ class Saver:
         assert ours is not None
         try:
             plan = self._planned(ours, [other.digest for other in begun])
-            chosen = plan.chosen[peers.rank]
-            staged = self._staging.copy(ours.pieces, chosen) if in_background else in_place(ours.pieces, chosen)
         except BaseException:
             job.discard()
             raise
+        copy = self._staging.copy if in_background else in_place
+        staged: Staged | Exception
+        try:
+            staged = copy(ours.pieces, plan.chosen[peers.rank])
+        except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
+            staged = error
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
         job.fill(plan, ours.flat, ours.content, contents, staged)
         if not in_background:
@@ -152,6 +156,7 @@ class Saver:
             self._failure = error
 
     def _planned(self, ours: _Local, digests: list[bytes]) -> Plan:
+        # All ranks have the plan, or none: each got the same digests, in this save and in the one before.
         if self._plan is None or self._plan.digests != digests:
             local = (ours.described, _names_only(ours.flat.groups))
             answers = self._peers.gather(local)
@@ -171,7 +176,7 @@ class _Local(NamedTuple):
 
 
 class _Begun:
-    """What a rank tells the others about its part. The part itself stays behind when this is pickled."""
+    """A description of this rank's part for the other ranks. The part itself stays behind when this is pickled."""
 
     def __init__(self, digest: bytes, save: str, host: str, local: _Local | None) -> None:
         self.digest, self.save, self.host, self.local = digest, save, host, local
@@ -226,7 +231,9 @@ class _Job:
         # Set by `run`: whether this rank makes, renames and removes folders.
         self._manages = peers.rank == 0
 
-    def fill(self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged) -> None:
+    def fill(
+        self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged | Exception
+    ) -> None:
         """Take what is written."""
         self._plan, self._staged, self._content = plan, staged, content
         self._paths, self._values = flat.paths, flat.values
@@ -250,6 +257,8 @@ class _Job:
 
     def _write(self) -> tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]:
         rank = self._peers.rank
+        if isinstance(self._staged, Exception):
+            raise self._staged
         if not (self._path / _SHARED).exists():
             # A folder of this host's own.
             self._manages = rank == self._hosts.index(self._hosts[rank])

@@ -53,7 +53,7 @@ def in_place(pieces: Sequence[Piece], numbers: Sequence[int]) -> Staged:
 
 
 class Written:
-    """What a rank has written: its files, and the chunks of each tensor, by the tensor's name."""
+    """The files that a rank has written, and the chunks of each tensor, by the tensor's name."""
 
     def __init__(self) -> None:
         self.files: dict[str, File] = {}

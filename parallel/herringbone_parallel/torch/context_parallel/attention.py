@@ -80,8 +80,8 @@ class SharedAttention(TorchFunctionMode):
         if sequence is None:
             lengths = ", ".join(str(held) for held in sorted(self._sequences))
             raise ParallelError(
-                f"attention got {what} of {tensor.shape[-2]} positions, and this rank holds {lengths} of the sequence: a"
-                " layer under context parallelism adds, drops and caches no positions"
+                f"attention got {what} of {tensor.shape[-2]} positions, and this rank holds {lengths} of the sequence:"
+                " a layer under context parallelism adds, drops and caches no positions"
             )
         return sequence
 

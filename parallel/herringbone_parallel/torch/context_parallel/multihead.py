@@ -1,4 +1,4 @@
-"""The function behind `nn.MultiheadAttention`, for masks of the whole sequence: torch's own wants masks of its input."""
+"""The function behind `nn.MultiheadAttention`, with masks of the whole sequence, which torch's own refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def multihead(attend: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> tu
     batched = query.dim() == 3
     inputs = [options[name] if batched else options[name].unsqueeze(1) for name in ("query", "key", "value")]
     projected = [
-        F.linear(tensor, weight, bias).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+        F.linear(tensor, weight, bias).view(*tensor.shape[:2], heads, -1).permute(1, 2, 0, 3)
         for tensor, weight, bias in zip(inputs, _weights(options), _biases(options), strict=True)
     ]
     mask, causal = _mask(options, projected[0])

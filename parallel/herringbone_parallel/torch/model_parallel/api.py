@@ -32,7 +32,11 @@ from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
     checkpoint_sequential,
     set_activation_checkpointing,
 )
-from herringbone_parallel.torch.model_parallel.checkpoint.resume import resume_from_checkpoint, save_checkpoint
+from herringbone_parallel.torch.model_parallel.checkpoint.resume import (
+    async_save_checkpoint,
+    resume_from_checkpoint,
+    save_checkpoint,
+)
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import load, save
 from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_
 from herringbone_parallel.torch.model_parallel.communication import (
@@ -90,13 +94,12 @@ from herringbone_parallel.torch.model_parallel.tensor.marks import (
     tp_register,
     tp_register_with_module,
 )
-from herringbone_parallel.torch.model_parallel.unavailable import NAMES, refuse
 
 __all__ = [
     "init", "is_initialized", "is_tracing", "shutdown",
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
     "set_partition", "delay_param_initialization", "model_creation", "nn", "patches", "model", "state",
-    "save", "load", "save_checkpoint", "resume_from_checkpoint",
+    "save", "load", "save_checkpoint", "async_save_checkpoint", "resume_from_checkpoint",
     "set_activation_checkpointing", "checkpoint_sequential", "clip_grad_norm_",
     "tensor_parallelism", "set_tensor_parallelism", "tp_register", "tp_register_with_module",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
@@ -116,6 +119,6 @@ def __getattr__(name: str) -> Any:
     if name == "amp":
         # Imported on first use, because it needs a newer torch than the rest.
         return importlib.import_module("herringbone_parallel.torch.model_parallel.amp")
-    if name in NAMES:
-        refuse(f"smp.{name}")
+    if name == "optimizers":
+        nn.refuse(f"smp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

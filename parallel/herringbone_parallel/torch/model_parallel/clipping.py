@@ -182,7 +182,9 @@ def _is_spread(clipped: list[torch.Tensor]) -> bool:
         return False
     shards = _shards()
     # A rank may have none of the parameters that the others clip together.
-    if shards is not None and (not clipped or any(shards.has(parameter) for parameter in clipped)):
+    if shards is not None and (
+        not clipped or any(shards.has(parameter) or _is_ours(parameter) for parameter in clipped)
+    ):
         return True
     if _scaled(clipped):
         return True

@@ -19,6 +19,7 @@ from herringbone_parallel.torch.model_parallel.activation_checkpointing import s
 from herringbone_parallel.torch.model_parallel.between_steps import guard_torch
 from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.hooks import Hook, OneTimeHooks
+from herringbone_parallel.torch.model_parallel.model_parts import ModelParts
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
@@ -34,13 +35,13 @@ from herringbone_parallel.torch.model_parallel.shards.divide import divider, gat
 from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
 from herringbone_parallel.torch.model_parallel.shards.shards import Shards
 from herringbone_parallel.torch.model_parallel.tensor.averaging import TensorReducer
-from herringbone_parallel.torch.model_parallel.tensor.distribute import SharedModel, distribute
+from herringbone_parallel.torch.model_parallel.tensor.distribute import distribute
 from herringbone_parallel.torch.model_parallel.tensor.marks import replace_registered
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of, whole_state
 from herringbone_parallel.torch.step_hook import count_steps
 
 
-class DistributedModel(nn.Module):
+class DistributedModel(ModelParts):
     """Wrap the model of a script. A script has one, and calls and differentiates it inside `@smp.step` only.
 
         model = smp.DistributedModel(Net())
@@ -92,8 +93,6 @@ class DistributedModel(nn.Module):
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
                 stacklevel=2,
             )
-        # None with `tensor_parallel_degree` 1, and until the model is partitioned.
-        self.shared: SharedModel | None = None
         self._tensor_reducer: TensorReducer | None = None
         if library.peers is not None:
             replace_registered(module)
@@ -129,7 +128,7 @@ class DistributedModel(nn.Module):
 
     @property
     def reducer(self) -> Reducer | TensorReducer | None:
-        """What averages over replicas and tensor groups; None before the partition, and if there are none."""
+        """The reducer over replicas and the tensor group; None before the partition, and if there are neither."""
         return self._tensor_reducer or self._replication.reducer
 
     @property
@@ -166,7 +165,7 @@ class DistributedModel(nn.Module):
         # Before the hooks, so that the values of a state dict that a hook loads stay.
         self._replication.start(self)
         if self.shared is not None:
-            self._tensor_reducer = TensorReducer(self.shared.peers, self._whole_parameters, self._replication.reducer)
+            self._tensor_reducer = TensorReducer(self.shared.peers, self.whole_parameters, self._replication.reducer)
         if assigned or self.shards is not None:
             serve_torch_clipping()
         self._after_partition.run(self)
@@ -206,6 +205,8 @@ class DistributedModel(nn.Module):
         # One microbatch runs at a time, so no lock.
         state.get().backwards += 1
         microbatch.backward(roots, gradients, retain=retain_graph)
+        if self._replication.reducer is not None:
+            self._replication.reducer.backward_ended()
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield all parameters with their names; inside a step, those of one rank as placed tensors.
@@ -215,38 +216,6 @@ class DistributedModel(nn.Module):
         microbatch = current()
         for name, parameter in super().named_parameters(*args, **kwargs):
             yield name, parameter if microbatch is None else microbatch.place_parameter(parameter)
-
-    def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters that live on this rank, with their names in the wrapped module.
-
-        Raises `ParallelError` inside a step, where the ranks must do the same.
-        """
-        if current() is not None:
-            raise ParallelError(
-                "model.local_parameters() inside a step, where each rank would compute with other parameters: take"
-                " model.parameters() there"
-            )
-        return local_parts.named_parameters(self.module)
-
-    def local_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters that live on this rank."""
-        return (parameter for _, parameter in self.local_named_parameters())
-
-    def local_named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the buffers that this rank has, with their names."""
-        return local_parts.named_buffers(self.module)
-
-    def local_buffers(self) -> Iterator[torch.Tensor]:
-        """Yield the buffers that this rank has."""
-        return (buffer for _, buffer in self.local_named_buffers())
-
-    def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules whose parameters and buffers are all on this rank, with their names."""
-        return local_parts.named_modules(self.module)
-
-    def local_modules(self) -> Iterator[nn.Module]:
-        """Yield the modules whose parameters and buffers are all on this rank."""
-        return (module for _, module in self.local_named_modules())
 
     def local_state_dict(self) -> dict[str, Any]:
         """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
@@ -312,42 +281,6 @@ class DistributedModel(nn.Module):
         local_entries = {name: loaded[name] for name in local if name in loaded}
         # Not strict: the names of other ranks' tensors are missing, and all names were checked above.
         return self.module.load_state_dict(local_entries, strict=False, assign=assign)
-
-    @property
-    def distributed_modules(self) -> list[nn.Module]:
-        """The modules that the ranks of the tensor group share."""
-        return [] if self.shared is None else [self.module.get_submodule(path) for path in self.shared.modules]
-
-    def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
-        """Say whether this rank has a part of the parameter, and the other ranks of the tensor group the rest."""
-        return any(parameter is other for _, other in self.scaled_batch_reducer_named_parameters())
-
-    def is_distributed_buffer(self, buffer: torch.Tensor) -> bool:  # noqa: ARG002  buffers are always whole
-        """Say whether this rank has a part of the buffer."""
-        return False
-
-    def is_scaled_batch_parameter(self, parameter: nn.Parameter) -> bool:
-        """Say whether the parameter is used on the batches of all ranks of the tensor group."""
-        scaled = set() if self.shared is None else self.shared.scaled
-        return any(parameter is other for name, other in self.local_named_parameters() if name in scaled)
-
-    def is_scaled_batch_buffer(self, buffer: torch.Tensor) -> bool:
-        """Say whether the buffer is used on the batches of all ranks of the tensor group."""
-        regions = [] if self.shared is None or not self.shared.scaled else self.distributed_modules
-        return any(buffer is other for region in regions for other in region.buffers())
-
-    def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters whose gradients are averaged over all ranks with this partition (`DP_GROUP`)."""
-        cuts = {} if self.shared is None else self.shared.cuts
-        return ((name, parameter) for name, parameter in self.local_named_parameters() if name not in cuts)
-
-    def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters whose gradients are averaged over the replicas of their part alone (`RDP_GROUP`)."""
-        cuts = {} if self.shared is None else self.shared.cuts
-        return ((name, parameter) for name, parameter in self.local_named_parameters() if name in cuts)
-
-    def _whole_parameters(self) -> Iterator[nn.Parameter]:
-        return (parameter for _, parameter in self.default_reducer_named_parameters())
 
     def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(model)` once the model is partitioned, at once if it is; `remove()` of the handle cancels it.

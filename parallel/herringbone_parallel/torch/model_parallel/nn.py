@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.nn import LayerNorm
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
     checkpoint,
     checkpoint_sequential,
@@ -24,7 +25,6 @@ from herringbone_parallel.torch.model_parallel.tensor.transformer import (
     DistributedTransformerLayer,
     DistributedTransformerLMHead,
 )
-from herringbone_parallel.torch.model_parallel.unavailable import LAYERS, refuse
 
 __all__ = [
     "DistributedAttentionLayer", "DistributedEmbedding", "DistributedLinear", "DistributedModule",
@@ -37,7 +37,16 @@ __all__ = [
 FusedLayerNorm = LayerNorm
 
 
+def refuse(name: str) -> NoReturn:
+    """Raise the `ParallelError` for a name of SMP v1 that is not available."""
+    raise ParallelError(
+        f"{name} is not available: this release has no fused optimizers and no attention kernels of its own. Take any"
+        " torch.optim optimizer (torch's AdamW has fused=True), and torch.nn.functional.scaled_dot_product_attention,"
+        " which smp.nn.DistributedAttentionLayer uses"
+    )
+
+
 def __getattr__(name: str) -> Any:
-    if name in LAYERS:
+    if name == "FlashAttentionLayer":
         refuse(f"smp.nn.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

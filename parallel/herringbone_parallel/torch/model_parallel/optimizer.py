@@ -22,6 +22,7 @@ from herringbone_parallel.torch.model_parallel.precision.half import half_type
 from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
 from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
 from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
+from herringbone_parallel.torch.model_parallel.shards.layout import Range
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
@@ -191,6 +192,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._model.partitioned:
             self._load_pending()
 
+    def own_state(self) -> tuple[dict[str, Any], Callable[[str], Range | None]]:
+        """Return the named form of what this rank has, and a function: which elements of a parameter's states it has.
+
+        The function returns None for a parameter whose states are whole, or cut by a tensor group only.
+        """
+        states = self._divided_states()
+        return {**self._named(), **self._scale_entry()}, lambda name: None if states is None else states.range_of(name)
+
     def check(self, state_dict: Mapping[str, Any]) -> None:
         """Raise the `ParallelError` that `load_state_dict` would raise; change nothing."""
         optimizer_state.read(state_dict, self._groups)
@@ -228,9 +237,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
-        masters = self._update.masters
+        masters, shards = self._update.masters, self._model.shards
+        if masters is not None and shards is not None:
+            # Before the copies are made, which are then of this rank's elements alone.
+            shards.split()
         local = dict(self._model.local_named_parameters())
         trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
+        if shards is not None:
+            for name, copy in trained.items():
+                shards.adopt(copy, local[name])
         for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = [trained[name] for name in names if name in local]
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
@@ -255,7 +270,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._update.masters is not None and self._model.partitioned:
             self._update.masters.refresh()
             for name, parameter in self._model.local_named_parameters():
-                digits = self._update.masters.digits(parameter)
+                # Ranks that share a parameter must have the same entries, whatever the digits of their elements.
+                shared = self._model.shards is not None and self._model.shards.has(parameter)
+                digits = self._update.masters.digits(parameter, always=shared)
                 if digits is not None:
                     named["state"][name] = {**named["state"].get(name, {}), MASTER_KEY: digits}
         return named
@@ -292,7 +309,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             entries = parts_of_entries(entries, self._model.shared)
         self._divide_updates()
         if (states := self._divided_states()) is not None:
-            entries = states.parts_of(entries)
+            # Replicas that divide updates have whole copies of 16-bit parameters.
+            whole = (MASTER_KEY,) if self._model.shards is None else ()
+            entries = states.parts_of(entries, whole)
         masters, local = self._update.masters, dict(self._model.local_named_parameters())
         numbered = self.optimizer.state_dict()
         numbered["state"] = {}

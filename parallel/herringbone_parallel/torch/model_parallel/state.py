@@ -175,14 +175,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
-    grid = Grid.of(
-        size,
-        pipeline=settings.partitions,
-        tensor=settings.tensor,
-        shard=settings.sharded,
-        placement=settings.placement,
-    )
-    _refuse(settings, grid)
+    grid = grid_of(settings, size)
+    refuse(settings, grid)
     device = torch.device("cpu")
     backends = "gloo"
     if torch.cuda.is_available():
@@ -267,7 +261,18 @@ def _rendezvous(settings: ResolvedModelParallel) -> str:
     return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
 
 
-def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
+def grid_of(settings: ResolvedModelParallel, ranks: int) -> Grid:
+    """Return the job's grid. Raises `DistributionError` when the degrees do not divide the ranks."""
+    return Grid.of(
+        ranks,
+        pipeline=settings.partitions,
+        tensor=settings.tensor,
+        shard=settings.sharded,
+        placement=settings.placement,
+    )
+
+
+def refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
     """Raise `ParallelError` for settings that this torch, these ranks or these devices cannot serve."""
     if settings.pipeline == "zero_bubble" and not deferral.is_supported():
         raise ParallelError("not available with this torch: pipeline 'zero_bubble'; use 'interleaved'")

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Progress, digest
-from herringbone_parallel.core.pipeline.schedule import make_lockstep, make_schedule
+from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep, make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
@@ -155,12 +155,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     if library.loss_scale is not None:
         scale *= library.loss_scale.value
     # The script's generator advances by this one draw, whatever the microbatches draw.
-    arguments.seed = randomness.draw_seed()
-    if library.peers is not None:
-        # Shared layers need the same random numbers on all of their ranks.
-        agreed = torch.tensor([arguments.seed], device=library.device)
-        dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
-        arguments.seed = int(agreed)
+    arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
     offloading = library.offloading = _offloading(library)
@@ -169,11 +164,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
         if library.device.type == "cuda":
             torch.cuda.set_device(library.device)
-        ends_forward = None
-        if offloading is not None:
-            offloading.begin(index)
-            ends_forward = functools.partial(offloading.end_forward, index)
-        mailbox = Mailbox(library.pp_rank, step_number, index, library.transport, token, ends_forward)
+        mailbox = _mailbox(library, index, token)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
         stream_seed = randomness.seed_of(arguments.seed, index)
         microbatch = Microbatch(
@@ -189,16 +180,11 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         if deferral:
             mailbox.enter_weight()
             deferral.run()
-            if offloading is not None:
-                offloading.end_weight(index)
         if library.transport is not None:
             library.transport.reap()
 
     live = LiveTimeline.of_step(step_number, library.pp_rank)
-    schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    if library.peers is not None and settings.partitions > 1:
-        # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
-        schedule = make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
+    schedule = _schedule(library, count)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
@@ -215,12 +201,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     finally:
         library.offloading = None
         restore()
-    if offloading is not None and step_number == 1 and not offloading.saved_bytes:
-        warnings.warn(
-            "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
-            " smp.set_activation_checkpointing(module)",
-            stacklevel=4,
-        )
+    _check_offloading(library, offloading)
     library.book.turn_page()
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
@@ -244,6 +225,42 @@ def _offloading(library: state.State) -> TaskOffloading | None:
         horizon=settings.activation_loading_horizon,
         device=library.device,
     )
+
+
+def _mailbox(library: state.State, index: int, token: RunToken) -> Mailbox:
+    """Return the mailbox of a microbatch that this thread runs from now on."""
+    ends_forward = None
+    if library.offloading is not None:
+        library.offloading.begin(index)
+        ends_forward = functools.partial(library.offloading.end_forward, index)
+    return Mailbox(library.pp_rank, library.steps, index, library.transport, token, ends_forward)
+
+
+def _check_offloading(library: state.State, offloading: TaskOffloading | None) -> None:
+    """Warn once if the job offloads activations, and this rank has none that can move."""
+    if offloading is not None and library.steps == 1 and not offloading.saved_bytes:
+        warnings.warn(
+            "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
+            " smp.set_activation_checkpointing(module)",
+            stacklevel=5,
+        )
+
+
+def _agreed_seed(library: state.State, seed: int) -> int:
+    """Return the seed of the tensor group's first rank: shared layers need the same random numbers on all ranks."""
+    if library.peers is None:
+        return seed
+    agreed = torch.tensor([seed], device=library.device)
+    dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
+    return int(agreed)
+
+
+def _schedule(library: state.State, count: int) -> Schedule:
+    settings = library.settings
+    if library.peers is not None and settings.partitions > 1:
+        # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
+        return make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
+    return make_schedule(settings.pipeline, active=settings.active_microbatches)
 
 
 def _recorder(library: state.State, live: LiveTimeline | None) -> Callable[[Phase, int, float, float], None] | None:

@@ -31,7 +31,7 @@ def attend(
     projected = _project(attention, peers, (query, key, value), same=inputs[0] is inputs[1] is inputs[2])
     # [batch, heads, length, features]
     q, k, v = (part.view(*part.shape[:-1], heads, -1).transpose(1, 2) for part in projected)
-    mask = _mask(masks, q, k.shape[2], peers)
+    mask = _mask(masks, q, peers)
     dropout = attention.dropout if attention.training else 0.0
     shares: torch.Tensor | None = None
     if weights is None:
@@ -64,7 +64,7 @@ def _project(
 
 
 def _mask(
-    masks: tuple[torch.Tensor | None, torch.Tensor | None], query: torch.Tensor, keys: int, peers: Peers
+    masks: tuple[torch.Tensor | None, torch.Tensor | None], query: torch.Tensor, peers: Peers
 ) -> torch.Tensor | None:
     """Return both masks as one that is added to the scores, [batch, heads or 1, queries or 1, keys]."""
     padding, mask = masks
@@ -76,7 +76,7 @@ def _mask(
             # One mask for each sequence and head, of which this rank takes those of its heads.
             total = peers.part(total.view(batch, heads * peers.degree, *total.shape[1:]), 1)
     if padding is not None:
-        padded = _added(padding, query).view(batch, 1, 1, keys)
+        padded = _added(padding, query).view(batch, 1, 1, -1)
         total = padded if total is None else total + padded
     return total
 

@@ -2,13 +2,15 @@
 
 The module keeps its name, its attributes and its code. It gets a subclass of its own class, with a property for each of
 its parameters. `module._parameters`, from which state dicts, optimizers and `fully_shard` read, has what the storage
-keeps; `module.weight` is a plain tensor inside the module's forward, and that parameter elsewhere.
+keeps. `module.weight` is a plain tensor inside a forward: this rank's part for the module's own code, the whole for the
+code of other modules. Outside of forwards it is that parameter.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,10 +19,24 @@ from herringbone_parallel.torch.tensor_parallel.attention import attend
 from herringbone_parallel.torch.tensor_parallel.operations import Peers, enter, gather, leave, take
 from herringbone_parallel.torch.tensor_parallel.plans import Kind
 
-Reader = Callable[[torch.Tensor], torch.Tensor]
+Read = Callable[[torch.Tensor], torch.Tensor]
 # Instance attributes: the readers by parameter, and the number of forwards of the module that run now.
 _READERS = "_tensor_parallel_readers"
 _COMPUTING = "_tensor_parallel_computing"
+
+
+class _AttentionCall(NamedTuple):
+    """The arguments of `nn.MultiheadAttention.forward`."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    key_padding_mask: torch.Tensor | None = None
+    need_weights: bool = True
+    attn_mask: torch.Tensor | None = None
+    average_attn_weights: bool = True
+    # A hint about the mask, which torch demands with it.
+    is_causal: bool = False
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -28,22 +44,45 @@ def is_conv1d(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[..., Any] | None = None) -> None:
-    """Let the module read each parameter by its reader, and run `forward(module, original, *args)` in its place."""
+class Running:
+    """Counts the forwards of a model's modules that run now."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Reader(NamedTuple):
+    """The functions that read a parameter: `inside` for its own module's code, `outside` for other modules' code."""
+
+    inside: Read
+    outside: Read
+
+
+def become(
+    module: nn.Module,
+    readers: dict[str, Reader],
+    running: Running,
+    forward: Callable[..., Any] | None = None,
+) -> None:
+    """Let the module's parameters be read by readers, and run `forward(module, original, *args)` in its place."""
     cls = type(module)
     original = cls.forward
 
+    # With the signature of the original, which Hugging Face's Trainer reads.
+    @functools.wraps(original)
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         # Counted, because a module may call itself, and activation checkpointing ends a forward by an exception.
         self.__dict__[_COMPUTING] += 1
+        running.count += 1
         try:
             if forward is None:
                 return original(self, *args, **kwargs)
             return forward(self, original.__get__(self), *args, **kwargs)
         finally:
+            running.count -= 1
             self.__dict__[_COMPUTING] -= 1
 
-    members: dict[str, Any] = {name: _property(name) for name in readers}
+    members: dict[str, Any] = {name: _property(name, running) for name in readers}
     # Under the same name: Hugging Face and fully_shard find layers by the names of their classes.
     members |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "forward": run}
     module.__class__ = type(cls.__name__, (cls,), members)
@@ -52,14 +91,14 @@ def become(module: nn.Module, readers: dict[str, Reader], forward: Callable[...,
     module.__dict__.setdefault(_COMPUTING, 0)
 
 
-def _property(name: str) -> property:
+def _property(name: str, running: Running) -> property:
     def read(self: nn.Module) -> torch.Tensor | None:
         parameter = self._parameters[name]
-        # Outside of the forward, the parameter itself: `fully_shard` compares it with what it has put there.
-        if parameter is None or not self.__dict__[_COMPUTING]:
+        # Outside of every forward, the parameter itself: `fully_shard` compares it with what it has put there.
+        if parameter is None or not running.count:
             return parameter
         reader: Reader = self.__dict__[_READERS][name]
-        return reader(parameter)
+        return reader.inside(parameter) if self.__dict__[_COMPUTING] else reader.outside(parameter)
 
     return property(read)
 
@@ -90,20 +129,11 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
         rows = original(local.masked_fill(elsewhere, 0), **options)
         return leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0), peers)
 
-    def attention(
-        module: nn.MultiheadAttention,
-        original: Callable[..., Any],  # noqa: ARG001
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: torch.Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,  # noqa: ARG001  a hint about the mask, which torch demands with it
-    ) -> Any:
-        weights = ("mean" if average_attn_weights else "heads") if need_weights else None
-        return attend(module, peers, (query, key, value), (key_padding_mask, attn_mask), weights)
+    def attention(module: nn.MultiheadAttention, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+        call = _AttentionCall(*args, **kwargs)
+        weights = ("mean" if call.average_attn_weights else "heads") if call.need_weights else None
+        inputs, masks = (call.query, call.key, call.value), (call.key_padding_mask, call.attn_mask)
+        return attend(module, peers, inputs, masks, weights)
 
     forwards: dict[Kind, Callable[..., Any]] = {
         Kind.COLWISE: colwise,

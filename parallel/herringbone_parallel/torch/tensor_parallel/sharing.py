@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.tensor_parallel.heads import check_heads, localise
-from herringbone_parallel.torch.tensor_parallel.layers import Reader, become, forward_of, is_conv1d
+from herringbone_parallel.torch.tensor_parallel.layers import Reader, Running, become, forward_of, is_conv1d
 from herringbone_parallel.torch.tensor_parallel.operations import enter, gather, regroup
 from herringbone_parallel.torch.tensor_parallel.plans import Kind, Style
 from herringbone_parallel.torch.tensor_parallel.storage import Cut, Storage
@@ -58,9 +58,9 @@ def share(
     modules = _styled(model, styles)
     entries = _without_odd_vocabularies(list(_wanted(modules)), storage.peers.degree)
     dims = _agreed(entries)
+    check_heads(model, {path: style for path, (_, style) in modules.items()}, storage.peers.degree)
     for entry in entries:
         _check(entry, storage.peers.degree)
-    check_heads(model, {path: style for path, (_, style) in modules.items()}, storage.peers.degree)
     kept: dict[int, tuple[nn.Parameter, Cut]] = {}
     new: dict[int, nn.Parameter] = {}
     for entry in entries:
@@ -72,8 +72,13 @@ def share(
     by_module: dict[int, list[Shared]] = {}
     for entry in entries:
         by_module.setdefault(id(entry.module), []).append(entry)
+    running = Running()
     for shared in by_module.values():
-        _share_module(shared, new, dims, storage, replicated=replicated)
+        _share_module(shared, new, dims, storage, running)
+    for module in model.modules():
+        # Modules without parameters, whose code may read those of others.
+        if id(module) not in by_module and type(module).forward is not nn.Module.forward:
+            become(module, {}, running)
     localise(model, {entry.path: entry.style for entry in entries}, storage.peers)
     return kept
 
@@ -204,8 +209,7 @@ def _share_module(
     new: Mapping[int, nn.Parameter],
     dims: Mapping[int, int | None],
     storage: Storage,
-    *,
-    replicated: bool,
+    running: Running,
 ) -> None:
     module, style = shared[0].module, shared[0].style
     readers: dict[str, Reader] = {}
@@ -214,26 +218,31 @@ def _share_module(
         dim = dims[id(entry.parameter)]
         if id(entry.parameter) in new:
             kept[entry.name] = new[id(entry.parameter)]
-        if dim is not None or replicated or style.kind is Kind.REPLICATED_SUM:
-            readers[entry.name] = _reader(entry, dim, storage)
+        whole = storage.local if dim is None else partial(_whole, storage, dim)
+        readers[entry.name] = Reader(_inside(entry, dim, storage), whole)
     module._parameters.update(kept)
-    if readers:
-        # `torch.nn.Module` looks up parameters that are None, too.
-        become(module, readers, forward_of(style.kind, storage.peers))
+    become(module, readers, running, forward_of(style.kind, storage.peers))
 
 
-def _reader(entry: Shared, dim: int | None, storage: Storage) -> Reader:
-    peers, local = storage.peers, storage.local
+def _inside(entry: Shared, dim: int | None, storage: Storage) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return how the module's own code reads the parameter."""
     if entry.style.kind is Kind.REPLICATED_SUM:
-        return lambda parameter: enter(local(parameter), peers)
+        return partial(_summed, storage)
     if entry.dim is None and dim is not None:
         # Another module splits this parameter, and this one needs all of it.
-        return lambda parameter: gather(local(parameter), peers, dim)
-    blocks = 3 if entry.name in _PACKED_IN_ATTENTION else entry.style.blocks
-    if entry.style.kind is Kind.PACKED_COLWISE or (entry.name in _PACKED_IN_ATTENTION and dim is not None):
-        assert dim is not None
-        return partial(_regrouped, storage, blocks, dim)
-    return local
+        return partial(_whole, storage, dim)
+    packed_in_attention = entry.name in _PACKED_IN_ATTENTION and isinstance(entry.module, nn.MultiheadAttention)
+    if dim is not None and (entry.style.kind is Kind.PACKED_COLWISE or packed_in_attention):
+        return partial(_regrouped, storage, 3 if packed_in_attention else entry.style.blocks, dim)
+    return storage.local
+
+
+def _summed(storage: Storage, parameter: torch.Tensor) -> torch.Tensor:
+    return enter(storage.local(parameter), storage.peers)
+
+
+def _whole(storage: Storage, dim: int, parameter: torch.Tensor) -> torch.Tensor:
+    return gather(storage.local(parameter), storage.peers, dim)
 
 
 def _regrouped(storage: Storage, blocks: int, dim: int, parameter: torch.Tensor) -> torch.Tensor:

@@ -280,7 +280,7 @@ def save_in_the_background(folder: str) -> tuple[bool, Any]:
     train(BEFORE)
     optimizer.param_groups[0]["lr"] = 0.01
     content = {"step": BEFORE, "arguments": argparse.Namespace(rate=0.05)}
-    smp.save_checkpoint(folder, "mid", model=model, optimizer=optimizer, user_content=content, blocking=False)
+    smp.async_save_checkpoint(folder, "mid", model=model, optimizer=optimizer, user_content=content)
     # The steps change the parameters while the checkpoint is written.
     return train(AFTER), model.state_dict()
 

@@ -5,7 +5,7 @@ The functions that ranks run are here; `test_equality.py` and the campaign choos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,16 @@ LAYOUTS = {
     "context 2": Layout(2, {"context_parallel_degree": 2}, 1, frozenset({"context"})),
     "context 2 x shard 2": Layout(4, {"context_parallel_degree": 2}, 2, frozenset({"context"})),
 }
+
+
+# Version 1's library runs it: version 2 has no pipeline.
+PIPELINE = Layout(
+    4,
+    # Version 1 clips gradients with shards, by default at a norm of 1.
+    {"partitions": 2, "microbatches": 2, "ddp": True, "sharded_data_parallel_degree": 2, "sdp_gradient_clipping": 0},
+    4,
+    frozenset({"pipeline"}),
+)
 
 
 class Trained(NamedTuple):
@@ -76,16 +86,47 @@ def train_sharded(model: Model, dtype: torch.dtype) -> Trained:
     return Trained(losses, whole_weights(module, library.mesh.rank))
 
 
-def train_all(models: Mapping[str, Model], dtypes: Sequence[torch.dtype]) -> dict[tuple[str, torch.dtype], Any]:
+def train_all(
+    models: Mapping[str, Model],
+    dtypes: Sequence[torch.dtype],
+    train: Callable[[Model, torch.dtype], Trained] = train_sharded,
+) -> dict[tuple[str, torch.dtype], Any]:
     """Train several models one after the other on a rank: by name and dtype `Trained`, or the text of a refusal."""
     results: dict[tuple[str, torch.dtype], Any] = {}
     for name, model in models.items():
         for dtype in dtypes:
             try:
-                results[name, dtype] = train_sharded(model, dtype)
+                results[name, dtype] = train(model, dtype)
             except ParallelError as error:
                 results[name, dtype] = str(error)
     return results
+
+
+def train_pipeline(model: Model, dtype: torch.dtype) -> Trained:
+    """Train as a script of version 1 does, on one rank of a pipeline with shards."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, batch = model.build(dtype)
+    module = smp.DistributedModel(module)
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9))
+    names = list(batch)
+
+    @smp.step
+    def step(*tensors: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(module, dict(zip(names, tensors, strict=True)))
+        module.backward(loss)
+        return loss
+
+    own = part(batch, smp.rdp_rank(), smp.rdp_size())
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = step(*own.values()).reduce_mean()
+        optimizer.step()
+        losses.append(loss.item())
+    weights = module.state_dict()
+    parameters = {name for name, _ in model.build(dtype)[0].named_parameters()}
+    return Trained(losses, {name: tensor.cpu() for name, tensor in weights.items() if name in parameters})
 
 
 def whole_weights(module: nn.Module, rank: int) -> dict[str, torch.Tensor]:

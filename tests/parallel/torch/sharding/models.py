@@ -90,7 +90,7 @@ class Text(nn.Module):
             self.head.weight = self.tokens.weight
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]]
+        return self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""Equality: 8 models under layouts of ranks have one process's losses and weights after 5 steps, or are refused by name.
+"""Equality: 8 models have one process's losses and weights after 5 steps under layouts of ranks, or are refused.
 
 The ranks of a layout train all models in one run, because meshes and process groups take longer than the steps.
 """
@@ -34,6 +34,10 @@ def train_plain_models(dtypes: list[torch.dtype]) -> Results:
     return cells.train_all(MODELS, dtypes)
 
 
+def train_in_a_pipeline(name: str) -> cells.Trained:
+    return cells.train_pipeline(MODELS[name], torch.float64)
+
+
 @pytest.fixture(scope="module")
 def trained(ranks: Ranks) -> Callable[[str], list[Results]]:
     """Return what the ranks of a layout have trained."""
@@ -47,7 +51,13 @@ def trained(ranks: Ranks) -> Callable[[str], list[Results]]:
     return train
 
 
-@pytest.mark.parametrize(("layout", "name", "dtype"), CELLS)
+def check(by_rank: list[cells.Trained], name: str, dtype: torch.dtype, batches: int) -> None:
+    difference = cells.compare(by_rank, cells.train_alone(MODELS[name], dtype, batches))
+    assert difference.losses <= TOLERANCE[dtype]
+    assert difference.weights <= TOLERANCE[dtype], difference.weight
+
+
+@pytest.mark.parametrize(("layout", "name", "dtype"), CELLS, ids=[f"{a}-{b}-{c}" for a, b, c in CELLS])
 def test_ranks_train_as_one_process(
     trained: Callable[[str], list[Results]], layout: str, name: str, dtype: torch.dtype
 ) -> None:
@@ -56,6 +66,10 @@ def test_ranks_train_as_one_process(
     if reasons:
         assert all(reasons[0] in refusal for refusal in by_rank)
         return
-    difference = cells.compare(by_rank, cells.train_alone(MODELS[name], dtype, LAYOUTS[layout].batches))
-    assert difference.losses <= TOLERANCE[dtype]
-    assert difference.weights <= TOLERANCE[dtype], difference.weight
+    check(by_rank, name, dtype, LAYOUTS[layout].batches)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pipeline_with_shards_trains_as_one_process(ranks: Ranks, name: str) -> None:
+    by_rank = ranks.run(train_in_a_pipeline, {**cells.PIPELINE.parameters, "replicas": 2}, name)
+    check(by_rank, name, torch.float64, cells.PIPELINE.batches)

@@ -12,7 +12,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.torch.checkpoint import api as shared_form
+from herringbone_parallel.torch.checkpoint.states import nest
 from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, state
+from herringbone_parallel.torch.model_parallel.checkpoint import own_parts
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import read_safetensors, safetensors_of
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
@@ -40,7 +42,6 @@ def save_checkpoint(
     user_content: Any = None,
     translate_if_full: bool = True,  # noqa: ARG001  SMP v1's signature; see the docstring
     num_kept_partial_checkpoints: int | None = None,
-    blocking: bool = True,
 ) -> None:
     """Save the model, the optimizer and `user_content` in the folder `path`; every rank must call it.
 
@@ -48,13 +49,12 @@ def save_checkpoint(
                             user_content={"step": step}, num_kept_partial_checkpoints=3)
 
     `path` is by default the job's folder of checkpoints, `SM_CHECKPOINT_DIR`; `tag` is required.
-    A partial checkpoint is fast, and another number of partitions can resume from it. With `blocking=False`, a partial
-    one is written in the background: the call copies what this rank writes to the CPU and returns; the next save, a
-    resume and the end of the script wait for it, and raise its error. A full one (`partial=False`) is
-    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. A checkpoint appears completely or
-    not at all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
-    `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are always those of the user's own model.
-    Source: SMP v1, `smp.save_checkpoint`; `blocking` is this library's own.
+    A partial checkpoint is fast, and another number of partitions can resume from it; `async_save_checkpoint` writes it
+    in the background. A full one (`partial=False`) is `{"model": ..., "optimizer": ...}` in one file, for torch without
+    this library. A checkpoint appears completely or not at all, and `newest` is updated last. Only then are partial
+    checkpoints removed, except the newest `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are
+    always those of the user's own model.
+    Source: SMP v1, `smp.save_checkpoint`.
     """
     library = state.get()
     folder = CheckpointFolder(checkpoint_dir() if path is None else path)
@@ -63,10 +63,8 @@ def save_checkpoint(
     _check_saved(model, partial, num_kept_partial_checkpoints)
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
     if partial:
-        _save_partial(folder, tag, parts, user_content, num_kept_partial_checkpoints, blocking)
+        _save_partial(shared_form.save, folder, tag, parts, user_content, num_kept_partial_checkpoints)
         return
-    if not blocking:
-        raise ParallelError("blocking=False is for partial checkpoints: a full one is gathered on all ranks")
     # One process per host makes folders, because hosts may or may not share them.
     manages_folder = library.local_rank == 0
     if manages_folder:
@@ -81,6 +79,28 @@ def save_checkpoint(
     if manages_folder:
         folder.note_newest(tag, partial=False)
     communication.barrier()
+
+
+def async_save_checkpoint(
+    path: str | os.PathLike[str] | None = None,
+    tag: str = "",
+    model: DistributedModel | None = None,
+    optimizer: DistributedOptimizer | None = None,
+    user_content: Any = None,
+    num_kept_partial_checkpoints: int | None = None,
+) -> None:
+    """Save a partial checkpoint in the background; every rank must call it.
+
+        smp.async_save_checkpoint(tag=f"step{step}", model=model, optimizer=optimizer, user_content={"step": step})
+
+    The call copies what this rank writes to the CPU, and returns. The arguments are those of `save_checkpoint`. The
+    next save, a resume and the end of the script wait until it is written, and raise its error.
+    Source: this library's own.
+    """
+    folder = CheckpointFolder(checkpoint_dir() if path is None else path)
+    _check_saved(model, True, num_kept_partial_checkpoints)
+    parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
+    _save_partial(shared_form.async_save, folder, tag, parts, user_content, num_kept_partial_checkpoints)
 
 
 def resume_from_checkpoint(
@@ -149,15 +169,21 @@ def resume_from_checkpoint(
 
 
 def _save_partial(
-    folder: CheckpointFolder, tag: str, parts: Mapping[str, Any], user_content: Any, kept: int | None, blocking: bool
+    save: Callable[..., Any],
+    folder: CheckpointFolder,
+    tag: str,
+    parts: Mapping[str, Any],
+    user_content: Any,
+    kept: int | None,
 ) -> None:
     grid = state.get().grid
+    model = state.get().model
+    assert isinstance(model, DistributedModel)
     local = {
-        kind: {name: value for name, value in part.local_state_dict().items() if name != PARTIAL_KEY}
+        kind: own_parts.model_state(model) if kind == "model" else own_parts.optimizer_state(part, model)
         for kind, part in parts.items()
     }
-    write = shared_form.save if blocking else shared_form.async_save
-    write(
+    save(
         folder.path,
         folder.partial(tag).name,
         local,
@@ -184,11 +210,16 @@ def _read_new_form(reader: shared_form.Reader, model: DistributedModel, with_opt
     groups = reader.groups("optimizer")
     if groups is None:
         raise ParallelError(f"{reader.path} has no optimizer state; pass load_optimizer=False")
+    others: dict[tuple[str, ...], Any] = {}
     for name, value in reader.values().items():
         keys = reader.split(name)
-        if keys[:2] == ("optimizer", "state") and len(keys) == 4 and keys[2] in needed:
-            entries.setdefault(keys[2], {})[keys[3]] = value
-    return _Checkpoint(weights, {"state": entries, "param_groups": groups})
+        if keys[:2] == ("optimizer", "state"):
+            if len(keys) == 4 and keys[2] in needed:
+                entries.setdefault(keys[2], {})[keys[3]] = value
+        elif keys[0] == "optimizer":
+            # Such as the scale of the loss.
+            others[keys[1:]] = value
+    return _Checkpoint(weights, {**nest(others), "state": entries, "param_groups": groups})
 
 
 def _check_saved(model: DistributedModel | None, partial: bool, kept: int | None) -> None:
@@ -240,18 +271,14 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
-    parameters = dict(model.module.named_parameters(remove_duplicate=False))
+    shapes = own_parts.whole_shapes(model)
     # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
-        if not isinstance(value, torch.Tensor) or saved is None:
-            continue
-        shape = value.shape
-        if model.shards is not None and name in parameters:
-            shape = model.shards.shape_of(parameters[name])
-        if shape != saved.shape:
+        if isinstance(value, torch.Tensor) and saved is not None and shapes[name] != tuple(saved.shape):
             raise ParallelError(
-                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's {list(shape)}"
+                f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
+                f" {list(shapes[name])}"
             )
 
 

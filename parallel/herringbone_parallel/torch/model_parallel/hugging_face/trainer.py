@@ -5,7 +5,8 @@ has imported them. Scripts stay as they are. Five places are changed; all else o
 
     [1] the arguments   transformers 5 refuses `--mp_parameters`, which every job of AWS's library passes to its script
     [2] the device      `TrainingArguments._setup_devices` needs a GPU; without one it has no device to return
-    [3] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches
+    [3] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches;
+                        and of one replica, microbatches may not divide the last batch
     [4] the wrapper     transformers 5 makes no optimizer for a wrapped model, and wraps the model twice to evaluate it
     [5] the files       transformers 5 writes the model's file on every rank at the same time
 
@@ -16,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler
 
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import ParallelError
@@ -93,6 +96,10 @@ def accelerator_class(base: Any) -> Any:
             _count_replicas()
             super().__init__(*args, **kwargs)
 
+        def prepare_data_loader(self, data_loader: Any, *args: Any, **kwargs: Any) -> Any:
+            fill_last_batch(data_loader, state.get().settings.microbatches)
+            return super().prepare_data_loader(data_loader, *args, **kwargs)
+
         def prepare_optimizer(self, optimizer: Any, device_placement: bool | None = None) -> Any:
             # accelerate's wrapper has none of the methods that the Trainer calls to save the optimizer.
             if not isinstance(optimizer, DistributedOptimizer):
@@ -136,6 +143,34 @@ def accelerator_class(base: Any) -> Any:
             return recursively_apply(reduced, tensor, error_on_other_type=True)
 
     return ReplicaAccelerator
+
+
+class FullBatches(BatchSampler):
+    """Batches whose last one is filled up with the first rows, to a multiple of the microbatches.
+
+    >>> list(FullBatches(range(7), 4, 2))
+    [[0, 1, 2, 3], [4, 5, 6, 0]]
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, microbatches: int) -> None:
+        super().__init__(sampler, batch_size, drop_last=False)
+        self._microbatches = microbatches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first: list[int] = []
+        for batch in super().__iter__():
+            first = first or batch
+            missing = -len(batch) % self._microbatches
+            # The first batch itself may have fewer rows than are missing.
+            yield batch + [first[number % len(first)] for number in range(missing)]
+
+
+def fill_last_batch(data_loader: Any, microbatches: int) -> None:
+    """Have a loader fill up its last batch, which the microbatches may not divide; accelerate does so for replicas."""
+    sampler = data_loader.batch_sampler
+    if type(sampler) is BatchSampler and not sampler.drop_last and sampler.batch_size % microbatches == 0:
+        # torch guards the attribute against loaders that run already; accelerate copies this one before it runs.
+        data_loader.__dict__["batch_sampler"] = FullBatches(sampler.sampler, sampler.batch_size, microbatches)
 
 
 def _count_replicas() -> None:

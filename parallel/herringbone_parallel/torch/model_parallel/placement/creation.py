@@ -14,6 +14,7 @@ from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.delayed import delaying
 from herringbone_parallel.torch.model_parallel.placement.placement import PARTITION_ATTRIBUTE
 from herringbone_parallel.torch.model_parallel.precision import half as precision
+from herringbone_parallel.torch.model_parallel.tensor.marks import tensor_parallelism as sharing
 
 
 def set_partition(module: nn.Module, idx: int) -> None:
@@ -52,7 +53,7 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
         yield
 
 
-# Settings of distributed layers that AWS's scripts pass in any case. Without tensor parallelism no layer uses them.
+# Settings of distributed layers that AWS's scripts pass, also without tensor parallelism.
 _LAYER_SETTINGS = frozenset(
     {
         "attention_in_fp32", "distribute_embedding", "flash_attention", "fp32_residual_addition", "fused_bias_gelu",
@@ -75,18 +76,14 @@ def model_creation(
 
     With the job's setting `delayed_parameter_initialization` it does what `smp.delay_param_initialization` does, too.
     `zero_init` has no effect: parameters are shared out when the model is partitioned, and not while it is created.
-    Settings of distributed layers have no effect without `tensor_parallelism`.
-    Raises `ParallelError` for tensor parallelism, and for an unknown setting. Source: SMP v1, `smp.model_creation`.
+    With `tensor_parallelism` it does what `smp.tensor_parallelism` does, with the settings of distributed layers.
+    Raises `ParallelError` for an unknown setting. Source: SMP v1, `smp.model_creation`.
     """
     unknown = [key for key in tensor_parallel_config if key not in _LAYER_SETTINGS]
     if unknown:
         raise ParallelError(
             f"smp.model_creation has no argument {unknown[0]!r}; there are tensor_parallelism, dtype, zero_init,"
             f" {', '.join(sorted(_LAYER_SETTINGS))}"
-        )
-    if tensor_parallelism:
-        raise ParallelError(
-            "smp.model_creation(tensor_parallelism=True): there is no tensor parallelism in this release; pass `dtype`"
         )
     settings = state.get().settings
     if dtype is None:
@@ -95,7 +92,10 @@ def model_creation(
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
-        with delay_param_initialization(settings.delayed_parameter_initialization):
+        with (
+            delay_param_initialization(settings.delayed_parameter_initialization),
+            sharing(tensor_parallelism, **tensor_parallel_config),
+        ):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -102,10 +102,10 @@ class MasterWeights:
             parameter.copy_(copy)
             self._versions[key] = parameter._version
 
-    def digits(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the copy if it has digits that the parameter lacks; None otherwise, and without a copy."""
+    def digits(self, parameter: torch.Tensor, *, always: bool = False) -> torch.Tensor | None:
+        """Return the copy if it has digits that the parameter lacks, or `always`; None without such a copy."""
         pair = self._pairs.get(id(parameter))
-        if pair is None or torch.equal(pair.copy, pair.parameter.float()):
+        if pair is None or (not always and torch.equal(pair.copy, pair.parameter.float())):
             return None
         return pair.copy.detach()
 

@@ -114,6 +114,9 @@ class Reducer:
         """Note that this step has a backward, so that it ends with a reduction."""
         self._backward_expected = True
 
+    def backward_ended(self) -> None:
+        """Note that the backward of a microbatch has ended; nothing follows from that here."""
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """Reduce the gradients that the `with` block adds up; a failure in it is reported to the other replicas."""

@@ -29,6 +29,7 @@ class Library(Protocol):
 
     settings: ResolvedModelParallel
     shard_group: ShardGroup | None
+    model: Any
 
     @property
     def optimizers(self) -> Iterable[Wrapper]: ...
@@ -48,7 +49,10 @@ def divider(library: Library) -> Divider | None:
     def divide(peers: Peers, named_parameters: NamedParameters, options: ReductionOptions) -> ShardedReducer:
         # The reducer compares the parameters that stay whole only.
         require_equal(peers, named_parameters(), options)
-        return ShardedReducer(peers, Shards(group, limits, named_parameters, lambda: library.optimizers), options)
+        module = library.model.module if settings.partitions == 1 else None
+        return ShardedReducer(
+            peers, Shards(group, limits, named_parameters, lambda: library.optimizers, module), options
+        )
 
     return divide
 

@@ -33,3 +33,12 @@ class ShardedReducer(Reducer):
                     used = self.shards.reduce()
             finally:
                 self.shards.end(used)
+
+    def backward_ended(self) -> None:
+        """Note that the backward of a microbatch has ended."""
+        self.shards.backward_ended()
+
+    def retire(self) -> None:
+        """Stop watching parameters and modules."""
+        super().retire()
+        self.shards.retire()

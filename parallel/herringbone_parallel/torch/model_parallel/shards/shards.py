@@ -2,7 +2,7 @@
 
 The life of a step:
 
-    [1] `begin`     every unit is opened; units that stay for the whole step are gathered
+    [1] `begin`     every unit is opened, and gathered unless `LiveUnits` does that
     [2]             forwards and backwards add to the gradients of whole parameters
     [3] `reduce`    ranks vote which parameters were used, and units are reduced in the same order everywhere
     [4] `end`       parameters are pieces again
@@ -20,6 +20,7 @@ from torch import nn
 from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters
 from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
 from herringbone_parallel.torch.model_parallel.shards.layout import cut_runs
+from herringbone_parallel.torch.model_parallel.shards.live import LiveUnits, cut_modules
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
 from herringbone_parallel.torch.model_parallel.shards.unit import Unit
 from herringbone_parallel.torch.model_parallel.shards.updates import divide_states
@@ -56,9 +57,12 @@ class Shards:
     """This rank's part of the training state, in units.
 
         shards = Shards(group, limits, model.local_named_parameters, lambda: library.optimizers)
-        with shards.step() as step:
-            ...
-            step.reduce()
+        shards.begin()
+        ...                                     # forwards and backwards
+        shards.end(shards.reduce())
+
+    With `module`, and more elements than `limits.live`, units are gathered when a module of it uses them. Ranks then
+    must call the modules in the same order. Microbatches of a pipeline do not, so a pipeline has no `module` here.
 
     Until the first step the parameters are whole: a script makes its groups of parameters by their shapes, and loads
     what it resumes from. `split` divides them, and a second call does nothing. It communicates nothing.
@@ -70,12 +74,16 @@ class Shards:
         limits: Limits,
         named_parameters: NamedParameters,
         optimizers: Callable[[], Iterable[Wrapper]],
+        module: nn.Module | None = None,
     ) -> None:
         self._group = group
         self._limits = limits
         self._named_parameters = named_parameters
         self._optimizers = optimizers
+        self._module = module
         self._units: list[Unit] = []
+        # Gathers units one after another; None where all of them are gathered for a whole step.
+        self._live: LiveUnits | None = None
         self._divided = False
         self.states = DividedStates(group)
         # By identity of a sharded parameter: its whole shape.
@@ -105,8 +113,15 @@ class Shards:
             return
         self._divided = True
         sharded = [(name, parameter) for name, parameter in self._named_parameters() if self.has(parameter)]
-        for run in cut_runs(sharded, self._limits.bucket):
-            self._units.append(Unit(run, self._group))
+        if self._module is not None and sum(p.numel() for _, p in sharded) > self._limits.live:
+            # Half of the limit, so that a module and the code around it can both be gathered.
+            most = min(self._limits.bucket, max(1, self._limits.live // 2))
+            runs = cut_modules(self._module, sharded, most)
+            self._units = [Unit(run, self._group) for _, run in runs]
+            owners = [module for module, _ in runs]
+            self._live = LiveUnits(list(zip(owners, self._units, strict=True)), self._limits.live)
+        else:
+            self._units = [Unit(run, self._group) for run in cut_runs(sharded, self._limits.bucket)]
         self.states.add(self._units)
         for wrapper in self._optimizers():
             divide_states(self.states, sharded, wrapper.optimizer)
@@ -117,8 +132,26 @@ class Shards:
         self._group.agree("the step function")
         for unit in self._units:
             unit.open()
+        if self._live is not None:
+            self._live.begin()
+            return
         for unit in self._units:
             unit.gather()
+
+    def backward_ended(self) -> None:
+        """Note that a backward has ended, of this rank's microbatch."""
+        if self._live is not None:
+            self._live.backward_ended()
+
+    def retire(self) -> None:
+        """Remove the hooks of modules and parameters, which reference the process group."""
+        if self._live is not None:
+            self._live.retire()
+
+    @property
+    def peak(self) -> int:
+        """The largest number of elements that were gathered at a time, so far."""
+        return sum(unit.elements for unit in self._units) if self._live is None else self._live.peak
 
     def reduce(self) -> list[bool]:
         """Reduce all gradients, and return for each parameter of each unit whether any rank has used it: [3]."""
@@ -137,6 +170,8 @@ class Shards:
 
     def end(self, used: list[bool] | None) -> None:
         """Free the whole parameters: [4]. `used` are the votes, None for a step without a backward."""
+        if self._live is not None:
+            self._live.end()
         position = 0
         for unit in self._units:
             count = len(unit.parameters)

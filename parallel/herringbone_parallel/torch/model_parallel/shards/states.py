@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from herringbone_parallel.torch.model_parallel import optimizer_state
@@ -41,10 +41,10 @@ class DividedStates:
         place = self._places.get(name)
         return None if place is None else place[2]
 
-    def parts_of(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+    def parts_of(self, entries: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
         """Return optimizer states by name, with this rank's elements of whole tensors; all others as they are.
 
-        A parameter of which this rank has no element has no entry.
+        Values under the keys `whole` stay whole. A parameter of which this rank has no element has no other entries.
         """
         parts: dict[str, Any] = {}
         for name, entry in entries.items():
@@ -53,9 +53,12 @@ class DividedStates:
                 parts[name] = entry
                 continue
             layout, number, part = place
+            kept = {key: value for key, value in entry.items() if key in whole}
             if part.end > part.start:
                 shape = layout.shapes[number]
-                parts[name] = {key: part_of(value, shape, part) for key, value in entry.items()}
+                kept |= {key: part_of(value, shape, part) for key, value in entry.items() if key not in whole}
+            if kept:
+                parts[name] = kept
         return parts
 
     def join(self, entries: Mapping[str, Any], action: str) -> dict[str, Any]:

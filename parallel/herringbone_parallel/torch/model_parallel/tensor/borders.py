@@ -22,7 +22,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
-from herringbone_parallel.torch.tensor_parallel.layers import become
+from herringbone_parallel.torch.tensor_parallel.layers import Running, become
 from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 # Arguments of torch's layers for pairs of positions; with two dimensions they have no batch.
@@ -51,7 +51,7 @@ def put_border(module: nn.Module, peers: Peers) -> None:
         args, kwargs = replace_leaves(args, bring), replace_leaves(kwargs, bring)
         return replace_leaves(original(*args, **kwargs), take_back)
 
-    become(module, {}, forward)
+    become(module, {}, Running(), forward)
 
 
 def _batch_second(module: nn.Module) -> bool:

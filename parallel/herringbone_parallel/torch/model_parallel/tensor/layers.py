@@ -6,6 +6,7 @@ Source: SMP v1, "PyTorch API for Tensor Parallelism", whose appendix gives the c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,40 @@ from herringbone_contract.errors import ParallelError
 
 class DistributedModule(nn.Module):
     """The base of SMP v1's distributed modules."""
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """The arguments of `DistributedAttentionLayer`, in AWS's order. Numbers and sizes count those of all ranks."""
+
+    num_attention_heads: int = 32
+    attention_head_size: int = 32
+    hidden_size: int = 1024
+    attention_dropout_prob: float = 0.1
+    hidden_dropout_prob: float = 0.1
+    layernorm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    use_normal_initialization: bool = False
+    cross_attention: bool = False
+    causal_mask_size: int | None = None
+    pre_layernorm: bool = False
+    post_layernorm: bool = True
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """The arguments of `DistributedTransformerOutputLayer`, in AWS's order."""
+
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    hidden_dropout_prob: float = 0.1
+    activation: str = "gelu"
+    layernorm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    use_normal_initialization: bool = False
+    pre_layernorm: bool = False
+    post_layernorm: bool = True
+    fp32_residual_addition: bool = False
 
 
 class DistributedLinear(nn.Linear, DistributedModule):
@@ -66,37 +101,22 @@ class DistributedAttentionLayer(DistributedModule):
         "dense": "rowwise",
     }
 
-    def __init__(
-        self,
-        num_attention_heads: int = 32,
-        attention_head_size: int = 32,
-        hidden_size: int = 1024,
-        attention_dropout_prob: float = 0.1,
-        hidden_dropout_prob: float = 0.1,
-        layernorm_epsilon: float = 1e-5,
-        initializer_range: float = 0.02,
-        use_normal_initialization: bool = False,
-        cross_attention: bool = False,
-        causal_mask_size: int | None = None,
-        pre_layernorm: bool = False,
-        post_layernorm: bool = True,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        _require_layernorm(pre_layernorm, post_layernorm)
-        width = num_attention_heads * attention_head_size
-        self.num_attention_heads = num_attention_heads
-        self.attention_head_size = attention_head_size
-        self.cross_attention = cross_attention
-        self.causal = causal_mask_size is not None and not cross_attention
-        self.query = nn.Linear(hidden_size, width)
-        self.key = nn.Linear(hidden_size, width)
-        self.value = nn.Linear(hidden_size, width)
-        self.dense = nn.Linear(width, hidden_size)
-        self.attention_dropout_prob = attention_dropout_prob
-        self.dropout = nn.Dropout(hidden_dropout_prob)
-        self.pre_layernorm = nn.LayerNorm(hidden_size, layernorm_epsilon) if pre_layernorm else None
-        self.layernorm = nn.LayerNorm(hidden_size, layernorm_epsilon) if post_layernorm else None
-        _initialise(self, use_normal_initialization, initializer_range)
+        options = AttentionOptions(*args, **kwargs)
+        width = options.num_attention_heads * options.attention_head_size
+        self.num_attention_heads = options.num_attention_heads
+        self.attention_head_size = options.attention_head_size
+        self.cross_attention = options.cross_attention
+        self.causal = options.causal_mask_size is not None and not options.cross_attention
+        self.query = nn.Linear(options.hidden_size, width)
+        self.key = nn.Linear(options.hidden_size, width)
+        self.value = nn.Linear(options.hidden_size, width)
+        self.dense = nn.Linear(width, options.hidden_size)
+        self.attention_dropout_prob = options.attention_dropout_prob
+        self.dropout = nn.Dropout(options.hidden_dropout_prob)
+        self.pre_layernorm, self.layernorm = _normalisations(options)
+        initialise(self, normal=options.use_normal_initialization, std=options.initializer_range)
 
     def forward(self, inputs: tuple[torch.Tensor | None, ...]) -> torch.Tensor:
         hidden, mask = inputs[0], inputs[-1]
@@ -135,32 +155,21 @@ class DistributedTransformerOutputLayer(DistributedModule):
 
     tensor_parallel_plan: ClassVar[dict[str, str]] = {"dense1": "colwise", "dense2": "rowwise"}
 
-    def __init__(
-        self,
-        hidden_size: int = 1024,
-        intermediate_size: int = 4096,
-        hidden_dropout_prob: float = 0.1,
-        activation: str = "gelu",
-        layernorm_epsilon: float = 1e-5,
-        initializer_range: float = 0.02,
-        use_normal_initialization: bool = False,
-        pre_layernorm: bool = False,
-        post_layernorm: bool = True,
-        fp32_residual_addition: bool = False,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        _require_layernorm(pre_layernorm, post_layernorm)
+        options = OutputOptions(*args, **kwargs)
         activations = {"gelu": F.gelu, "relu": F.relu, "gelu_new": _gelu_new}
-        if activation not in activations:
-            raise ParallelError(f"activation={activation!r} of a distributed layer: it is one of {sorted(activations)}")
-        self._activation: Any = activations[activation]
-        self.dense1 = nn.Linear(hidden_size, intermediate_size)
-        self.dense2 = nn.Linear(intermediate_size, hidden_size)
-        self.dropout = nn.Dropout(hidden_dropout_prob)
-        self.fp32_residual_addition = fp32_residual_addition
-        self.pre_layernorm = nn.LayerNorm(hidden_size, layernorm_epsilon) if pre_layernorm else None
-        self.layernorm = nn.LayerNorm(hidden_size, layernorm_epsilon) if post_layernorm else None
-        _initialise(self, use_normal_initialization, initializer_range)
+        if options.activation not in activations:
+            raise ParallelError(
+                f"activation={options.activation!r} of a distributed layer: it is one of {sorted(activations)}"
+            )
+        self._activation: Any = activations[options.activation]
+        self.dense1 = nn.Linear(options.hidden_size, options.intermediate_size)
+        self.dense2 = nn.Linear(options.intermediate_size, options.hidden_size)
+        self.dropout = nn.Dropout(options.hidden_dropout_prob)
+        self.fp32_residual_addition = options.fp32_residual_addition
+        self.pre_layernorm, self.layernorm = _normalisations(options)
+        initialise(self, normal=options.use_normal_initialization, std=options.initializer_range)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         states = inputs if self.pre_layernorm is None else self.pre_layernorm(inputs)
@@ -174,12 +183,18 @@ def _gelu_new(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def _require_layernorm(pre_layernorm: bool, post_layernorm: bool) -> None:
-    if not pre_layernorm and not post_layernorm:
+def _normalisations(options: AttentionOptions | OutputOptions) -> tuple[nn.LayerNorm | None, nn.LayerNorm | None]:
+    if not options.pre_layernorm and not options.post_layernorm:
         raise ParallelError("a distributed layer needs pre_layernorm, post_layernorm or both; set one to True")
 
+    def layernorm() -> nn.LayerNorm:
+        return nn.LayerNorm(options.hidden_size, options.layernorm_epsilon)
 
-def _initialise(module: nn.Module, normal: bool, std: float) -> None:
+    return layernorm() if options.pre_layernorm else None, layernorm() if options.post_layernorm else None
+
+
+def initialise(module: nn.Module, *, normal: bool, std: float) -> None:
+    """Give linear layers normal weights, or leave torch's own."""
     for inner in module.modules():
         if normal and isinstance(inner, nn.Linear):
             nn.init.normal_(inner.weight, std=std)

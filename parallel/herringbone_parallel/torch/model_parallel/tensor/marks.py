@@ -1,4 +1,4 @@
-"""Which modules of a model are shared by the ranks of a tensor group: the user's marks, and the registered classes.
+"""Marks of the modules that the ranks of a tensor group share, and the classes that are registered for it.
 
 `smp.tensor_parallelism` and `smp.set_tensor_parallelism` mark modules. `smp.DistributedModel` reads the marks.
 """
@@ -21,8 +21,13 @@ Arguments = tuple[Any, Mapping[str, Any]]
 # The attribute of a module with its `Mark`, and that with the arguments of its `__init__`, if its class is registered.
 MARK_ATTRIBUTE = "_smp_tensor_parallelism"
 _ARGUMENTS_ATTRIBUTE = "_smp_init_arguments"
-# Names of fused kernels of AWS's library. torch's kernels are used in any case, so the options change no number.
-_KERNELS = frozenset({"fused_softmax", "fused_bias_gelu", "prescaled_batch", "query_key_layer_scaling"})
+# Settings of AWS's kernels, which its scripts pass. torch's kernels are used in any case, so they change no number.
+_KERNELS = frozenset(
+    {
+        "attention_in_fp32", "distribute_embedding", "flash_attention", "fused_bias_gelu", "fused_dropout",
+        "fused_softmax", "optimize", "query_key_layer_scaling",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def tensor_parallelism(enabled: bool = True, **config: Any) -> Iterator[None]:
     v1, `smp.tensor_parallelism`.
     """
     before = nn.Module.__init__
-    mark = Mark(enabled, config)
+    mark = Mark(enabled, _checked("smp.tensor_parallelism", config))
 
     def marked_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         before(self, *args, **kwargs)
@@ -89,8 +94,16 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **config: An
     library = state.get()
     if library.model is not None:
         raise ParallelError("smp.set_tensor_parallelism after smp.DistributedModel; call it before")
+    mark = Mark(enabled, _checked("smp.set_tensor_parallelism", config))
     for inner in module.modules():
-        inner.__dict__[MARK_ATTRIBUTE] = Mark(enabled, config)
+        inner.__dict__[MARK_ATTRIBUTE] = mark
+
+
+def _checked(function: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments for distributed classes: without settings of kernels. Refuse what no class computes."""
+    if config.get("use_alibi"):
+        raise ParallelError(f"{function}(use_alibi=True) is not available: no layer adds ALiBi's biases; leave it out")
+    return {key: value for key, value in config.items() if key not in _KERNELS and key != "use_alibi"}
 
 
 class tp_register:  # noqa: N801  SMP v1's name
@@ -176,9 +189,8 @@ def replace_registered(model: nn.Module) -> None:
         args, kwargs = child.__dict__[_ARGUMENTS_ATTRIBUTE]
         if registration.init_hook is not None:
             args, kwargs = registration.init_hook(*args, **kwargs)
-        config = {key: value for key, value in mark.config.items() if key not in _KERNELS}
         try:
-            made = registration.dist_module(*args, **{**kwargs, **config})
+            made = registration.dist_module(*args, **{**kwargs, **mark.config})
         except TypeError as error:
             raise ParallelError(
                 f"{registration.dist_module.__name__} does not take the arguments of {type(child).__name__}: {error}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -9,12 +10,41 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  torch's own abbreviation
 
 from herringbone_parallel.torch.model_parallel.tensor.layers import (
+    AttentionOptions,
     DistributedAttentionLayer,
     DistributedModule,
     DistributedTransformerOutputLayer,
+    OutputOptions,
 )
 
 Inputs = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """The arguments of `DistributedTransformerLayer`, in AWS's order. Numbers and sizes count those of all ranks."""
+
+    num_attention_heads: int = 32
+    attention_head_size: int = 32
+    hidden_size: int = 1024
+    intermediate_size: int = 4096
+    attention_dropout_prob: float = 0.1
+    hidden_dropout_prob: float = 0.1
+    activation: str = "gelu"
+    layernorm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    use_normal_initialization: bool = False
+    causal_mask_size: int | None = None
+    add_cross_attention: bool = False
+    pre_layernorm: bool = False
+    post_layernorm: bool = True
+    fp32_residual_addition: bool = False
+
+
+def _chosen(kind: type, options: LayerOptions) -> dict[str, Any]:
+    """Return the options that a layer of this kind has, too."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in asdict(options).items() if name in names}
 
 
 class DistributedTransformerLayer(DistributedModule):
@@ -30,50 +60,15 @@ class DistributedTransformerLayer(DistributedModule):
     # Its layers have plans of their own; it is the region in which the batches are together.
     tensor_parallel_plan: ClassVar[dict[str, str]] = {}
 
-    def __init__(
-        self,
-        num_attention_heads: int = 32,
-        attention_head_size: int = 32,
-        hidden_size: int = 1024,
-        intermediate_size: int = 4096,
-        attention_dropout_prob: float = 0.1,
-        hidden_dropout_prob: float = 0.1,
-        activation: str = "gelu",
-        layernorm_epsilon: float = 1e-5,
-        initializer_range: float = 0.02,
-        use_normal_initialization: bool = False,
-        causal_mask_size: int | None = None,
-        add_cross_attention: bool = False,
-        pre_layernorm: bool = False,
-        post_layernorm: bool = True,
-        fp32_residual_addition: bool = False,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        common: dict[str, Any] = {
-            "hidden_size": hidden_size,
-            "hidden_dropout_prob": hidden_dropout_prob,
-            "layernorm_epsilon": layernorm_epsilon,
-            "initializer_range": initializer_range,
-            "use_normal_initialization": use_normal_initialization,
-            "pre_layernorm": pre_layernorm,
-            "post_layernorm": post_layernorm,
-        }
-        attention = {
-            "num_attention_heads": num_attention_heads,
-            "attention_head_size": attention_head_size,
-            "attention_dropout_prob": attention_dropout_prob,
-            **common,
-        }
-        self.attention = DistributedAttentionLayer(causal_mask_size=causal_mask_size, **attention)
+        options = LayerOptions(*args, **kwargs)
+        attention = _chosen(AttentionOptions, options)
+        self.attention = DistributedAttentionLayer(**attention)
         self.cross_attention = (
-            DistributedAttentionLayer(cross_attention=True, **attention) if add_cross_attention else None
+            DistributedAttentionLayer(**attention, cross_attention=True) if options.add_cross_attention else None
         )
-        self.output = DistributedTransformerOutputLayer(
-            intermediate_size=intermediate_size,
-            activation=activation,
-            fp32_residual_addition=fp32_residual_addition,
-            **common,
-        )
+        self.output = DistributedTransformerOutputLayer(**_chosen(OutputOptions, options))
 
     def forward(self, inputs: Inputs) -> Inputs:
         if self.cross_attention is None:

@@ -51,3 +51,36 @@ def test_replicas_that_divide_updates_train_as_one_process_does(ranks: Ranks, na
     settings = {"partitions": partitions, "replicas": 2, "ddp": True, "microbatches": 2, "shard_optimizer_state": True}
     by_rank = ranks.run(train, settings, name, torch.float64)
     assert_equal(by_rank, train_alone(name, torch.float64, 4, 0.0), torch.float64)
+
+
+LITTLE = {"sdp_max_live_parameters": 1500, "sdp_reduce_bucket_size": 1000}
+
+
+@pytest.mark.parametrize("name", ["TinyTransformer", "Tied", "UnusedModule", "Frozen", "Revisited"])
+def test_units_that_are_gathered_one_after_another_train_as_one_process_does(ranks: Ranks, name: str) -> None:
+    live = LITTLE if name == "TinyTransformer" else {"sdp_max_live_parameters": 40}
+    check(ranks, name, torch.float64, {**SHARD_2, **live, "microbatches": 2})
+
+
+@pytest.mark.parametrize("hierarchical", [True, False])
+def test_shards_on_two_hosts_gather_in_two_stages(ranks: Ranks, hierarchical: bool) -> None:
+    hosts = {"local_size": 2, "sdp_hierarchical_allgather": hierarchical}
+    check(ranks, "TinyTransformer", torch.float64, {**SHARD_4, **hosts})
+
+
+def gather_numbers() -> tuple[bool, list[float]]:
+    from herringbone_parallel.torch.model_parallel import state
+
+    group = state.get().shard_group
+    assert group is not None
+    whole = torch.empty(8)
+    group.gather(whole, torch.tensor([2.0 * group.index, 2.0 * group.index + 1]))
+    return group.hierarchy is not None, whole.tolist()
+
+
+@pytest.mark.parametrize(
+    ("local_size", "hierarchical", "staged"), [(2, True, True), (2, False, False), (4, True, False), (1, True, False)]
+)
+def test_both_ways_to_gather_keep_the_order(ranks: Ranks, local_size: int, hierarchical: bool, staged: bool) -> None:
+    settings = {**SHARED, **SHARD_4, "local_size": local_size, "sdp_hierarchical_allgather": hierarchical}
+    assert ranks.run(gather_numbers, settings) == [(staged, [float(number) for number in range(8)])] * 4

@@ -152,6 +152,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tensor 2, the same batch": {**TWO, "prescaled_batch": True},
     "tensor 2, 2 microbatches": {**TWO, "microbatches": 2},
     "tensor 2, 2 replicas": {**TWO, "replicas": 2},
+    "tensor 2, shard 2": {
+        **TWO,
+        "replicas": 2,
+        "sharded_data_parallel_degree": 2,
+        "sdp_param_persistence_threshold": 0,
+        "sdp_gradient_clipping": 0,
+    },
     "tensor 2, 2 partitions": {
         **TWO,
         "partitions": 2,
@@ -159,12 +166,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "auto_partition": False,
         "default_partition": 0,
     },
-}
+}  # fmt: skip
 CASES = [
     ("Encoder", "tensor 2"),
     ("Encoder", "tensor 2, the same batch"),
     ("Encoder", "tensor 2, 2 microbatches"),
     ("Encoder", "tensor 2, 2 replicas"),
+    ("Encoder", "tensor 2, shard 2"),
     ("Encoder", "tensor 2, 2 partitions"),
     ("Encoder of other layout", "tensor 2"),
     ("Layers", "tensor 2"),
