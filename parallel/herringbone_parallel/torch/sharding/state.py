@@ -87,6 +87,9 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if _state is not None:
         return
     check_torch(torch.__version__)
+    # The launcher's variables for accelerate: a model that this library shards must not be sharded once more.
+    for name in os.environ.pop("HERRINGBONE_ACCELERATE", "").split(","):
+        os.environ.pop(name, None)
     settings = launch.model_parallel_v2(os.environ, _read(config))
     place = launch.rank_info(os.environ)
     degrees = of_version2(
