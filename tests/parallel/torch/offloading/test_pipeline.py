@@ -1,4 +1,4 @@
-"""`offload_activations` in a pipeline: the same gradients, bit by bit, and no more activations than the horizon allows."""
+"""`offload_activations` in a pipeline: the same gradients, bit by bit, and at most the horizon's activations."""
 
 from __future__ import annotations
 
