@@ -49,7 +49,7 @@ ARGUMENTS = {
     # Otherwise transformers 5.23 multiplies a classifier's loss by the number of processes, under torchrun as well.
     "average_tokens_across_devices": False,
 }
-pytestmark = [pytest.mark.e2e, pytest.mark.huggingface, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.huggingface, pytest.mark.timeout(600)]
 
 
 def run(command: list[Any], home: Path) -> None:
