@@ -20,7 +20,7 @@ from tests.parallel.torch import processes
 from tests.parallel.torch.processes import PROCESSES
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 from tests.parallel.torch.sharding import cells
-from tests.parallel.torch.sharding.cells import LAYOUTS, PIPELINE, TOLERANCE, Layout
+from tests.parallel.torch.sharding.cells import COMBINED, LAYOUTS, PIPELINE, TOLERANCE, Layout
 from tests.parallel.torch.sharding.models import Model
 
 PIPELINE_NAME = "pipeline 2 x shard 2"
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--model", action="append", help="only this model; may be given several times")
     parser.add_argument("--fp64", action="store_true", help="fp64 only")
     options = parser.parse_args()
-    layouts = {**LAYOUTS, PIPELINE_NAME: PIPELINE}
+    layouts = {**LAYOUTS, PIPELINE_NAME: PIPELINE, **COMBINED}
     dtypes = [torch.float64] if options.fp64 else list(TOLERANCE)
     if options.transformers:
         # Its import takes seconds, and ranks are forked from the process that has it.

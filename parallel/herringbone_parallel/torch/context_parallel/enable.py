@@ -40,9 +40,7 @@ def enable(model: nn.Module, mesh: DeviceMesh | None, *, comm: str = "p2p") -> n
 
     `mesh` has one axis; None or one rank changes nothing. `comm` is AWS's `cp_comm_type`: keys and values travel in
     messages between two ranks each ("p2p") or in one collective ("all_gather"). Call it before activation
-    checkpointing and `fully_shard`.
-    Raises `ParallelError` for a model whose
-    layers cannot work on a part of a sequence.
+    checkpointing and `fully_shard`. Raises `ParallelError` for a model whose layers cannot work on part of a sequence.
     """
     if comm not in {exchange.value for exchange in Exchange}:
         names = ", ".join(exchange.value for exchange in Exchange)

@@ -63,7 +63,8 @@ def _is_stack(module: nn.Module) -> bool:
     layers = list(module.children())
     return (
         isinstance(module, (nn.ModuleList, nn.Sequential))
-        and len({type(layer) for layer in layers}) == 1
+        # By name: tensor parallelism gives each module a class of its own, with the name of the model's.
+        and len({type(layer).__name__ for layer in layers}) == 1
         # A container of attention modules alone is a part of a layer.
         and all(_has_attention(layer) and not _ATTENTION.search(type(layer).__name__) for layer in layers)
     )

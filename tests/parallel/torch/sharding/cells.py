@@ -34,7 +34,12 @@ LAYOUTS = {
     "tensor 2": Layout(2, {"tensor_parallel_degree": 2}, 1, frozenset({"tensor"})),
     "tensor 2 x shard 2": Layout(4, {"tensor_parallel_degree": 2}, 2, frozenset({"tensor"})),
     "context 2": Layout(2, {"context_parallel_degree": 2}, 1, frozenset({"context"})),
+}
+COMBINED = {
     "context 2 x shard 2": Layout(4, {"context_parallel_degree": 2}, 2, frozenset({"context"})),
+    "tensor 2 x context 2": Layout(
+        4, {"tensor_parallel_degree": 2, "context_parallel_degree": 2}, 1, frozenset({"context", "tensor"})
+    ),
 }
 
 
@@ -74,7 +79,9 @@ def train_sharded(model: Model, dtype: torch.dtype, cp_comm_type: str = "p2p") -
     library = state.get()
     module, batch = model.build(dtype)
     plan = model.plan if library.mesh.degrees.tensor > 1 else None
-    module = shard(transform(module, library.device, cp_comm_type=cp_comm_type, plan=plan))
+    if cp_comm_type != "p2p" and library.mesh.context is not None:
+        module = transform(module, cp_comm_type=cp_comm_type, plan=plan)
+    module = shard(module, plan=plan)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
     own = {name: t.to(library.device) for name, t in part(batch, library.mesh.batch, library.mesh.batches).items()}
     losses = []

@@ -69,6 +69,17 @@ def test_ranks_train_as_one_process(
     check(by_rank, name, dtype, LAYOUTS[layout].batches)
 
 
+def train_translation() -> cells.Trained:
+    return cells.train_sharded(MODELS["encoder-decoder"], torch.float64)
+
+
+@pytest.mark.parametrize("layout", cells.COMBINED)
+def test_context_parallelism_combines_with_the_other_axes(ranks: Ranks, layout: str) -> None:
+    count, parameters, batches, _ = cells.COMBINED[layout]
+    by_rank = ranks.shard(train_translation, count, dict(parameters))
+    check(by_rank, "encoder-decoder", torch.float64, batches)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_pipeline_with_shards_trains_as_one_process(ranks: Ranks, name: str) -> None:
     by_rank = ranks.run(train_in_a_pipeline, {**cells.PIPELINE.parameters, "replicas": 2}, name)
