@@ -151,10 +151,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     modes = thread_modes()
     library.steps += 1
     step_number = library.steps
-    model = library.model
-    scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
-    if library.loss_scale is not None:
-        scale *= library.loss_scale.value
+    scale = _scale(library, count)
     # The script's generator advances by this one draw, whatever the microbatches draw.
     arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
@@ -205,6 +202,13 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
+
+
+def _scale(library: state.State, count: int) -> float:
+    """Return the factor of each microbatch's loss: its share of the average, and the scale of 16-bit training."""
+    model = library.model
+    scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    return scale if library.loss_scale is None else scale * library.loss_scale.value
 
 
 def _offloading(library: state.State) -> TaskOffloading | None:

@@ -80,6 +80,12 @@ def gather(tensor: torch.Tensor, peers: Peers, dim: int = -1) -> torch.Tensor:
     return result
 
 
+def gather_mean(tensor: torch.Tensor, peers: Peers, dim: int = -1) -> torch.Tensor:
+    """Return the ranks' tensors, put together along `dim`; each gets its part of the mean of the ranks' gradients."""
+    result: torch.Tensor = _GatherMean.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
 def take(tensor: torch.Tensor, peers: Peers, dim: int = -1) -> torch.Tensor:
     """Return this rank's part along `dim`; the gradient is that of all parts."""
     result: torch.Tensor = _Take.apply(tensor, peers, dim)  # type: ignore[no-untyped-call]
@@ -127,6 +133,12 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return ctx.peers.part(gradient, ctx.dim).contiguous(), None, None
+
+
+class _GatherMean(_Gather):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return ctx.peers.scatter_sum(gradient, ctx.dim) / ctx.peers.degree, None, None
 
 
 class _Take(torch.autograd.Function):

@@ -19,7 +19,7 @@ from torch import nn
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.tensor_parallel.heads import check_heads, localise
 from herringbone_parallel.torch.tensor_parallel.layers import Reader, Running, become, forward_of, is_conv1d
-from herringbone_parallel.torch.tensor_parallel.operations import enter, gather, regroup
+from herringbone_parallel.torch.tensor_parallel.operations import enter, gather, gather_mean, regroup
 from herringbone_parallel.torch.tensor_parallel.plans import Kind, Style
 from herringbone_parallel.torch.tensor_parallel.storage import Cut, Storage
 
@@ -242,7 +242,9 @@ def _summed(storage: Storage, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _whole(storage: Storage, dim: int, parameter: torch.Tensor) -> torch.Tensor:
-    return gather(storage.local(parameter), storage.peers, dim)
+    # With different batches, each rank has a gradient of its own for the whole parameter; their mean counts.
+    function = gather if storage.same_batch else gather_mean
+    return function(storage.local(parameter), storage.peers, dim)
 
 
 def _regrouped(storage: Storage, blocks: int, dim: int, parameter: torch.Tensor) -> torch.Tensor:

@@ -29,9 +29,10 @@ class Cut:
 
 
 class Storage(Protocol):
-    """A form in which ranks keep parameters."""
+    """A form in which ranks keep parameters. `same_batch`: outside of shared modules, all have the same activations."""
 
     peers: Peers
+    same_batch: bool
 
     def keep(self, parameter: nn.Parameter, dim: int | None) -> nn.Parameter:
         """Return the parameter that this rank keeps of a whole one: its part along `dim`, or all of it."""
@@ -45,8 +46,9 @@ class Storage(Protocol):
 class LocalTensors:
     """Keeps parts in the parameters themselves, which an optimizer of the script may have already."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, *, same_batch: bool) -> None:
         self.peers = peers
+        self.same_batch = same_batch
 
     def keep(self, parameter: nn.Parameter, dim: int | None) -> nn.Parameter:
         if dim is not None:
@@ -65,6 +67,7 @@ class DTensors:
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.peers = Peers(mesh.get_group())
+        self.same_batch = True
         self._mesh = mesh
 
     def keep(self, parameter: nn.Parameter, dim: int | None) -> nn.Parameter:

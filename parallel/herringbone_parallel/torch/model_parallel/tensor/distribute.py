@@ -52,9 +52,10 @@ def distribute(model: nn.Module, peers: Peers, *, same_batch: bool) -> SharedMod
     planned = dict(_divisible(model, _styles(model), peers.degree))
     if not planned:
         return shared
+    planned |= _tied_embeddings(model, planned)
     # With the same batch everywhere, the layers exchange all that they need by themselves.
     shared.modules = sorted(planned) if same_batch else sorted(set(_regions(model, planned)))
-    kept = share(model, planned, LocalTensors(peers), replicated=False)
+    kept = share(model, planned, LocalTensors(peers, same_batch=same_batch), replicated=False)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in kept and kept[id(parameter)][1].dim is not None:
             shared.cuts[name] = kept[id(parameter)][1]
@@ -119,6 +120,21 @@ def _divisible(model: nn.Module, planned: Mapping[str, Style], degree: int) -> I
             if weight.shape[0 if type(module) is nn.Linear else 1] % degree or users[id(weight)] > 1:
                 continue
         yield path, style
+
+
+def _tied_embeddings(model: nn.Module, planned: Mapping[str, Style]) -> dict[str, Style]:
+    """Return the other embeddings of a vocabulary that the plan shares: they need the batches of all ranks as well."""
+    vocabulary = (Kind.EMBEDDING_ROWWISE, Kind.COLWISE_GATHER)
+    weights = {
+        id(module._parameters.get("weight"))
+        for module, style in ((model.get_submodule(path), style) for path, style in planned.items())
+        if style.kind is Kind.EMBEDDING_ROWWISE or (style.kind in vocabulary and isinstance(module, nn.Linear))
+    }
+    return {
+        path: Style(Kind.EMBEDDING_ROWWISE, optional=True)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and path not in planned and id(module.weight) in weights
+    }
 
 
 def _regions(model: nn.Module, planned: Mapping[str, Style]) -> Iterator[str]:

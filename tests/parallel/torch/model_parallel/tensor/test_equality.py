@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -68,7 +68,25 @@ class Distributed(nn.Module):
         return self.out(self.model((ids, (ids == 0).long(), None, None, None)))
 
 
+class Tied(nn.Module):
+    """An embedding that another one and a head are tied to, and a weight that other code reads."""
+
+    _tp_plan: ClassVar[dict[str, str]] = {"words": "embedding_rowwise", "up": "colwise_gather_output"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.others = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
+        self.up = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.others.weight = self.head.weight = self.words.weight
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        x = self.up(self.words(ids) + self.others(ids.flip(1)))
+        return self.head(x) + F.linear(x, self.up.weight).sum(-1, keepdim=True)
+
+
 MODELS = {
+    "Tied": Tied,
     "Encoder": Encoder,
     "Encoder of other layout": lambda: Encoder(batch_first=False),
     "Layers": Layers,
@@ -175,6 +193,8 @@ CASES = [
     ("Encoder", "tensor 2, shard 2"),
     ("Encoder", "tensor 2, 2 partitions"),
     ("Encoder of other layout", "tensor 2"),
+    ("Tied", "tensor 2"),
+    ("Tied", "tensor 2, the same batch"),
     ("Layers", "tensor 2"),
     ("Layers", "tensor 2, 2 partitions"),
     ("Distributed", "tensor 2"),
