@@ -74,6 +74,7 @@ def check(line: dict[str, float], share: float) -> None:
     assert line["share"] == pytest.approx(share, rel=0.03)
 
 
+@pytest.mark.timeout(300)
 def test_four_ranks_train_save_and_resume_as_one_process_does() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -99,7 +100,12 @@ def test_four_ranks_train_save_and_resume_as_one_process_does() -> None:
         )
         for rank in range(4)
     ]
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    try:
+        outputs = [rank.communicate()[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
     assert [rank.returncode for rank in ranks] == [0] * 4, outputs[0][-3_000:]
     lines = results(outputs[0])
     assert len(lines) == 9

@@ -108,7 +108,7 @@ class State:
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
-    # Of the running step, where the job offloads activations.
+    # Of the running or the last step, where the job offloads activations.
     offloading: TaskOffloading | None = None
 
     @cached_property

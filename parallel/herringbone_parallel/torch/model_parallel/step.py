@@ -105,6 +105,7 @@ def step(
         arguments = Arguments(args, kwargs, split, library.device)
         if library.model is not None:
             library.model.settle(functools.partial(_run_alone, library, function, arguments.parts[0]))
+        library.offloading = _offloading(library)
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
@@ -155,7 +156,6 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
-    offloading = library.offloading = _offloading(library)
 
     def body(index: int) -> None:
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
@@ -172,8 +172,8 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         with entered(modes):
             results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
-        if offloading is not None:
-            offloading.end_backward(index)
+        if library.offloading is not None:
+            library.offloading.end_backward(index)
         if deferral:
             mailbox.enter_weight()
             deferral.run()
@@ -196,9 +196,8 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
             library.timeline.write_own()
         raise
     finally:
-        library.offloading = None
         restore()
-    _check_offloading(library, offloading)
+    _check_offloading(library)
     library.book.turn_page()
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
@@ -240,9 +239,9 @@ def _mailbox(library: state.State, index: int, token: RunToken) -> Mailbox:
     return Mailbox(library.pp_rank, library.steps, index, library.transport, token, ends_forward)
 
 
-def _check_offloading(library: state.State, offloading: TaskOffloading | None) -> None:
+def _check_offloading(library: state.State) -> None:
     """Warn once if the job offloads activations, and this rank has none that can move."""
-    if offloading is not None and library.steps == 1 and not offloading.saved_bytes:
+    if library.offloading is not None and library.steps == 1 and not library.offloading.saved_bytes:
         warnings.warn(
             "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
             " smp.set_activation_checkpointing(module)",
