@@ -52,6 +52,8 @@ def test_the_newest_checkpoint_is_looked_for_in_the_folder_alone(tmp_path):
     (checkpoints / "epochs").mkdir(parents=True)
     (checkpoints / "epochs" / "5.pt").touch()
     (checkpoints / "epochs" / "6.pt.tmp").touch()
+    (checkpoints / ".step-7.00.unfinished").mkdir()
+    (checkpoints / ".step-7.00.unfinished" / "rank-00000.safetensors").touch()
     (checkpoints / "link").symlink_to(tmp_path / "outside")
     (checkpoints / "file").symlink_to(tmp_path / "outside" / "private")
     os.utime(tmp_path / "outside" / "private", (4e9, 4e9))
