@@ -29,6 +29,7 @@ _REQUIRED = {
     "ssh": "--ssh-required",
     "trackers": "--trackers-required",
     "chromium": "--chromium-required",
+    "gpu": "--gpu-required",
 }
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()

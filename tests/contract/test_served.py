@@ -75,6 +75,14 @@ def test_a_value_that_asks_for_nothing_is_accepted(key):
             "pytorch",
             "active_microbatches",
         ),
+        # Nothing runs between a forward and its backward.
+        ({"offload_activations": True}, Library.HERRINGBONE, "pytorch", "offload_activations"),
+        (
+            {"offload_activations": True, "microbatches": 4, "active_microbatches": 1},
+            Library.HERRINGBONE,
+            "pytorch",
+            "offload_activations",
+        ),
         ({"sdp_reduce_bucket_size": 1000}, Library.HERRINGBONE, "pytorch", "sdp_reduce_bucket_size"),
         ({"sdp_hierarchical_allgather": False}, Library.HERRINGBONE, "pytorch", "sdp_hierarchical_allgather"),
         (

@@ -136,7 +136,7 @@ def require_equal(output: Path, expected: Path, first_step: int = 1) -> None:
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=name)
     metrics, expected_metrics = (json.loads((path / "eval_results.json").read_text()) for path in (output, expected))
     for name in ("eval_accuracy", "eval_rows", "eval_loss"):
-        # Of 22 rows the last batch is not full, and accelerate fills it up. Predictions leave that out, losses do not.
+        # Of 23 rows the last batch is not full, and accelerate fills it up. Predictions leave that out, losses do not.
         assert metrics.get(name) == pytest.approx(expected_metrics.get(name), abs=1e-2 if name == "eval_loss" else 1e-5)
 
 

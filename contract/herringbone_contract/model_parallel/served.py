@@ -241,4 +241,9 @@ def _without_effect(parameters: ModelParallelParameters) -> dict[str, str]:
             "pipeline 'simple' runs every forward before the first backward, so all microbatches are active: use"
             " interleaved, or leave it out"
         )
+    if settings.offload_activations and 1 in (settings.microbatches, settings.active_microbatches):
+        refusals["offload_activations"] = (
+            "moves activations to the host's memory while other microbatches run, and here each backward comes right"
+            " after its forward: set microbatches and active_microbatches to more than 1, or leave it out"
+        )
     return refusals

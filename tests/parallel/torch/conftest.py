@@ -9,6 +9,7 @@ from tests.parallel.torch.ranks import Ranks
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
+    # On a machine with GPUs, too: tests/gpu has the tests of those.
+    pool = Ranks(CUDA_VISIBLE_DEVICES="")
     yield pool
     pool.close()

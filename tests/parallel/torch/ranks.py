@@ -16,6 +16,9 @@ from typing import Any
 from herringbone_entry.channel.reserved_port import ReservedPort
 from tests.parallel.torch.processes import PROCESSES
 
+# With this variable of the pool, torch's process group has these backends, instead of those that the library picks.
+BACKENDS = "TEST_BACKENDS"
+
 
 class RankFailedError(AssertionError):
     """A rank raised; the message is its traceback."""
@@ -47,12 +50,16 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
         if rank:
             _wait_for_store(port)
         try:
+            if backends := variables.get(BACKENDS):
+                torch.distributed.init_process_group(backends, rank=rank, world_size=world_size)
             state.init()
             connection.send((True, function(*args)))
         except BaseException:  # noqa: BLE001  the test gets the traceback
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
+            if variables.get(BACKENDS) and torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
             # A model and its hooks are a reference cycle. A model that stays keeps groups, whose threads keep waking
             # up.
             gc.collect()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
@@ -33,9 +33,7 @@ from herringbone_parallel.torch.context_parallel.layout import check_apart, of_s
 from herringbone_parallel.torch.context_parallel.stacks import Stack, find_stacks
 
 
-def enable(
-    model: nn.Module, mesh: DeviceMesh | None, *, comm: str = "p2p", layers: Iterable[str] | None = None
-) -> nn.Module:
+def enable(model: nn.Module, mesh: DeviceMesh | None, *, comm: str = "p2p") -> nn.Module:
     """Make the ranks of `mesh` share each sequence of the model, in place, and return the model.
 
     >>> model = enable(model, mesh["context"])  # doctest: +SKIP
@@ -43,7 +41,7 @@ def enable(
     `mesh` has one axis; None or one rank changes nothing. `comm` is AWS's `cp_comm_type`: keys and values travel in
     messages between two ranks each ("p2p") or in one collective ("all_gather"). Call it before activation
     checkpointing and `fully_shard`.
-    `layers` names the stacks of layers where `find_stacks` cannot see them. Raises `ParallelError` for a model whose
+    Raises `ParallelError` for a model whose
     layers cannot work on a part of a sequence.
     """
     if comm not in {exchange.value for exchange in Exchange}:
@@ -51,8 +49,9 @@ def enable(
         raise ParallelError(f"cp_comm_type must be one of {names}, not {comm!r}")
     if mesh is None or mesh.size() == 1:
         return model
+    stacks = find_stacks(model)
     _check_attention(model)
-    for stack in find_stacks(model, layers):
+    for stack in stacks:
         _SharedStack(stack, mesh.get_group(), Exchange(comm)).wrap()
     return model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import nn
@@ -30,23 +30,20 @@ class Stack(NamedTuple):
     dim: int
 
 
-def find_stacks(model: nn.Module, names: Iterable[str] | None = None) -> list[Stack]:
+def find_stacks(model: nn.Module) -> list[Stack]:
     """Return the model's stacks of layers with attention: each outermost `ModuleList` or `Sequential` of one class.
 
     >>> [stack.name for stack in find_stacks(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2))]
     ['layers']
 
-    `names` are the paths of the stacks, where the model's own containers do not show them. Raises `ParallelError` for
-    a model without such layers, and for layers that read other positions by more than attention.
+    Raises `ParallelError` for a model without such layers, and for layers that read other positions by more than
+    attention.
     """
-    if names is None:
-        containers = list(_containers(model, ""))
-    else:
-        containers = [(name, model.get_submodule(name)) for name in names]
+    containers = list(_containers(model, ""))
     if not containers:
         raise ParallelError(
             f"{type(model).__name__} has no stack of layers with attention, so ranks cannot share its sequences: leave"
-            " context_parallel_degree at 1, or name the stacks: transform(model, ..., layers=['encoder.blocks'])"
+            " context_parallel_degree at 1, or put its layers into one nn.ModuleList or nn.Sequential"
         )
     for name, container in containers:
         _check(model, name, container)

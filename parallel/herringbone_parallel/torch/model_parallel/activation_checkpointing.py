@@ -205,8 +205,11 @@ def _units(sequential: nn.Sequential, limit: int | None) -> list[_Unit]:
 
 def _on_every_rank() -> bool:
     """Say whether this code runs on every rank of a pipeline, and not inside a module of one rank."""
+    # torch's function stays served when `smp.shutdown` has run, so there may be no state.
+    if not state.is_initialized() or microbatch.current() is None:
+        return False
     library = state.get()
-    return microbatch.current() is not None and library.settings.partitions > 1 and not library.tracing
+    return library.settings.partitions > 1 and not library.tracing
 
 
 def _in_sequence(children: Sequence[nn.Module], value: Any) -> Any:

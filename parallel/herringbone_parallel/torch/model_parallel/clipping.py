@@ -81,9 +81,11 @@ def _graded(library: state.State, parameters: list[torch.Tensor]) -> list[tuple[
     for optimizer in scaling:
         optimizer.unscale()
     graded = []
-    for parameter in parameters:
-        trained = parameter
+    for tensor in parameters:
+        # A script may pass the copies, which an optimizer's groups have.
+        parameter, trained = tensor, tensor
         for optimizer in scaling:
+            parameter = optimizer.parameter_of(parameter)
             trained = optimizer.trained(trained)
         if trained.grad is not None:
             graded.append((parameter, trained.grad))

@@ -322,6 +322,8 @@ class DistributedModel(ModelParts):
         The model cannot be trained afterwards.
         """
         local_parts.fill_with(self.module, self.state_dict())
+        if self.shards is not None:
+            self.shards.retire()
         self._gathered = True
         return self
 

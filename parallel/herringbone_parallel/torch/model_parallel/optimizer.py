@@ -76,7 +76,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
         # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
-        self._division = divided_updates(library)
+        self._division = divided_updates(library, optimizer)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
@@ -134,6 +134,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Return the tensor that the wrapped optimizer updates for a parameter: a float32 copy, or the parameter."""
         masters = self._update.masters
         return parameter if masters is None else masters.trained(parameter)
+
+    def parameter_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the model's parameter for a float32 copy that `trained` returns; any other tensor as it is."""
+        masters = self._update.masters
+        return tensor if masters is None else masters.parameter_of(tensor)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scale the unscaled gradients down to a global norm of at most `max_norm`, and return the norm before that.
@@ -271,7 +276,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._update.masters.refresh()
             for name, parameter in self._model.local_named_parameters():
                 # Ranks that share a parameter must have the same entries, whatever the digits of their elements.
-                shared = self._model.shards is not None and self._model.shards.has(parameter)
+                shared = self._model.shared is not None or self._divided_states() is not None
                 digits = self._update.masters.digits(parameter, always=shared)
                 if digits is not None:
                     named["state"][name] = {**named["state"].get(name, {}), MASTER_KEY: digits}

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,9 @@ from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -154,12 +158,13 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
+    offloading = library.offloading = _offloading(library)
 
     def body(index: int) -> None:
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
         if library.device.type == "cuda":
             torch.cuda.set_device(library.device)
-        mailbox = Mailbox(library.pp_rank, step_number, index, library.transport, token)
+        mailbox = _mailbox(library, index, token)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
         stream_seed = randomness.seed_of(arguments.seed, index)
         microbatch = Microbatch(
@@ -170,6 +175,8 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         with entered(modes):
             results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
+        if offloading is not None:
+            offloading.end_backward(index)
         if deferral:
             mailbox.enter_weight()
             deferral.run()
@@ -192,11 +199,51 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
             library.timeline.write_own()
         raise
     finally:
+        library.offloading = None
         restore()
+    _check_offloading(library, offloading)
     library.book.turn_page()
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
+
+
+def _offloading(library: state.State) -> TaskOffloading | None:
+    """Return what keeps this step's activations in host memory; None if the job does not offload them."""
+    settings = library.settings
+    if not settings.offload_activations:
+        return None
+    # Only jobs that ask for it load these modules.
+    from herringbone_parallel.torch.offloading import tasks
+
+    return tasks.of_step(
+        rank=library.pp_rank,
+        partitions=settings.partitions,
+        microbatches=settings.microbatches,
+        pipeline=settings.pipeline,
+        active=settings.active_microbatches,
+        horizon=settings.activation_loading_horizon,
+        device=library.device,
+    )
+
+
+def _mailbox(library: state.State, index: int, token: RunToken) -> Mailbox:
+    """Return the mailbox of a microbatch that this thread runs from now on."""
+    ends_forward = None
+    if library.offloading is not None:
+        library.offloading.begin(index)
+        ends_forward = functools.partial(library.offloading.end_forward, index)
+    return Mailbox(library.pp_rank, library.steps, index, library.transport, token, ends_forward)
+
+
+def _check_offloading(library: state.State, offloading: TaskOffloading | None) -> None:
+    """Warn once if the job offloads activations, and this rank has none that can move."""
+    if offloading is not None and library.steps == 1 and not offloading.saved_bytes:
+        warnings.warn(
+            "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
+            " smp.set_activation_checkpointing(module)",
+            stacklevel=5,
+        )
 
 
 def _agreed_seed(library: state.State, seed: int) -> int:

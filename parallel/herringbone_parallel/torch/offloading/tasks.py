@@ -79,12 +79,8 @@ class TaskOffloading:
         """Forget the microbatch, and load those that are due."""
         self._thread.inputs = None
         self._microbatches.pop(microbatch, None)
-        self._done |= {Task(FORWARD, microbatch), Task(BACKWARD, microbatch)}
-        self._load_due()
-
-    def end_weight(self, microbatch: int) -> None:
-        """Count the last task of a `zero_bubble` pipeline's microbatch."""
-        self._done.add(Task(WEIGHT, microbatch))
+        # A weight phase of `zero_bubble` fills the time in which a rank waits, so it is no task to count on.
+        self._done |= {Task(phase, microbatch) for phase in (FORWARD, BACKWARD, WEIGHT)}
         self._load_due()
 
     def _load_due(self) -> None:

@@ -104,6 +104,10 @@ def _split(accelerator: Any, model: nn.Module, optimizers: Iterable[Optimizer]) 
     mesh, degrees, plugin = accelerator.torch_device_mesh, accelerator.parallelism_config, accelerator.state.fsdp_plugin
     if mesh is None:
         return
+    if accelerator.device.type == "cuda" and launch.model_parallel_v2(os.environ).fsdp_cache_flush_warnings:
+        from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
+
+        CacheFlushes.of_cuda().watch()
     before = dict(model.named_parameters())
     if not plugin.cpu_ram_efficient_loading:
         copy_from_rank0(model, accelerator.device)

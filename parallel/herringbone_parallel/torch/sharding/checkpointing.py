@@ -20,10 +20,12 @@ import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.sharding import parts
 
 # AWS's arguments that change nothing here: every rank learns of another's error, and plans are compared, in any case.
 _WITHOUT_EFFECT = frozenset({"wait_error_handling", "force_check_all_plans", "check_keys_matched", "coordinator_rank"})
 
+_groups: dict[dist.ProcessGroup, Any] = {}
 _pending: dict[int, Any] = {}
 _started = 0
 
@@ -44,6 +46,7 @@ def save(
     Raises `ParallelError` without a `checkpoint_id`, for S3's arguments, and when a rank cannot write.
     """
     _refuse(options)
+    _refuse_parts(process_group)
     if storage_writer is not None or planner is not None:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
@@ -77,6 +80,7 @@ def async_save(
     """
     global _started
     _refuse(options)
+    _refuse_parts(process_group)
     if storage_writer is not None or planner is not None:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
@@ -159,6 +163,16 @@ def _refuse(options: Mapping[str, Any]) -> None:
         )
 
 
+def _refuse_parts(group: dist.ProcessGroup | None) -> None:
+    """Raise `ParallelError` where ranks would write different parts of a tensor under one name."""
+    if group is None and parts.are_plain():
+        raise ParallelError(
+            "under FullyShardedDataParallel, each tensor-parallel rank has its own part of a parameter, under one name:"
+            " save to a folder per state.tp_rank with process_group=model.process_group, or shard the model with"
+            " tsm.shard, whose checkpoints load on any mesh"
+        )
+
+
 def _place(checkpoint_id: str | os.PathLike[str] | None) -> tuple[Path, str]:
     """Return the folder of the checkpoints, and the name of this one in it."""
     if checkpoint_id is None or not os.fspath(checkpoint_id):
@@ -193,4 +207,9 @@ def _holds_tensors(value: Any) -> bool:
 def _peers(group: dist.ProcessGroup | None) -> Any:
     from herringbone_parallel.torch.checkpoint.api import Peers
 
-    return None if group is None else Peers.of_group(group)
+    if group is None:
+        return None
+    # Once for each group: a new one makes a process group, and new buffers for the copies.
+    if group not in _groups:
+        _groups[group] = Peers.of_group(group)
+    return _groups[group]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from herringbone_parallel.torch.sharding import parts
 from herringbone_parallel.torch.sharding.mesh import JobMesh
 
 # What `uninstall` calls to restore torch's own behaviour.
@@ -44,6 +45,7 @@ def offload(horizon: int, device: torch.device) -> None:
 
 def uninstall() -> None:
     """Restore torch's own defaults; does nothing where they are in place."""
+    parts.forget()
     while _restore:
         _restore.pop()()
 
@@ -64,7 +66,13 @@ def _with_mesh(original: Callable[..., None], mesh: JobMesh, device: torch.devic
         if options.get("device_id") is None and device.type == "cpu":
             # Without a device, torch looks for an accelerator and raises where there is none.
             options["device_id"] = device
+        cut = parts.make_plain(module) if mesh.tensor is not None else frozenset()
         original(self, module, process_group, sharding_strategy, *args, **options)
+        if mesh.tensor is not None:
+            parts.remember(self, cut)
+            group = mesh.tensor.get_group()
+            # torch's own method knows the shards only.
+            vars(self)["clip_grad_norm_"] = lambda max_norm, norm_type=2.0: parts.clip(self, max_norm, norm_type, group)
         if post_param_init_fn is not None:
             post_param_init_fn(module)
 

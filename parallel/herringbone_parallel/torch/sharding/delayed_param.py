@@ -45,6 +45,13 @@ class DelayedParamIniter:
         self._verbose = verbose
         self._names = {module: name for name, module in model.named_modules()}
         self._initializers = dict(_initializers(model, None))
+        # A tensor-parallel parameter may have become this rank's plain part when it is initialised.
+        self._distributed = {
+            (module, name): parameter
+            for module in model.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if _is_distributed(parameter)
+        }
         # Parameters on the meta device -> what was made of them, so that a tied one is made once.
         self._made: dict[nn.Parameter, nn.Parameter] = {}
 
@@ -88,7 +95,7 @@ class DelayedParamIniter:
         left = {name: p for name, p in on_meta.items() if p not in self._made}
         if not left:
             return
-        if seeded or any(_is_distributed(parameter) for parameter in left.values()):
+        if seeded or any((module, name) in self._distributed for name in left):
             with _seeded(states.get().settings.random_seed + list(self._names).index(module)):
                 self._make(module, left)
         else:
@@ -102,14 +109,18 @@ class DelayedParamIniter:
         """Give the module whole parameters, initialise them, and keep this rank's part of those that ranks share."""
         device = states.get().device
         for name, parameter in parameters.items():
-            whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+            shape = self._distributed.get((module, name), parameter).shape
+            whole = torch.empty(shape, dtype=parameter.dtype, device=device)
             # Not `setattr`: a tensor-parallel module reads its attributes as local parts.
             module._parameters[name] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
         with torch.no_grad():
             self._initialize(module)
             for name, parameter in parameters.items():
-                if _is_distributed(parameter):
-                    module._parameters[name] = _part_like(parameter, module._parameters[name])
+                if (distributed := self._distributed.get((module, name))) is not None:
+                    part = _part_like(distributed, module._parameters[name])
+                    # `FullyShardedDataParallel` gets plain parts.
+                    kept = part if _is_distributed(parameter) else part.to_local()
+                    module._parameters[name] = nn.Parameter(kept, parameter.requires_grad)
 
     def _initialize(self, module: nn.Module) -> None:
         initialize = self._custom or self._initializers.get(module)
@@ -141,12 +152,11 @@ def _is_distributed(parameter: torch.Tensor) -> bool:
     return isinstance(parameter, DTensor)
 
 
-def _part_like(distributed: Any, whole: Any) -> nn.Parameter:
+def _part_like(distributed: Any, whole: Any) -> Any:
     """Return the whole value, distributed like a parameter. Every rank has that value already: nothing is sent."""
     from torch.distributed.tensor import distribute_tensor
 
-    part = distribute_tensor(whole.detach(), distributed.device_mesh, distributed.placements, src_data_rank=None)
-    return nn.Parameter(part, requires_grad=distributed.requires_grad)
+    return distribute_tensor(whole.detach(), distributed.device_mesh, distributed.placements, src_data_rank=None)
 
 
 @contextmanager

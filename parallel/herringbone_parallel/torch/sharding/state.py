@@ -87,6 +87,9 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if _state is not None:
         return
     check_torch(torch.__version__)
+    # The launcher's variables for accelerate: a model that this library shards must not be sharded once more.
+    for name in os.environ.pop("HERRINGBONE_ACCELERATE", "").split(","):
+        os.environ.pop(name, None)
     settings = launch.model_parallel_v2(os.environ, _read(config))
     place = launch.rank_info(os.environ)
     degrees = of_version2(
@@ -101,6 +104,7 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
         torch.cuda.set_device(device)
         # gloo too: checkpoints and pickled objects travel over the CPU.
         backends = "cpu:gloo,cuda:nccl"
+    _leave_accelerate()
     owns_group = not dist.is_initialized()
     if owns_group:
         dist.init_process_group(backends, rank=place.rank, world_size=place.size)
@@ -134,6 +138,12 @@ def shutdown() -> None:
         checkpoint.finalize()
     if state.owns_group and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _leave_accelerate() -> None:
+    """Drop the settings by which accelerate would shard the model too: this script shards it by itself."""
+    for name in filter(None, os.environ.pop("HERRINGBONE_ACCELERATE", "").split(",")):
+        os.environ.pop(name, None)
 
 
 def check_torch(version: str) -> None:

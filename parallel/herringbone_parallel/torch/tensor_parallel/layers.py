@@ -23,6 +23,7 @@ Read = Callable[[torch.Tensor], torch.Tensor]
 # Instance attributes: the readers by parameter, and the number of forwards of the module that run now.
 _READERS = "_tensor_parallel_readers"
 _COMPUTING = "_tensor_parallel_computing"
+_AS_IT_IS = "_tensor_parallel_as_it_is"
 
 
 class _AttentionCall(NamedTuple):
@@ -95,16 +96,32 @@ def become(
     module.__dict__.setdefault(_COMPUTING, 0)
 
 
+def show_as_it_is(module: nn.Module) -> None:
+    """Let code outside of the module's forward read each parameter itself, as `FullyShardedDataParallel` has to."""
+    module.__dict__[_AS_IT_IS] = True
+
+
 def _property(name: str, running: Running) -> property:
     def read(self: nn.Module) -> torch.Tensor | None:
-        parameter = self._parameters[name]
+        # `FullyShardedDataParallel` takes the parameter away, and puts a tensor there for the forward.
+        if name not in self.__dict__ and name not in self._parameters:
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        parameter: torch.Tensor | None = self.__dict__[name] if name in self.__dict__ else self._parameters[name]
         # Outside of every forward, the parameter itself: `fully_shard` compares it with what it has put there.
         if parameter is None or not running.count:
             return parameter
         reader: Reader = self.__dict__[_READERS][name]
-        return reader.inside(parameter) if self.__dict__[_COMPUTING] else reader.outside(parameter)
+        if self.__dict__[_COMPUTING]:
+            return reader.inside(parameter)
+        return parameter if self.__dict__.get(_AS_IT_IS) else reader.outside(parameter)
 
-    return property(read)
+    def write(self: nn.Module, value: torch.Tensor | None) -> None:
+        self.__dict__[name] = value
+
+    def delete(self: nn.Module) -> None:
+        del self.__dict__[name]
+
+    return property(read, write, delete)
 
 
 def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:

@@ -29,11 +29,6 @@ def test_layers_of_torch_that_take_the_sequence_first_are_noticed() -> None:
     assert stack.dim == 0
 
 
-def test_a_stack_can_be_named() -> None:
-    model = nn.ModuleDict({"only": nn.ModuleList([nn.Linear(2, 2)])})
-    assert [stack.name for stack in find_stacks(model, ["only"])] == ["only"]
-
-
 class Layer(nn.Module):
     def __init__(self, extra: nn.Module) -> None:
         super().__init__()

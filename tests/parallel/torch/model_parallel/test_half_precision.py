@@ -203,11 +203,22 @@ def resumed(folder: str, partial: bool, split: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("partial", "layout"), [(True, "two"), (False, "two"), (True, "one"), (True, "sharded"), (True, "divided")]
+    ("partial", "saved", "resumed_on"),
+    [
+        (True, "two", "two"),
+        (False, "two", "two"),
+        (True, "two", "one"),
+        (True, "two", "sharded"),
+        (True, "sharded pipeline", "two"),
+        (True, "divided", "one"),
+        (False, "divided", "divided"),
+    ],
 )
-def test_a_checkpoint_has_master_weights_and_scale(ranks: Ranks, tmp_path: Path, partial: bool, layout: str) -> None:
-    whole = ranks.run(resumed, {**TWO, "fp16": True}, str(tmp_path), partial, 14)
-    again = ranks.run(resumed, {**LAYOUTS[layout], "fp16": True}, str(tmp_path), partial, 0)
+def test_a_checkpoint_has_master_weights_and_scale(
+    ranks: Ranks, tmp_path: Path, partial: bool, saved: str, resumed_on: str
+) -> None:
+    whole = ranks.run(resumed, {**LAYOUTS[saved], "fp16": True}, str(tmp_path), partial, 14)
+    again = ranks.run(resumed, {**LAYOUTS[resumed_on], "fp16": True}, str(tmp_path), partial, 0)
     weights, scales = whole[0]
     # The first steps overflow, and the last ones train: the checkpoint is between good steps.
     assert scales[0] < 2.0**30
@@ -281,6 +292,46 @@ def test_the_model_is_in_16_bits_and_its_outputs_are_not(ranks: Ranks, settings:
         assert made == {torch_type}
         assert copies <= {torch.float32}
         assert outputs == {torch.float32}
+
+
+def shared_by_a_tensor_group() -> Any:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    torch.manual_seed(3)
+    with smp.model_creation(tensor_parallelism=smp.tp_size() > 1, dtype=torch.float32, fused_softmax=True):
+        module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    _, inputs, target = models.build("Chain")
+    model = smp.DistributedModel(module)
+    scale: dict[str, Any] = {"dynamic_loss_scale": True, "init_scale": SCALE}
+    optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.02), **scale)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), target)
+        model.backward(loss)
+        return loss
+
+    losses, norms = [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses.append(train_step(inputs, target).reduce_mean().item())
+        norms.append(optimizer.clip_master_grads(NORM))
+        optimizer.step()
+    local = [tuple(parameter.shape) for parameter in model.local_parameters()]
+    entries = optimizer.state_dict()["state"]
+    return losses, norms, local, [tuple(entries[i]["master_weight"].shape) for i in range(4)]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_tensor_group_shares_master_weights(ranks: Ranks, precision: str) -> None:
+    together = {"tensor_parallel_degree": 2, "prescaled_batch": True, "ddp": True}
+    (alone,) = ranks.run(shared_by_a_tensor_group, {**ONE, precision: True})
+    for losses, norms, local, whole in ranks.run(shared_by_a_tensor_group, {**ONE, **together, precision: True}):
+        # Sums of products are added in another order, in 16 bits.
+        assert losses == pytest.approx(alone[0], abs=2e-2)
+        assert norms == pytest.approx(alone[1], rel=5e-2)
+        assert local != whole
+        assert whole == [(8, 6), (8,), (4, 8), (4,)]
 
 
 def refused(call: str) -> None:

@@ -48,6 +48,32 @@ def test_a_script_without_the_library_keeps_its_trainer() -> None:
     assert vars(module).keys() == {"__name__", "is_sagemaker_mp_enabled"}
 
 
+class Trainer:
+    def compute_loss(self) -> None: ...
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "name"),
+    [
+        (Trainer, {"label_smoother": object()}, "label_smoothing_factor"),
+        (Trainer, {"compute_loss_func": print}, "compute_loss_func"),
+        (OwnLoss, {}, "a compute_loss of your own"),
+    ],
+)
+def test_a_loss_that_the_trainer_would_ignore_is_refused(
+    kind: type[Trainer], settings: dict[str, Any], name: str
+) -> None:
+    trainer.require_loss_of_model(Trainer(), Trainer)
+    instance = kind()
+    vars(instance).update(settings)
+    with pytest.raises(ParallelError, match=f"^{name}: .*train under torch_distributed"):
+        trainer.require_loss_of_model(instance, Trainer)
+
+
 def settings_and_files(folder: str) -> Any:
     cfg = smp.state.cfg
     with pytest.raises(AttributeError, match="pipeline_parallel_degree"):
@@ -56,7 +82,7 @@ def settings_and_files(folder: str) -> Any:
     model = smp.DistributedModel(nn.Linear(2, 2), backward_passes_per_step=1)
     assert isinstance(model, smp.model.DistributedModel)
     assert smp.state.model is model
-    smp.save({"rank": smp.rank()}, f"{folder}/state.pt", v3=True)
+    smp.save({"rank": smp.mp_rank()}, f"{folder}/state.pt", v3=True)
     smp.barrier()
     one = torch.full((1, 1 + smp.rank()), float(smp.rank()))
     padded = trainer._pad(one, 1, -100, first=False)
@@ -65,12 +91,11 @@ def settings_and_files(folder: str) -> Any:
 
 def test_replicas_gather_what_the_trainer_compares(ranks: Ranks, tmp_path: Path) -> None:
     parameters = {"partitions": 1, "microbatches": 1, "ddp": True, "replicas": 2}
-    for rank, (shown, loaded, gathered) in enumerate(ranks.run(settings_and_files, parameters, str(tmp_path))):
+    for shown, loaded, gathered in ranks.run(settings_and_files, parameters, str(tmp_path)):
         assert shown == [1, 1, False, False, False]
-        # Each replica has a file of its own, and finds it by the plain name.
-        assert loaded == {"rank": rank}
+        assert loaded == {"rank": 0}
         assert gathered == [[0.0, -100.0], [1.0, 1.0]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.pt_0_0", "state.pt_0_1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.pt_0"]
 
 
 def clip_what_is_too_small_to_shard() -> tuple[float, list[float]]:

@@ -66,14 +66,15 @@ def loss_of(module: nn.Module, batch: Batch) -> torch.Tensor:
     return output if isinstance(output, torch.Tensor) else output.loss
 
 
-def train_sharded(model: Model, dtype: torch.dtype) -> Trained:
+def train_sharded(model: Model, dtype: torch.dtype, cp_comm_type: str = "p2p") -> Trained:
     """Train as a user's script does, on one rank of a job that has the layout's parameters."""
     from herringbone_parallel.torch.sharding import state
-    from herringbone_parallel.torch.sharding.transform import shard
+    from herringbone_parallel.torch.sharding.transform import shard, transform
 
     library = state.get()
     module, batch = model.build(dtype)
-    module = shard(module, plan=model.plan if library.mesh.degrees.tensor > 1 else None)
+    plan = model.plan if library.mesh.degrees.tensor > 1 else None
+    module = shard(transform(module, library.device, cp_comm_type=cp_comm_type, plan=plan))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
     own = {name: t.to(library.device) for name, t in part(batch, library.mesh.batch, library.mesh.batches).items()}
     losses = []

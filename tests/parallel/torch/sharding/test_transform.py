@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from herringbone_contract.errors import ParallelError
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 STEPS = 3
@@ -108,7 +109,8 @@ def wrapped_by_the_script(strategy: str, given: bool) -> tuple[float, int, str]:
 
     from herringbone_parallel.torch.sharding import api as tsm
 
-    model = tsm.transform(made(tsm.state.rank), load_state_dict_from_rank0=True)
+    plan = PLAN if tsm.state.tp_size > 1 else None
+    model = tsm.transform(made(tsm.state.rank), load_state_dict_from_rank0=True, plan=plan)
     group = {"process_group": torch.distributed.group.WORLD} if given else {}
     wrapped = FullyShardedDataParallel(
         model, sharding_strategy=ShardingStrategy[strategy], use_orig_params=True, post_param_init_fn=None, **group
@@ -139,6 +141,38 @@ def test_torch_s_own_class_uses_the_job_s_mesh(
 def test_a_script_s_own_group_wins(ranks: Ranks) -> None:
     for error, size, name in ranks.shard(wrapped_by_the_script, 4, {"hybrid_shard_degree": 2}, "FULL_SHARD", True):
         assert (error < 1e-10, size, name) == (True, 4, "FULL_SHARD")
+
+
+def wrapped_with_tensor_parallelism() -> tuple[float, float, str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    from herringbone_parallel.torch.sharding import api as tsm
+    from herringbone_parallel.torch.sharding import checkpointing
+    from herringbone_parallel.torch.sharding.layers import TransformerLayer
+
+    model = tsm.transform(made(tsm.state.rank), load_state_dict_from_rank0=True, plan=PLAN)
+    policy = ModuleWrapPolicy({TransformerLayer})
+    wrapped = FullyShardedDataParallel(model, use_orig_params=True, auto_wrap_policy=policy)
+    losses, reference = torch.stack(trained(wrapped, rows())), made(0)
+    torch.distributed.all_reduce(losses)
+    error = (losses / torch.distributed.get_world_size() - torch.stack(trained(reference))).abs().max().item()
+    # Gradients of the last step, which the whole batch has made.
+    norm = wrapped.clip_grad_norm_(1e-3)
+    expected = nn.utils.clip_grad_norm_(reference.parameters(), 1e-3)
+    again = tsm.clip_grad_norm_(wrapped, 1.0)
+    try:
+        checkpointing.save({"model": wrapped.state_dict()}, checkpoint_id="never-written")
+    except ParallelError as refusal:
+        return max(error, (norm - expected).abs().item(), abs(again.item() - 1e-3)), norm.item(), str(refusal)
+    return error, norm.item(), "accepted"
+
+
+def test_torch_s_own_class_shards_tensor_parallel_layers(ranks: Ranks) -> None:
+    for error, norm, refusal in ranks.shard(wrapped_with_tensor_parallelism, 4, {"tensor_parallel_degree": 2}):
+        assert error < 1e-6
+        assert norm > 0
+        assert "save to a folder per state.tp_rank with process_group=model.process_group" in refusal
 
 
 def plain_fully_shard() -> list[int]:

@@ -20,7 +20,7 @@ def save(
     partial: bool = True,
     pickle_module: Any = None,
     pickle_protocol: int = 2,
-    v3: bool = False,
+    v3: bool = False,  # noqa: ARG001  SMP v1's signature; see the docstring
 ) -> None:
     """Write an object with `torch.save`.
 
@@ -29,16 +29,15 @@ def save(
         smp.save(model.state_dict(), f"{folder}/model.pt", partial=False)           # model.pt, for plain torch
 
     Every rank must call it. With `partial` each rank writes `f` with its model-parallel rank appended. Replicas write
-    the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Where replicas share one
-    optimizer state (`shard_optimizer_state`), their contents differ: with `v3` the rank among the replicas is in the
-    name, too. Without `partial`, only rank 0 writes. The file appears completely or not at all. Source: SMP v1,
-    `smp.save`; `v3` as Hugging Face's Trainer passes it.
+    the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Without `partial`, only rank
+    0 writes. The file appears completely or not at all. `v3` asks for a file for each shard of an optimizer's state; it
+    has no effect, because states are gathered before they are saved. Source: SMP v1, `smp.save`; `v3` as Hugging Face's
+    Trainer passes it.
     """
     if not partial and state.get().rank != 0:
         return
     options = {} if pickle_module is None else {"pickle_module": pickle_module}
-    path = _replica_path(f) if partial and v3 else _path(f, partial)
-    write_whole(path, obj, pickle_protocol=pickle_protocol, **options)
+    write_whole(_path(f, partial), obj, pickle_protocol=pickle_protocol, **options)
 
 
 def load(
@@ -53,8 +52,6 @@ def load(
 
         model.load_state_dict(smp.load(f"{folder}/part.pt"))
 
-    A file that was saved with `v3` is found as well.
-
     Only tensors, numbers, strings and plain containers are read, unless you trust the file and pass `pickle_module` or
     `pickle_load_args={"weights_only": False}`. Raises `ParallelError` for a file that is
     missing, truncated, or holds something else. Source: SMP v1, `smp.load`.
@@ -63,10 +60,7 @@ def load(
     if pickle_module is not None:
         options["pickle_module"] = pickle_module
     options.setdefault("weights_only", pickle_module is None)
-    path = _path(f, partial)
-    if partial and not path.exists() and _replica_path(f).exists():
-        path = _replica_path(f)
-    return read_whole(path, map_location=map_location, **options)
+    return read_whole(_path(f, partial), map_location=map_location, **options)
 
 
 def write_whole(path: Path, content: Any, **options: Any) -> None:
@@ -100,10 +94,6 @@ def read_whole(path: Path, **options: Any) -> Any:
 
 def _path(f: str | os.PathLike[str], partial: bool) -> Path:
     return Path(f"{os.fspath(f)}_{ranks.mp_rank()}" if partial else f)
-
-
-def _replica_path(f: str | os.PathLike[str]) -> Path:
-    return Path(f"{os.fspath(f)}_{ranks.mp_rank()}_{ranks.rdp_rank()}")
 
 
 def _first_line(error: Exception) -> str:

@@ -86,7 +86,7 @@ def _serve_arguments(arguments: Any) -> None:
 
 
 def accelerator_class(base: Any) -> Any:
-    """Return the subclass of accelerate's `Accelerator` that counts replicas of the pipeline in place of ranks."""
+    """Return the subclass of accelerate's `Accelerator` that counts replicas of the model in place of ranks."""
 
     # [3]
     class ReplicaAccelerator(base):  # type: ignore[misc]  # the base class is known at run time only
@@ -138,7 +138,7 @@ def accelerator_class(base: Any) -> Any:
 
             def reduced(value: torch.Tensor) -> torch.Tensor:
                 total = torch.stack(_of_replicas(value)).sum(0)
-                return (total / ranks.dp_size() if reduction == "mean" else total) * scale
+                return (total / _readers()[0] if reduction == "mean" else total) * scale
 
             return recursively_apply(reduced, tensor, error_on_other_type=True)
 
@@ -180,14 +180,22 @@ def _count_replicas() -> None:
 
     shared = PartialState(cpu=state.get().device.type == "cpu")
     shared.distributed_type = DistributedType.NO
-    shared.num_processes, shared.process_index = ranks.dp_size(), ranks.dp_rank()
+    shared.num_processes, shared.process_index = _readers()
+
+
+def _readers() -> tuple[int, int]:
+    """Return the number of ranks that read different batches, and the index of this one, as the Trainer counts them."""
+    if state.get().settings.prescaled_batch:
+        return ranks.rdp_size(), ranks.rdp_rank()
+    return ranks.dp_size(), ranks.dp_rank()
 
 
 def _of_replicas(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors of all replicas, on this rank's device; every rank must call it."""
-    if ranks.dp_size() == 1:
+    if _readers()[0] == 1:
         return [tensor]
-    gathered = communication.allgather(tensor.detach().cpu(), CommGroup.DP_GROUP)
+    group = CommGroup.RDP_GROUP if state.get().settings.prescaled_batch else CommGroup.DP_GROUP
+    gathered = communication.allgather(tensor.detach().cpu(), group)
     return [other.to(tensor.device) for other in gathered]
 
 
@@ -207,6 +215,24 @@ def _pad(tensor: torch.Tensor, dim: int, value: int, *, first: bool) -> torch.Te
     return torch.cat([padding, tensor] if first else [tensor, padding], dim)
 
 
+def require_loss_of_model(instance: Any, trainer: type) -> None:
+    """Raise `ParallelError` for settings of the loss that the Trainer's branch would ignore."""
+    ignored = [
+        name
+        for name, is_set in (
+            ("label_smoothing_factor", getattr(instance, "label_smoother", None) is not None),
+            ("compute_loss_func", getattr(instance, "compute_loss_func", None) is not None),
+            ("a compute_loss of your own", type(instance).compute_loss is not trainer.compute_loss),  # type: ignore[attr-defined]
+        )
+        if is_set
+    ]
+    if ignored:
+        raise ParallelError(
+            f"{', '.join(ignored)}: with smdistributed.modelparallel the Trainer takes the loss that the model returns,"
+            " and would ignore it. Compute the loss in the model's forward, or train under torch_distributed"
+        )
+
+
 def _serve_trainer(trainer: Any) -> None:
     save = trainer._save
     # transformers 5 has split this method off, and with it lost the optimizer of a wrapped model.
@@ -216,6 +242,7 @@ def _serve_trainer(trainer: Any) -> None:
     def wrap_model(self: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:  # noqa: ARG001
         if isinstance(self.model_wrapped, DistributedModel):
             return self.model_wrapped
+        require_loss_of_model(self, trainer)
         wrapped = DistributedModel(model, backward_passes_per_step=self.args.gradient_accumulation_steps)
         if training and creates_no_optimizer:
             # The Trainer assigns it only after it has prepared the optimizer.

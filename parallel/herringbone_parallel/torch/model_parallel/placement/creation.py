@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.delayed import delaying
 from herringbone_parallel.torch.model_parallel.placement.placement import PARTITION_ATTRIBUTE
 from herringbone_parallel.torch.model_parallel.precision import half as precision
-from herringbone_parallel.torch.model_parallel.tensor.marks import tensor_parallelism as sharing
+from herringbone_parallel.torch.model_parallel.tensor import marks
 
 
 def set_partition(module: nn.Module, idx: int) -> None:
@@ -53,7 +53,7 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
         yield
 
 
-# Settings of distributed layers that AWS's scripts pass, also without tensor parallelism.
+# Settings of distributed layers that AWS's scripts pass in any case. Without tensor parallelism no layer uses them.
 _LAYER_SETTINGS = frozenset(
     {
         "attention_in_fp32", "distribute_embedding", "flash_attention", "fp32_residual_addition", "fused_bias_gelu",
@@ -76,11 +76,11 @@ def model_creation(
 
     With the job's setting `delayed_parameter_initialization` it does what `smp.delay_param_initialization` does, too.
     `zero_init` has no effect: parameters are shared out when the model is partitioned, and not while it is created.
-    With `tensor_parallelism` it does what `smp.tensor_parallelism` does, with the settings of distributed layers.
-    Raises `ParallelError` for an unknown setting. Source: SMP v1, `smp.model_creation`.
+    With `tensor_parallelism` it does what `smp.tensor_parallelism` does, with the other arguments; without, settings of
+    distributed layers have no effect, and an unknown one raises `ParallelError`. Source: SMP v1, `smp.model_creation`.
     """
     unknown = [key for key in tensor_parallel_config if key not in _LAYER_SETTINGS]
-    if unknown:
+    if unknown and not tensor_parallelism:
         raise ParallelError(
             f"smp.model_creation has no argument {unknown[0]!r}; there are tensor_parallelism, dtype, zero_init,"
             f" {', '.join(sorted(_LAYER_SETTINGS))}"
@@ -92,10 +92,10 @@ def model_creation(
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
-        with (
-            delay_param_initialization(settings.delayed_parameter_initialization),
-            sharing(tensor_parallelism, **tensor_parallel_config),
-        ):
+        with ExitStack() as stack:
+            if tensor_parallelism:
+                stack.enter_context(marks.tensor_parallelism(**tensor_parallel_config))
+            stack.enter_context(delay_param_initialization(settings.delayed_parameter_initialization))
             yield
     finally:
         torch.set_default_dtype(before)

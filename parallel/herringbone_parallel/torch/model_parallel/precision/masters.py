@@ -40,6 +40,8 @@ class MasterWeights:
     def __init__(self) -> None:
         # Both by the identity of the parameter, which the pair keeps alive.
         self._pairs: dict[int, _Pair] = {}
+        # By the identity of the copy.
+        self._parameters: dict[int, nn.Parameter] = {}
         # The parameter's version when it was last equal to its rounded copy.
         self._versions: dict[int, int] = {}
 
@@ -56,6 +58,7 @@ class MasterWeights:
                 # For clipping: the copy, too, is a part of the model that no other rank of the pipeline has.
                 setattr(copy, OWNER_ATTRIBUTE, getattr(parameter, OWNER_ATTRIBUTE))
             self._pairs[id(parameter)] = _Pair(parameter, copy)
+            self._parameters[id(copy)] = parameter
             self._versions[id(parameter)] = parameter._version
         return self._pairs[id(parameter)].copy
 
@@ -63,6 +66,10 @@ class MasterWeights:
         """Return what the optimizer updates for a parameter: its copy, or the parameter itself."""
         pair = self._pairs.get(id(parameter))
         return parameter if pair is None else pair.copy
+
+    def parameter_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the parameter of a copy; any other tensor as it is."""
+        return self._parameters.get(id(tensor), tensor)
 
     def copies(self) -> list[nn.Parameter]:
         """Return all copies."""
@@ -105,7 +112,10 @@ class MasterWeights:
     def digits(self, parameter: torch.Tensor, *, always: bool = False) -> torch.Tensor | None:
         """Return the copy if it has digits that the parameter lacks, or `always`; None without such a copy."""
         pair = self._pairs.get(id(parameter))
-        if pair is None or (not always and torch.equal(pair.copy, pair.parameter.float())):
+        # A rank without an element of a shared parameter has no entry for it.
+        if pair is None or not pair.copy.numel():
+            return None
+        if not always and torch.equal(pair.copy, pair.parameter.float()):
             return None
         return pair.copy.detach()
 

@@ -35,6 +35,13 @@ class Library(Protocol):
     def optimizers(self) -> Iterable[Wrapper]: ...
 
 
+# Optimizers whose update of an element depends on others of the parameter, by the lower case of their names.
+_NEED_WHOLE = {
+    "adafactor", "came", "fusedlamb", "fusednovograd", "galoreadamw", "lamb", "lars", "muon", "novograd", "shampoo",
+    "soap",
+}  # fmt: skip
+
+
 def divider(library: Library) -> Divider | None:
     """Return the function that divides a model's parameters; None where the job's settings divide none."""
     group, settings = library.shard_group, library.settings
@@ -57,20 +64,32 @@ def divider(library: Library) -> Divider | None:
     return divide
 
 
-def divided_updates(library: Library) -> DividedUpdates | None:
-    """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting."""
+def divided_updates(library: Library, optimizer: torch.optim.Optimizer) -> DividedUpdates | None:
+    """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting.
+
+    Raises `ParallelError` for an optimizer that needs whole parameters, where something is divided.
+    """
     group = library.shard_group
+    whole = [kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__.lower() in _NEED_WHOLE]
+    if group is not None and whole:
+        raise ParallelError(
+            f"{whole[0]} uses the norm, the rows or the columns of a whole parameter, and with {_key(library)} each"
+            " rank updates its elements alone: use an optimizer that works element by element, such as AdamW"
+        )
     return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
 
 
 def refuse_join(library: Library) -> None:
     """Raise for `model.join`, under which a replica may end before the others, whose parts it has."""
     if library.shard_group is not None:
-        key = "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"
         raise ParallelError(
-            f"model.join() with {key}: a replica without batches left still has a part of the training state that the"
-            " others need. Give each replica as many batches, as DistributedSampler does"
+            f"model.join() with {_key(library)}: a replica without batches left still has a part of the training state"
+            " that the others need. Give each replica as many batches, as DistributedSampler does"
         )
+
+
+def _key(library: Library) -> str:
+    return "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"
 
 
 @contextmanager

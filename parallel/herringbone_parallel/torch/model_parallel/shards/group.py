@@ -44,7 +44,8 @@ class ShardGroup:
 
     `peers` are the ranks of the group, `replicas` the ranks of all groups that have the same part, None for one group.
     `everyone` are both together, the ranks over which gradients are averaged. With `hierarchy` a gather crosses the
-    network between hosts once for each host, and goes on inside each host.
+    network between hosts once for each host, and goes on inside each host. `scatters` says that the backend of tensors
+    on a GPU can reduce and scatter.
     """
 
     def __init__(
@@ -53,11 +54,14 @@ class ShardGroup:
         replicas: Replicas | None,
         everyone: Replicas,
         hierarchy: Hierarchy | None = None,
+        *,
+        scatters: bool = False,
     ) -> None:
         self.peers = peers
         self.replicas = replicas
         self.everyone = everyone
         self.hierarchy = hierarchy
+        self._scatters = scatters
 
     @property
     def size(self) -> int:
@@ -102,7 +106,7 @@ class ShardGroup:
         # Before the sum: in float16 the sum of undivided gradients may overflow.
         gradients.div_(self.everyone.size)
         length = gradients.numel() // self.size
-        if gradients.device.type == "cpu":
+        if not self._scatters or gradients.device.type == "cpu":
             # gloo reduces and scatters by a sum of everything, and then takes longer than for the sum alone.
             self.everyone.wait(self.everyone.start_sum(gradients))
             return gradients[self.index * length : (self.index + 1) * length].clone()
@@ -140,7 +144,7 @@ def open_shard_group(
     replicas = _open(grid.groups("R"), rank, grid, backend) if grid.mesh.replicate > 1 else None
     assert peers is not None
     hierarchy = _open_hierarchy(grid, rank, host, backend) if hierarchical else None
-    return ShardGroup(peers, replicas, everyone, hierarchy)
+    return ShardGroup(peers, replicas, everyone, hierarchy, scatters=backend != "gloo")
 
 
 def _open(groups: Sequence[Sequence[int]], rank: int, grid: Grid, backend: str) -> Replicas | None:

@@ -16,7 +16,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.replicas.reducer import NamedParameters
 from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
 from herringbone_parallel.torch.model_parallel.shards.layout import cut_runs
@@ -82,6 +84,9 @@ class Shards:
         self._optimizers = optimizers
         self._module = module
         self._units: list[Unit] = []
+        self._guard: RemovableHandle | None = None
+        # False while the parameters are pieces.
+        self._open = True
         # Gathers units one after another; None where all of them are gathered for a whole step.
         self._live: LiveUnits | None = None
         self._divided = False
@@ -111,7 +116,7 @@ class Shards:
         """Keep only this rank's part of the parameters, and of the state that optimizers have for them."""
         if self._divided:
             return
-        self._divided = True
+        self._divided, self._open = True, False
         sharded = [(name, parameter) for name, parameter in self._named_parameters() if self.has(parameter)]
         if self._module is not None and sum(p.numel() for _, p in sharded) > self._limits.live:
             # Half of the limit, so that a module and the code around it can both be gathered.
@@ -122,6 +127,8 @@ class Shards:
             self._live = LiveUnits(list(zip(owners, self._units, strict=True)), self._limits.live)
         else:
             self._units = [Unit(run, self._group) for run in cut_runs(sharded, self._limits.bucket)]
+        if self._module is not None:
+            self._guard = self._module.register_forward_pre_hook(self._refuse_outside)
         self.states.add(self._units)
         for wrapper in self._optimizers():
             divide_states(self.states, sharded, wrapper.optimizer)
@@ -132,6 +139,7 @@ class Shards:
         self._group.agree("the step function")
         for unit in self._units:
             unit.open()
+        self._open = True
         if self._live is not None:
             self._live.begin()
             return
@@ -147,6 +155,15 @@ class Shards:
         """Remove the hooks of modules and parameters, which reference the process group."""
         if self._live is not None:
             self._live.retire()
+        if self._guard is not None:
+            self._guard.remove()
+
+    def _refuse_outside(self, _module: nn.Module, _args: object) -> None:
+        if not self._open:
+            raise ParallelError(
+                "the wrapped module is called outside of a step, where this rank has only its part of the parameters:"
+                " call the smp.DistributedModel inside a function decorated with @smp.step, also for an evaluation"
+            )
 
     @property
     def peak(self) -> int:
@@ -178,6 +195,7 @@ class Shards:
             unit.free()
             unit.close([False] * count if used is None else used[position : position + count])
             position += count
+        self._open = False
 
     @contextmanager
     def whole(self, action: str) -> Iterator[None]:
@@ -189,6 +207,7 @@ class Shards:
         for unit in self._units:
             unit.open()
             unit.gather()
+        self._open = True
         try:
             yield
         finally:

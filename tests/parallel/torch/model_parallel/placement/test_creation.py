@@ -78,10 +78,6 @@ def refused() -> list[str]:
     messages = []
     model = smp.DistributedModel(nn.Linear(2, 2))
     for call in (
-        lambda: smp.tensor_parallelism,
-        lambda: smp.tp_register,
-        lambda: smp.nn.DistributedLinear,
-        lambda: smp.model_creation(tensor_parallelism=True).__enter__(),
         lambda: smp.model_creation(fused_softmacks=True).__enter__(),
         lambda: model.join().__enter__(),
         lambda: model.register_comm_hook(None, print),
@@ -99,10 +95,6 @@ def refused() -> list[str]:
 def test_unavailable_names_are_refused_by_name(ranks: Ranks) -> None:
     (messages,) = ranks.run(refused, {"partitions": 1, "microbatches": 1})
     expected = [
-        "smp.tensor_parallelism is not available",
-        "smp.tp_register is not available",
-        "smp.nn.DistributedLinear is not available",
-        "smp.model_creation(tensor_parallelism=True): there is no tensor parallelism",
         "smp.model_creation has no argument 'fused_softmacks'; there are tensor_parallelism, dtype, zero_init, atten",
         "model.join() is for replicas",
         "model.register_comm_hook() is for replicas",

@@ -110,6 +110,8 @@ def look_at_gradients() -> dict[str, Any]:
         model.load_state_dict(whole, assign=True)
     with pytest.raises(Exception, match=r"model.join\(\) with sharded_data_parallel_degree"), model.join():
         pass
+    with pytest.raises(Exception, match="Adafactor uses the norm, the rows or the columns of a whole parameter"):
+        smp.DistributedOptimizer(torch.optim.Adafactor(model.parameters()))
     with pytest.raises(Exception, match=r"register_comm_hook\(\) with sharded_data_parallel_degree"):
         model.register_comm_hook(None, lambda state, bucket: None)
     doubled = {key: 2 * value for key, value in whole.items()}
@@ -131,6 +133,49 @@ def test_norms_and_writes_are_those_of_the_whole_model(ranks: Ranks) -> None:
     for norms in ranks.run(look_at_gradients, dict(SHARD_2)) + ranks.run(look_at_gradients, dict(PIPELINE)):
         expected = {"2": norm, "torch": norm, "inf": largest, "two steps": 2 * norm, "zero": 0.0}
         assert norms == pytest.approx(expected, rel=1e-9)
+
+
+def delay_and_accumulate() -> dict[str, Any]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    torch.manual_seed(5)
+    with smp.delay_param_initialization():
+        module = models.ALL["Chain"].module()
+    _, inputs, target = models.build("Chain")
+    inputs, target = (tensor.chunk(2)[smp.rdp_rank()] for tensor in (inputs, target))
+    model = smp.DistributedModel(module, backward_passes_per_step=2)
+    # Adagrad makes its states at once: those of the whole parameters are divided with them.
+    optimizer = smp.DistributedOptimizer(torch.optim.Adagrad(model.parameters(), lr=0.1))
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(nn.functional.cross_entropy(model(inputs), target))
+
+    @smp.step
+    def evaluate(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(inputs)
+
+    for half in (0, 1):
+        train_step(inputs.chunk(2)[half], target.chunk(2)[half])
+        evaluate(inputs)
+    optimizer.step()
+    if model.shards is not None and smp.pp_size() == 1:
+        with pytest.raises(Exception, match="the wrapped module is called outside of a step"):
+            model.module(inputs)
+    weights = dict(model.state_dict())
+    model.cpu()
+    assert same(dict(model.module.state_dict()), weights)
+    model.module(inputs)
+    return weights
+
+
+def test_gradients_add_up_over_steps_of_a_model_whose_values_are_made_late(ranks: Ranks) -> None:
+    late = {"delayed_parameter_initialization": True}
+    replicas = ranks.run(delay_and_accumulate, {"partitions": 1, "replicas": 2, "ddp": True, **late})
+    for parameters in (SHARD_2, PIPELINE):
+        for weights in ranks.run(delay_and_accumulate, {**parameters, **late, "sdp_gradient_clipping": 0}):
+            torch.testing.assert_close(weights, replicas[0], atol=1e-5, rtol=0)
 
 
 def scale_losses() -> tuple[float, list[Any]]:
