@@ -138,6 +138,8 @@ def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
     if [name for name, _ in described[0]] != list(ours):
         missing = sorted({name for name, _ in described[0]} ^ set(ours))
         raise ParallelError(f"this rank's model differs from rank 0's: {', '.join(missing[:5])} is in one of them only")
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     with torch.no_grad():
         for name, on_meta in described[0]:
             if on_meta:
@@ -146,9 +148,12 @@ def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
             # One at a time: a second copy of the whole model may not fit the device.
             values = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
             if not tensor.is_meta:
-                values.copy_(tensor)
+                # Of a layer that ranks share, which `transform` has split: the whole.
+                values.copy_(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
             dist.broadcast(values, 0)
-            if not tensor.is_meta:
+            if isinstance(tensor, DTensor) and not tensor.is_meta:
+                tensor.copy_(distribute_tensor(values, tensor.device_mesh, tensor.placements))
+            elif not tensor.is_meta:
                 tensor.copy_(values)
 
 

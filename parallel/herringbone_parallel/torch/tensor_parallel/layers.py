@@ -68,6 +68,10 @@ def become(
     """Let the module's parameters be read by readers, and run `forward(module, original, *args)` in its place."""
     cls = type(module)
     original = cls.forward
+    # Activation checkpointing gives the instance a forward, which would hide that of the class.
+    own = module.__dict__.pop("forward", None)
+    if own is not None:
+        original = functools.wraps(own)(lambda _, *args, **kwargs: own(*args, **kwargs))
 
     # With the signature of the original, which Hugging Face's Trainer reads.
     @functools.wraps(original)

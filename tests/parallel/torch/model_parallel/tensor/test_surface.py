@@ -82,6 +82,61 @@ def test_state_dicts_have_whole_tensors_and_load_into_parts(ranks: Ranks) -> Non
             assert entry["exp_avg"].shape == parameter.shape
 
 
+def step_of(how: str) -> Any:
+    """Return the losses of two steps of a model that is made, or computes, in another way."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    torch.manual_seed(1)
+    with smp.model_creation(tensor_parallelism=True, dtype=torch.float64):
+        module = Encoder()
+    if how == "bf16":
+        module.float()
+    for index, layer in enumerate(module.layers):
+        smp.set_partition(layer, index % smp.pp_size())
+        if how == "checkpointed":
+            smp.set_activation_checkpointing(layer)
+    model = smp.DistributedModel(module)
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    return [step(model, optimizer) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("how", "parameters", "tolerance"),
+    [
+        ("checkpointed", {}, 1e-12),
+        ("checkpointed", {"partitions": 2, "auto_partition": False, "default_partition": 0, "microbatches": 2}, 1e-12),
+        ("automatic", {"partitions": 2, "microbatches": 2}, 1e-12),
+        ("zero bubble", {"partitions": 2, "microbatches": 4, "pipeline": "zero_bubble"}, 1e-12),
+        ("sharded", {"replicas": 2, "sharded_data_parallel_degree": 2, "sdp_param_persistence_threshold": 8}, 1e-12),
+        ("bf16", {"bf16": True}, 0.05),
+    ],
+)
+def test_features_of_the_library_work_with_tensor_parallelism(
+    ranks: Ranks, how: str, parameters: dict[str, Any], tolerance: float
+) -> None:
+    plain = ranks.run(step_of, {**TWO, "replicas": parameters.get("replicas", 1)}, "plain")
+    shared = ranks.run(step_of, {**TWO, **parameters}, how)
+    # Ranks of a pipeline have one loss, that of their tensor rank's batch.
+    for rank, losses in enumerate(shared):
+        assert losses == pytest.approx(plain[rank % len(plain)], abs=tolerance)
+
+
+def delayed() -> Any:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer = model_of(1)
+    loss = step(model, optimizer)
+    return loss, sum(parameter.numel() for parameter in model.local_parameters()), smp.tp_rank()
+
+
+def test_delayed_parameters_are_shared_once_they_have_values(ranks: Ranks) -> None:
+    parameters = {**TWO, "partitions": 2, "microbatches": 2, "delayed_parameter_initialization": True}
+    answers = ranks.run(delayed, parameters)
+    whole = sum(parameter.numel() for parameter in Encoder().parameters())
+    assert sum(count for _, count, _ in answers) < 1.2 * whole
+    assert all(loss < 4 for loss, _, _ in answers)
+
+
 def queries() -> Any:
     import herringbone_parallel.torch.model_parallel.api as smp
 
