@@ -87,8 +87,8 @@ def model_creation(
         )
     if tensor_parallelism and tensor_parallel_config.get("use_alibi"):
         raise ParallelError(
-            "smp.model_creation(use_alibi=True): modules keep the positions of the script's own model; leave it out, and"
-            " create a model that has ALiBi, such as Hugging Face's BLOOM"
+            "smp.model_creation(use_alibi=True): modules keep the positions of the script's own model; leave it out,"
+            " and create a model that has ALiBi, such as Hugging Face's BLOOM"
         )
     settings = state.get().settings
     if dtype is None:
