@@ -151,7 +151,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     modes = thread_modes()
     library.steps += 1
     step_number = library.steps
-    scale = _scale(library, count)
+    scale = _gradient_scale(library, count)
     # The script's generator advances by this one draw, whatever the microbatches draw.
     arguments.seed = _agreed_seed(library, randomness.draw_seed())
     restore = randomness.save_generators()
@@ -202,13 +202,6 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
-
-
-def _scale(library: state.State, count: int) -> float:
-    """Return the factor of each microbatch's loss: its share of the average, and the scale of 16-bit training."""
-    model = library.model
-    scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
-    return scale if library.loss_scale is None else scale * library.loss_scale.value
 
 
 def _offloading(library: state.State) -> TaskOffloading | None:
@@ -264,6 +257,13 @@ def _schedule(library: state.State, count: int) -> Schedule:
         # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
         return make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
     return make_schedule(settings.pipeline, active=settings.active_microbatches)
+
+
+def _gradient_scale(library: state.State, count: int) -> float:
+    """Return the factor of the gradients that backwards start from: for `count` microbatches, and for float16."""
+    model = library.model
+    scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    return scale if library.loss_scale is None else scale * library.loss_scale.value
 
 
 def _recorder(library: state.State, live: LiveTimeline | None) -> Callable[[Phase, int, float, float], None] | None:

@@ -85,6 +85,11 @@ def model_creation(
             f"smp.model_creation has no argument {unknown[0]!r}; there are tensor_parallelism, dtype, zero_init,"
             f" {', '.join(sorted(_LAYER_SETTINGS))}"
         )
+    if tensor_parallelism and tensor_parallel_config.get("use_alibi"):
+        raise ParallelError(
+            "smp.model_creation(use_alibi=True): modules keep the positions of the script's own model; leave it out,"
+            " and create a model that has ALiBi, such as Hugging Face's BLOOM"
+        )
     settings = state.get().settings
     if dtype is None:
         dtype = precision.parameter_dtype(settings.precision, fp16_params=settings.fp16_params)

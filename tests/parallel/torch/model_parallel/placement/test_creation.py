@@ -79,6 +79,7 @@ def refused() -> list[str]:
     model = smp.DistributedModel(nn.Linear(2, 2))
     for call in (
         lambda: smp.model_creation(fused_softmacks=True).__enter__(),
+        lambda: smp.model_creation(tensor_parallelism=True, use_alibi=True).__enter__(),
         lambda: model.join().__enter__(),
         lambda: model.register_comm_hook(None, print),
         lambda: smp.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)),
@@ -96,6 +97,7 @@ def test_unavailable_names_are_refused_by_name(ranks: Ranks) -> None:
     (messages,) = ranks.run(refused, {"partitions": 1, "microbatches": 1})
     expected = [
         "smp.model_creation has no argument 'fused_softmacks'; there are tensor_parallelism, dtype, zero_init, atten",
+        "smp.model_creation(use_alibi=True): modules keep the positions of the script's own model",
         "model.join() is for replicas",
         "model.register_comm_hook() is for replicas",
         "the optimizer has a parameter of shape [3] that the DistributedModel has not",
