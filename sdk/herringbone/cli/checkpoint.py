@@ -126,7 +126,7 @@ def _run_conversion(python: str, source: Path, target: Path, optimizer: bool) ->
     if done.returncode != 0 or not isinstance(result, dict):
         reason = (done.stderr.strip().splitlines() or [f"it ended with the exit code {done.returncode}"])[-1]
         remedy = (
-            f" Install it there ({python} -m pip install 'herringbone[torch]'), or name a Python that has torch and"
+            f" Install it there ({python} -m pip install torch numpy), or name a Python that has torch and"
             " herringbone with --python"
             if "No module named" in reason
             else ""

@@ -28,6 +28,7 @@ _TAG = "py3-none-any"
 _ELSEWHERE = {
     "herringbone_parallel/_shim": ("herringbone_parallel", "../shim"),
     "herringbone_parallel/_shim_horovod": ("herringbone_parallel", "../shim_horovod"),
+    "herringbone_parallel/_shim_sagemaker": ("herringbone_parallel", "../shim_sagemaker"),
     "herringbone/_containers": ("herringbone", "../../containers"),
 }
 
