@@ -90,8 +90,9 @@ def convert_checkpoint(source: Path, target: Path, optimizer: bool, python: str,
 
     \b
     NAME.safetensors   the model's tensors by name
-    NAME.pt            the model's state dict; with --optimizer {"model": ..., "optimizer": ...}
-    a folder           a checkpoint of Herringbone; as SOURCE also one of torch's DCP
+    NAME.pt            the model's state dict, or with --optimizer
+                       {"model": ..., "optimizer": ...}
+    a folder           a checkpoint of Herringbone, or as SOURCE of torch's DCP
 
     TARGET must not exist. Of pickles only tensors are read (torch's weights_only).
     """

@@ -72,7 +72,8 @@ def _wait_for_store(port: int) -> None:
     """
     # The state LISTEN is 0A.
     listening = re.compile(rf":{port:04X} [0-9A-F]+:0000 0A ")
-    deadline = time.monotonic() + 10
+    # A rank 0 that refuses its settings never listens. Later on torch's own attempts do.
+    deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
         if any(listening.search(Path(table).read_text()) for table in ("/proc/net/tcp", "/proc/net/tcp6")):
             return

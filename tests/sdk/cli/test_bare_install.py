@@ -73,6 +73,8 @@ COMMANDS = {
     "hosts jobs gone.yaml": (2, "inventory gone.yaml: No such file"),
     "hosts clean gone.yaml": (2, "inventory gone.yaml: No such file"),
     "hosts clean gone.yaml --older-than soon": (2, "soon"),
+    "checkpoint ls gone": (2, "gone"),
+    "checkpoint verify gone": (2, "gone"),
     "partition show gone": (2, "the partition file 'gone' cannot be read"),
     "convert gone.py": (2, "gone.py: cannot be read"),
     "clean": (1, "no container engine answers"),

@@ -145,7 +145,8 @@ class _Reentrant(torch.utils.checkpoint.CheckpointFunction):
 
 def _offloaded() -> AbstractContextManager[Any]:
     """Return the context manager under which a call's inputs go to host memory, if the job offloads activations."""
-    offloading = state.get().offloading
+    # torch's function stays served after `smp.shutdown`.
+    offloading = state.get().offloading if state.is_initialized() else None
     return nullcontext() if offloading is None else offloading.hooks()
 
 

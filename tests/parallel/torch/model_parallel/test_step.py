@@ -206,7 +206,7 @@ def test_a_lost_rank_ends_the_step_on_the_others() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"fp16": True}, "not available in this release: fp16"),
+        ({"deterministic_server": True}, "not available in this release: deterministic_server"),
         (
             {"auto_partition": False, "default_partition": 0, "partition_file": "p"},
             "keeps an automatic partition, and this job has none",
