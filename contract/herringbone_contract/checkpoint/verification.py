@@ -54,7 +54,10 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
         with file.open("rb") as stream:
-            text = stream.read(_MAX_MANIFEST_BYTES)
+            # Not `read(limit)`, which would ask for memory of that size first.
+            if (size := os.fstat(stream.fileno()).st_size) > _MAX_MANIFEST_BYTES:
+                raise ParallelError(f"{file} has {size} bytes, more than a manifest can have; restore the checkpoint")
+            text = stream.read()
     except FileNotFoundError as error:
         raise ParallelError(
             f"{path} has no {MANIFEST}, so it is no complete checkpoint of this form"

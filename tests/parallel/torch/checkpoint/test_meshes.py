@@ -182,6 +182,10 @@ def test_replicas_are_written_once_and_large_ones_by_all(tmp_path: Path) -> None
     ("states", "message"),
     [
         ([{"w": Piece(torch.ones(2), (0,), (4,))}, {}], "the ranks hold 2 values of 'model.w', which has 4"),
+        (
+            [{"w": Piece(torch.ones(2), (0,), (4,))}, {"w": Piece(torch.ones(2), (1,), (4,))}],
+            "the ranks hold 4 values of 'model.w', which has 4: pieces are missing, or overlap",
+        ),
         ([{"w": torch.ones(2)}, {"w": torch.ones(3)}], "ranks have different tensors 'model.w'"),
         ([{"w": torch.ones(2)}, {"w": object()}], "rank 1 cannot save: the checkpoint's value 'model.w' is a object"),
         ([{"w": Piece(torch.ones(2), (3,), (4,))}, {}], "'model.w' at .3. of .2. is outside of .4."),
