@@ -42,7 +42,7 @@ from herringbone_contract.checkpoint.verification import hidden
 from herringbone_parallel.torch.checkpoint.peers import Peers, host_name
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_of, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
-from herringbone_parallel.torch.checkpoint.states import Flat, encode, flatten, merge_groups
+from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
 from herringbone_parallel.torch.checkpoint.writing import (
     Staged,
     Staging,
@@ -127,7 +127,7 @@ class Saver:
         except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
             staged = error
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
-        job.fill(plan, ours.flat, ours.content, contents, staged)
+        job.fill(plan, ours, dict(contents.mesh), staged)
         if not in_background:
             job.run()
             return
@@ -173,6 +173,9 @@ class _Local(NamedTuple):
     pieces: list[Piece]
     described: list[Described]
     content: bytes | None
+    # As JSON, because the options of an optimizer change with every step.
+    groups: dict[str, list[dict[str, Any]]]
+    extra: Any
 
 
 class _Begun:
@@ -199,9 +202,17 @@ def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents
                 )
             )
     digest = hashlib.sha256(repr((described, _names_only(flat.groups))).encode()).digest()
-    content = None
+    content, extra = None, None
+    # Without the names, which are a part of the plan.
+    groups = {
+        prefix: [
+            {key: encode(value, f"{prefix}.{GROUPS}.{key}") for key, value in group.items() if key != "params"}
+            for group in inner
+        ]
+        for prefix, inner in flat.groups.items()
+    }
     if rank == 0:
-        encode(contents.extra, "extra")
+        extra = encode(contents.extra, "extra")
         if contents.user_content is not ABSENT:
             buffer = io.BytesIO()
             torch.save(contents.user_content, buffer)
@@ -209,7 +220,18 @@ def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents
         unfinished = _unfinished(folder, tag, save)
         unfinished.mkdir(parents=True)
         (unfinished / _SHARED).touch()
-    return _Begun(digest, save, host_name(), _Local(flat, pieces, described, content))
+    return _Begun(digest, save, host_name(), _Local(flat, pieces, described, content, groups, extra))
+
+
+class _Description(NamedTuple):
+    """A rank's part of a state besides the tensors, all of it JSON.
+
+    `paths` are those of `Flat`, and `groups` the options of its groups without the names of the parameters.
+    """
+
+    values: dict[str, Any]
+    paths: dict[str, tuple[str, ...]]
+    groups: dict[str, list[dict[str, Any]]]
 
 
 class _Job:
@@ -231,15 +253,11 @@ class _Job:
         # Set by `run`: whether this rank makes, renames and removes folders.
         self._manages = peers.rank == 0
 
-    def fill(
-        self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged | Exception
-    ) -> None:
-        """Take what is written."""
-        self._plan, self._staged, self._content = plan, staged, content
-        self._paths, self._values = flat.paths, flat.values
-        self._extra, self._mesh = encode(contents.extra, "extra"), dict(contents.mesh)
-        # Encoded now, because the options of an optimizer change with every step.
-        self._groups = encode(flat.groups, "param_groups")
+    def fill(self, plan: Plan, ours: _Local, mesh: dict[str, int], staged: Staged | Exception) -> None:
+        """Take what is written, without the pieces."""
+        self._plan, self._staged, self._mesh = plan, staged, mesh
+        self._content, self._extra = ours.content, ours.extra
+        self._described = _Description(ours.flat.values, ours.flat.paths, ours.groups)
 
     def run(self) -> None:
         peers = self._peers
@@ -255,7 +273,7 @@ class _Job:
         if self._manages:
             shutil.rmtree(self._path, ignore_errors=True)
 
-    def _write(self) -> tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]:
+    def _write(self) -> tuple[Written, _Description]:
         rank = self._peers.rank
         if isinstance(self._staged, Exception):
             raise self._staged
@@ -269,9 +287,9 @@ class _Job:
         if self._content is not None:
             write_whole(self._path / USER_CONTENT, self._content)
             written.files[USER_CONTENT] = _whole_file(self._content, rank)
-        return written, self._values, self._paths
+        return written, self._described
 
-    def _complete(self, parts: list[tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]]) -> None:
+    def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
         if not self._manages:
             return
         write_whole(self._path / MANIFEST, to_json(self._manifest(parts)))
@@ -289,20 +307,21 @@ class _Job:
         if self._on_complete is not None:
             self._on_complete()
 
-    def _manifest(self, parts: list[tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]]) -> Manifest:
+    def _manifest(self, parts: list[tuple[Written, _Description]]) -> Manifest:
         wholes = {piece.name: piece for pieces in self._plan.described for piece in pieces}
         chunks: dict[str, list[Any]] = {name: [] for name in wholes}
         paths: dict[str, tuple[str, ...]] = {}
         values: dict[str, Any] = {}
-        for written, rank_values, rank_paths in reversed(parts):
+        groups = merge_groups(self._plan.groups)
+        # The first rank last: its values and options count.
+        for written, rank in reversed(parts):
             for name, chunk in written.chunks:
                 chunks[name].append(chunk)
-            values.update(rank_values)
-            paths.update(rank_paths)
-        groups = merge_groups(self._plan.groups)
-        for prefix, options in self._groups.items():
-            for group, own in zip(groups[prefix], options, strict=True):
-                group.update({key: value for key, value in own.items() if key != "params"})
+            values.update(rank.values)
+            paths.update(rank.paths)
+            for prefix, options in rank.groups.items():
+                for group, own in zip(groups[prefix], options, strict=True):
+                    group.update(own)
         return Manifest(
             save=self._save,
             tag=self._tag,
@@ -310,7 +329,7 @@ class _Job:
             torch=str(torch.__version__),
             world_size=self._peers.size,
             mesh=self._mesh,
-            files={name: file for written, _, _ in parts for name, file in written.files.items()},
+            files={name: file for written, _ in parts for name, file in written.files.items()},
             tensors={
                 name: Tensor(whole.dtype, whole.shape, tuple(chunks[name])) for name, whole in sorted(wholes.items())
             },
