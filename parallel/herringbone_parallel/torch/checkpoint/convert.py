@@ -237,7 +237,8 @@ def _write_pickle(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
 def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
     state = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
     checked_tag(target.name)
-    Saver(Peers.alone()).start(target.parent, target.name, state, Contents(), None, in_background=False)
+    # A job may write a checkpoint next to this one.
+    Saver(Peers.alone(only_savers=False)).start(target.parent, target.name, state, Contents(), None, in_background=False)
     return Reader(target).manifest.bytes
 
 

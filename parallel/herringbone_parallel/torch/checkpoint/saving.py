@@ -6,12 +6,13 @@
     background     [3] write this rank's files into a hidden folder, and wait for the disk
                    [4] one rank writes the manifest, renames the folder to its tag, and then `newest`
 
-A job that is killed before the rename of [4] leaves a hidden folder, which the next save removes. Hosts may have
-folders of their own: then one rank of each host does [4], and each folder has the files of its host's ranks.
+A job that is killed before the rename of [4] leaves a hidden folder, which the next save of all ranks removes. Hosts
+may have folders of their own: then one rank of each host does [4], and each folder has the files of its host's ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -38,7 +39,7 @@ from herringbone_contract.checkpoint.manifest import (
     checked_tag,
     to_json,
 )
-from herringbone_contract.checkpoint.verification import hidden
+from herringbone_contract.checkpoint.verification import hidden, hidden_tag
 from herringbone_parallel.torch.checkpoint.peers import Peers, host_name
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_of, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
@@ -302,10 +303,23 @@ class _Job:
         self._path.rename(final)
         sync_folder(self._folder)
         note_newest(self._folder, self._tag)
-        for left in hidden(self._folder):
-            shutil.rmtree(left, ignore_errors=True)
+        self._clean()
         if self._on_complete is not None:
             self._on_complete()
+
+    def _clean(self) -> None:
+        """Remove the hidden folders of saves that were killed."""
+        for left in hidden(self._folder):
+            tag = hidden_tag(left)
+            if tag != self._tag and not self._peers.only_savers:
+                # Other ranks may be saving there.
+                continue
+            if left.name.endswith(REPLACED) and not (self._folder / tag).exists():
+                # The kill came between the two renames: this is the only checkpoint of its tag.
+                with contextlib.suppress(OSError):
+                    left.rename(self._folder / tag)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
 
     def _manifest(self, parts: list[tuple[Written, _Description]]) -> Manifest:
         wholes = {piece.name: piece for pieces in self._plan.described for piece in pieces}
@@ -346,9 +360,13 @@ class _Job:
 def note_newest(folder: Path, tag: str) -> None:
     """Make this checkpoint the newest one."""
     # A rename is atomic: a reader finds the old name or the new one, never half of it.
-    unfinished = folder / f".{NEWEST}{UNFINISHED}"
-    write_whole(unfinished, f"{tag}\n".encode())
-    unfinished.replace(folder / NEWEST)
+    # A name of its own, because groups of ranks may write it at the same time.
+    unfinished = folder / f".{NEWEST}.{secrets.token_hex(8)}{UNFINISHED}"
+    try:
+        write_whole(unfinished, f"{tag}\n".encode())
+        unfinished.replace(folder / NEWEST)
+    finally:
+        unfinished.unlink(missing_ok=True)
     sync_folder(folder)
 
 

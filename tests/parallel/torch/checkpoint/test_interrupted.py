@@ -209,3 +209,23 @@ def test_the_copy_is_of_the_moment_of_the_call(tmp_path: Path) -> None:
     assert pending.done()
     for step in range(3):
         assert checkpoint.read_plain(tmp_path / f"step-{step}")["model"]["weight"].unique().tolist() == [step]
+
+
+def test_ranks_that_save_next_to_others_leave_their_folders_alone(tmp_path: Path) -> None:
+    own, other = tmp_path / ".tp-0.00.unfinished", tmp_path / ".tp-1.00.unfinished"
+    for folder in (own, other):
+        folder.mkdir()
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path, "tp-0", state, peers=Peers.alone(only_savers=False))
+    assert (own.exists(), other.exists()) == (False, True)
+    checkpoint.save(tmp_path, "tp-2", state)
+    assert not other.exists()
+
+
+def test_a_checkpoint_whose_replacement_was_killed_gets_its_name_back(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path, "a", state)
+    (tmp_path / "a").rename(tmp_path / ".a.00.replaced")
+    checkpoint.save(tmp_path, "b", state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "newest"]
+    assert verify(tmp_path / "a") == []

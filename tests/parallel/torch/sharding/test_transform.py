@@ -175,6 +175,26 @@ def test_torch_s_own_class_shards_tensor_parallel_layers(ranks: Ranks) -> None:
         assert "save to a folder per state.tp_rank with process_group=model.process_group" in refusal
 
 
+def saved_by_groups(folder: str) -> list[float]:
+    from herringbone_parallel.torch.sharding import checkpointing
+
+    groups = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    number = torch.distributed.get_rank() // 2
+    loaded = []
+    for step in range(4):
+        weight = torch.full((4,), 10.0 * step + number)
+        part = {"checkpoint_id": f"{folder}/{step}/tp-{number}", "process_group": groups[number]}
+        checkpointing.save({"weight": weight}, **part)
+        checkpointing.load({"weight": weight.zero_()}, **part)
+        loaded.append(weight.mean().item())
+    return loaded
+
+
+def test_two_groups_of_ranks_save_at_the_same_time(ranks: Ranks, tmp_path: Path) -> None:
+    loaded = ranks.shard(saved_by_groups, 4, {"random_seed": 1}, str(tmp_path))
+    assert loaded == [[0, 10, 20, 30]] * 2 + [[1, 11, 21, 31]] * 2
+
+
 def plain_fully_shard() -> list[int]:
     from torch.distributed.fsdp import fully_shard
 
