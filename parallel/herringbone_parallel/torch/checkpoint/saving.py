@@ -80,6 +80,37 @@ class Plan(NamedTuple):
     groups: list[dict[str, Any]]
 
 
+class Background:
+    """A save in a thread of its own, and the error that ended it."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        self._save = save
+        self._failure: BaseException | None = None
+        # Whether the script knows of the failure.
+        self._raised = False
+        # Not a daemon: a script that ends waits for its last checkpoint.
+        self._thread = threading.Thread(target=self._run, name="checkpoint")
+        self._thread.start()
+
+    def finish(self, timeout: float | None = None, *, again: bool = True) -> bool:
+        """Wait, and return whether the save is over. Raises its error; without `again` only for the first time."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None and (again or not self._raised):
+            self._raised = True
+            raise self._failure
+        return True
+
+    def _run(self) -> None:
+        try:
+            self._save()
+        except BaseException as error:  # noqa: BLE001  raised by `finish`
+            self._failure = error
+        # It refers to the copies.
+        del self._save
+
+
 class Saver:
     """Saves to one folder after another; at most one save runs at a time.
 
@@ -92,8 +123,7 @@ class Saver:
         self._peers = peers
         self._staging = Staging()
         self._plan: Plan | None = None
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._background: Background | None = None
 
     def start(
         self,
@@ -103,7 +133,7 @@ class Saver:
         contents: Contents,
         on_complete: Callable[[], None] | None,
         in_background: bool,
-    ) -> None:
+    ) -> Background | None:
         """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised."""
         self.finish()
         peers = self._peers
@@ -131,30 +161,13 @@ class Saver:
         job.fill(plan, ours, dict(contents.mesh), staged)
         if not in_background:
             job.run()
-            return
-        # Not a daemon: a script that ends waits for its last checkpoint.
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
-        self._thread.start()
+            return None
+        self._background = Background(job.run)
+        return self._background
 
-    def finish(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Wait for the save in the background, and return whether none runs. Raises the error of one that failed."""
-        thread = self._thread
-        if thread is not None:
-            if blocking:
-                thread.join(timeout)
-            if thread.is_alive():
-                return False
-            self._thread = None
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return True
-
-    def _run(self, job: _Job) -> None:
-        try:
-            job.run()
-        except BaseException as error:  # noqa: BLE001  raised by `finish`
-            self._failure = error
+    def finish(self, blocking: bool = True) -> bool:
+        """Wait for the save in the background, and return whether none runs. Raises a new error of it."""
+        return self._background is None or self._background.finish(None if blocking else 0.0, again=False)
 
     def _planned(self, ours: _Local, digests: list[bytes]) -> Plan:
         # All ranks have the plan, or none: each got the same digests, in this save and in the one before.

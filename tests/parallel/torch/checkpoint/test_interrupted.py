@@ -229,3 +229,20 @@ def test_a_checkpoint_whose_replacement_was_killed_gets_its_name_back(tmp_path: 
     checkpoint.save(tmp_path, "b", state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "newest"]
     assert verify(tmp_path / "a") == []
+
+
+def test_a_save_that_failed_is_never_complete(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    failed = checkpoint.async_save(tmp_path, "a", state, on_complete=full)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoint.finalize()
+    later = checkpoint.async_save(tmp_path, "b", state)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            failed.result()
+    later.result()
+    assert checkpoint.finalize()

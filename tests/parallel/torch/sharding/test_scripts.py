@@ -56,6 +56,33 @@ def test_old_checkpoints_are_deleted_by_their_step(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_never_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_pending", {})
+    first = checkpointing._started + 1
+    state = {"w": torch.ones(4)}
+    with monkeypatch.context() as failing:
+        failing.setattr("herringbone_parallel.torch.checkpoint.saving.note_newest", lambda *_: 1 / 0)
+        checkpointing.async_save(state, checkpoint_id=tmp_path / "a")
+        checkpointing._pending[first]._background._thread.join()
+    with pytest.raises(ZeroDivisionError):
+        checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
+    checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
+    with pytest.raises(ZeroDivisionError):
+        checkpointing.maybe_finalize_async_calls(blocking=False)
+    assert checkpointing.maybe_finalize_async_calls() == [first + 1]
+
+
+def test_a_load_of_tensors_unpickles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointing.save({"w": torch.ones(4), "epoch": 3}, checkpoint_id=tmp_path / "a")
+    state = {"w": torch.zeros(4), "epoch": 0}
+    checkpointing.load(state, checkpoint_id=tmp_path / "a")
+    assert (state["w"].tolist(), state["epoch"]) == ([1.0] * 4, 3)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("unpickled"))
+    checkpointing.load({"w": torch.zeros(4)}, checkpoint_id=tmp_path / "a")
+
+
 @pytest.mark.parametrize(("name", "remedy"), [(MoEConfig, "hybrid_shard_degree"), (LlamaFlashAttention, "sdpa")])
 def test_what_is_not_there_says_what_to_do_instead(name: type, remedy: str) -> None:
     with pytest.raises(ParallelError, match=remedy):
