@@ -130,7 +130,7 @@ def read_plain(path: Folder) -> dict[str, Any]:
         state = checkpoint.read_plain("checkpoints/step-100")
         model.load_state_dict(state["model"])
 
-    The tensors may be the files themselves, mapped: copy them before you change them.
+    The tensors may be the mapped files; a change in place does not reach the files.
     """
     return Reader(Path(path)).state()
 

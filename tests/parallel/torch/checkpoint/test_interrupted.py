@@ -246,3 +246,33 @@ def test_a_save_that_failed_is_never_complete(tmp_path: Path) -> None:
             failed.result()
     later.result()
     assert checkpoint.finalize()
+
+
+def test_newest_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path / "foreign", "a", state)
+    checkpoint.save(tmp_path / "own", "b", state)
+    for name in ("../foreign/a", str(tmp_path / "foreign/a")):
+        (tmp_path / "own/newest").write_text(name)
+        with pytest.warns(UserWarning, match="cannot be a checkpoint's tag.*'b' is used instead"):
+            assert find(tmp_path / "own") == tmp_path / "own/b"
+
+
+def step_on_what_was_read(folder: str) -> None:
+    state = checkpoint.read_plain(Path(folder, "a"))
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    momentum = state["optimizer"]["state"]["weight"]
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: momentum}})
+    parameter.grad = torch.ones(4)
+    optimizer.step()
+
+
+def test_an_optimizer_changes_what_was_read_but_not_the_file(tmp_path: Path) -> None:
+    entry = {"momentum_buffer": torch.ones(4)}
+    checkpoint.save(tmp_path, "a", {"optimizer": {"state": {"weight": entry}}})
+    process = PROCESSES.Process(target=step_on_what_was_read, args=(str(tmp_path),), daemon=True)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert verify(tmp_path / "a") == []
