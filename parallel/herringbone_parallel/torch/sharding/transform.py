@@ -95,7 +95,7 @@ def shard(
     offloads them. `copy_initial_values` gives all ranks rank 0's values first. Parameters on the meta device are made
     block by block, from the job's `random_seed`.
 
-    Raises `ParallelError` before `init`.
+    Raises `ParallelError` before `init`, and for a `plan` after `transform`.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -104,6 +104,8 @@ def shard(
         copy_from_rank0(model, state.device)
     if model not in state.transformed:
         model = transform(model, plan=plan)
+    elif plan is not None:
+        raise ParallelError("shard(plan=...): `transform` has split this model's layers already. Give the plan to it")
     blocks_by_name = units(model, blocks)
     if checkpoint_activations is None:
         checkpoint_activations = state.settings.sm_activation_offloading
