@@ -236,6 +236,39 @@ def test_a_rank_s_numbers(ranks: Ranks) -> None:
     }  # fmt: skip
 
 
+def values_of_rank0(how: str) -> tuple[float, bool]:
+    """Make the model on rank 0 alone; return the largest difference from it, and whether its weights are still tied."""
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    with torch.device("cpu" if tsm.state.rank == 0 else "meta"):
+        model = made(0)
+    plan = PLAN if tsm.state.tp_size > 1 else None
+    if how == "neither":
+        with pytest.raises(ParallelError, match="on the meta device on some of the ranks .0, 1., which share layers"):
+            tsm.transform(model, plan=plan)
+        return 0.0, True
+    if how == "shard":
+        model = tsm.shard(model, plan=plan)
+    else:
+        model = tsm.transform(model, load_state_dict_from_rank0=True, plan=plan)
+    weights = {name: value.full_tensor() for name, value in model.named_parameters()}
+    error = max((weights[name] - value).abs().max().item() for name, value in made(0).named_parameters())
+    return error + abs(model.scale.item() - 0.5), model.head.weight is model.embedding.weight
+
+
+@pytest.mark.parametrize(
+    ("how", "parameters"),
+    [
+        ("shard", {"hybrid_shard_degree": 2}),
+        ("shard", {"tensor_parallel_degree": 2}),
+        ("transform", {"tensor_parallel_degree": 2}),
+        ("neither", {"tensor_parallel_degree": 2}),
+    ],
+)
+def test_a_model_that_only_rank_0_has_made(ranks: Ranks, how: str, parameters: dict[str, Any]) -> None:
+    assert ranks.shard(values_of_rank0, 2, parameters, how) == [(0.0, True)] * 2
+
+
 def made_late() -> tuple[bool, list[float]]:
     """Initialise a model on the meta device; every rank's random numbers differ."""
     from herringbone_parallel.torch.sharding import api as tsm
