@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint import api as checkpoint
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 STEPS = 3
@@ -193,6 +194,28 @@ def saved_by_groups(folder: str) -> list[float]:
 def test_two_groups_of_ranks_save_at_the_same_time(ranks: Ranks, tmp_path: Path) -> None:
     loaded = ranks.shard(saved_by_groups, 4, {"random_seed": 1}, str(tmp_path))
     assert loaded == [[0, 10, 20, 30]] * 2 + [[1, 11, 21, 31]] * 2
+
+
+def saved_without_a_mesh(folder: str) -> float:
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+
+    from herringbone_parallel.torch.sharding import checkpointing
+
+    options = {"device_id": torch.device("cpu"), "use_orig_params": True}
+    models = [FullyShardedDataParallel(made(seed), **options) for seed in (0, 1)]
+    for model, copy in zip(models, (checkpointing.save, checkpointing.load), strict=True):
+        with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            state = {"model": model.state_dict()}
+            copy(state, checkpoint_id=f"{folder}/a")
+            model.load_state_dict(state["model"])
+    with FullyShardedDataParallel.summon_full_params(models[1]):
+        loaded = dict(models[1].module.named_parameters())
+        return max((loaded[name] - value).abs().max().item() for name, value in made(0).named_parameters())
+
+
+def test_sharded_states_of_torch_s_own_class_without_a_mesh(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.shard(saved_without_a_mesh, 2, {"random_seed": 1}, str(tmp_path)) == [0.0, 0.0]
+    assert checkpoint.read_plain(tmp_path / "a")["model"]["head.weight"].equal(made(0).head.weight)
 
 
 def plain_fully_shard() -> list[int]:
