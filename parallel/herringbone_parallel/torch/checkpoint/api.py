@@ -13,6 +13,7 @@ have different names, as in a pipeline. Replicas are written once. An optimizer'
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -108,6 +109,10 @@ def finalize(blocking: bool = True) -> bool:
     # All of them, also when the first still runs.
     over = [saver.finish(blocking) for saver in list(_savers)]
     return all(over)
+
+
+# The error of a last save is shown also where the script does not ask for it.
+atexit.register(finalize)
 
 
 def load(folder: Folder, state: Mapping[str, Any], tag: str | None = None, *, peers: Peers | None = None) -> Loaded:

@@ -7,6 +7,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece
 from herringbone_parallel.torch.checkpoint.reading import find
+from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from tests.parallel.torch.checkpoint import thread_ranks
 from tests.parallel.torch.processes import PROCESSES
 
@@ -276,3 +279,22 @@ def test_an_optimizer_changes_what_was_read_but_not_the_file(tmp_path: Path) -> 
     process.join(30)
     assert process.exitcode == 0
     assert verify(tmp_path / "a") == []
+
+
+def test_old_checkpoints_are_removed_after_an_interrupted_removal(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    state = {"model": {"weight": torch.ones(4)}}
+    for tag in ("a_partial", "b_partial"):
+        checkpoint.save(tmp_path, tag, state)
+    (tmp_path / ".a_partial.removed/rank-00000").mkdir(parents=True)
+    folder.prune(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b_partial", "newest"]
+
+
+def test_an_error_that_nobody_waits_for_is_shown_at_the_end(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch; from herringbone_parallel.torch.checkpoint import api;"
+        "api.async_save(sys.argv[1], 'a', {'w': torch.ones(1)}, on_complete=lambda: 1 / 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert "ZeroDivisionError" in done.stderr
