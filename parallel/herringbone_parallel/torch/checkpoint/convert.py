@@ -247,7 +247,8 @@ def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
     state = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
     checked_tag(target.name)
     # A job may write a checkpoint next to this one.
-    Saver(Peers.alone(only_savers=False)).start(target.parent, target.name, state, Contents(), None, in_background=False)
+    saver = Saver(Peers.alone(only_savers=False))
+    saver.start(target.parent, target.name, state, Contents(), None, in_background=False)
     return Reader(target).manifest.bytes
 
 

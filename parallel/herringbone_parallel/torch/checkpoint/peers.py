@@ -21,9 +21,7 @@ class Peers:
     peers = Peers.alone()             # this process, without torch.distributed
     """
 
-    def __init__(
-        self, rank: int, size: int, gather: Callable[[Any], list[Any]], *, only_savers: bool = True
-    ) -> None:
+    def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]], *, only_savers: bool = True) -> None:
         self.rank, self.size, self.gather = rank, size, gather
         # Whether no one else saves to the same folder meanwhile, so that unfinished saves in it are those of a job
         # that was killed.

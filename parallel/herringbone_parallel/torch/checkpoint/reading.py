@@ -178,8 +178,8 @@ class Reader:
     def _map(self, name: str) -> mmap.mmap:
         if name not in self._files:
             with (self.path / name).open("rb") as stream:
-                # Not ACCESS_READ: an optimizer keeps the tensors that it loads, and its first step would end the process
-                # by a signal.
+                # Not ACCESS_READ: an optimizer keeps the tensors that it loads, and its first step would then end the
+                # process by a signal.
                 self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._files[name]
 

@@ -172,7 +172,8 @@ def _make(model: nn.Module, on_meta: Iterable[torch.Tensor], device: torch.devic
         empty = torch.empty_like(tensor, device=device)
         made[tensor] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in stores:
             # `setattr` is not for tensor-parallel modules, which read their attributes as local parts.
             tensors.update({name: made[tensor] for name, tensor in tensors.items() if tensor in made})
 

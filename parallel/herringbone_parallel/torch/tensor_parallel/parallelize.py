@@ -34,8 +34,8 @@ def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] |
     ranks take the parameters, the buffers and the state of the random numbers of the first one, and have to be given
     the same batches. Parameters on the `meta` device stay there.
 
-    Raises `ParallelError` if a parameter is on the meta device on some of the ranks, for a model without a plan, for sizes and heads that the ranks do not divide, and before
-    torch 2.6.
+    Raises `ParallelError` if a parameter is on the meta device on some of the ranks only, for a model without a plan,
+    for sizes and heads that the ranks do not divide, and before torch 2.6.
     """
     if mesh is None or mesh.size() == 1:
         return model

@@ -257,7 +257,7 @@ def test_newest_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "own", "b", state)
     for name in ("../foreign/a", str(tmp_path / "foreign/a")):
         (tmp_path / "own/newest").write_text(name)
-        with pytest.warns(UserWarning, match="cannot be a checkpoint's tag.*'b' is used instead"):
+        with pytest.warns(UserWarning, match=r"cannot be a checkpoint's tag.*'b' is used instead"):
             assert find(tmp_path / "own") == tmp_path / "own/b"
 
 
