@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -114,21 +115,45 @@ def parse(text: bytes, name: str) -> Manifest:
     """
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ParallelError(f"{name} is torn or not a checkpoint's manifest: {error}") from error
     if manifest.format != FORMAT or manifest.version != VERSION:
         raise ParallelError(
             f"{name} has the format {manifest.format!r}, version {manifest.version}; this release reads {FORMAT!r},"
             f" version {VERSION}. Read it with the release that wrote it"
         )
-    for file in manifest.files:
+    for file_name, file in manifest.files.items():
         # Such a name comes from whoever wrote the folder; it must not lead anywhere else.
-        if "/" in file or "\0" in file or file.startswith(".") or not file:
-            raise ParallelError(f"{name} names the file {file!r}, which is not a name in this folder")
+        if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name:
+            raise ParallelError(f"{name} names the file {file_name!r}, which is not a name in this folder")
+        if not 0 <= file.head_bytes <= file.bytes:
+            raise ParallelError(f"{name}: {file_name} has a header of {file.head_bytes} in {file.bytes} bytes")
     for tensor_name, tensor in manifest.tensors.items():
         if (problem := _problem(manifest, tensor)) is not None:
             raise ParallelError(f"{name}: the tensor {tensor_name!r} {problem}")
     return manifest
+
+
+def overlapping(boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
+    """Return whether two boxes, each as offsets and sizes, have a common element. Pure.
+
+    >>> overlapping([((0, 0), (2, 4)), ((2, 0), (2, 4))]), overlapping([((0, 0), (2, 4)), ((1, 3), (2, 1))])
+    (False, True)
+    """
+    filled = [box for box in boxes if all(box[1])]
+    if len(filled) < 2 or not filled[0][0]:
+        return len(filled) > 1
+    # Along the dimension with the most boundaries, few boxes are open at a time.
+    dim = max(range(len(filled[0][0])), key=lambda dim: len({offsets[dim] for offsets, _ in filled}))
+    opened: list[tuple[Sequence[int], Sequence[int]]] = []
+    for offsets, sizes in sorted(filled, key=lambda box: box[0][dim]):
+        opened = [box for box in opened if box[0][dim] + box[1][dim] > offsets[dim]]
+        for others, other_sizes in opened:
+            bounds = zip(offsets, sizes, others, other_sizes, strict=True)
+            if all(first < other + other_size and other < first + size for first, size, other, other_size in bounds):
+                return True
+        opened.append((offsets, sizes))
+    return False
 
 
 def checked_tag(tag: str) -> str:
@@ -157,6 +182,8 @@ def _problem(manifest: Manifest, tensor: Tensor) -> str | None:
                 return f"has a chunk at {list(chunk.offsets)} of {list(chunk.sizes)} outside {list(tensor.shape)}"
         if chunk.start < file.head_bytes or chunk.start + tensor.bytes_of(chunk) > file.bytes:
             return f"has a chunk outside of {chunk.file}"
-    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
+    covered = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
+    # Of the right sum and without an overlap, the chunks leave no gap: a load would not fill one.
+    if covered != math.prod(tensor.shape) or overlapping([(chunk.offsets, chunk.sizes) for chunk in tensor.chunks]):
         return "is not covered exactly once by its chunks"
     return None

@@ -54,7 +54,10 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
         with file.open("rb") as stream:
-            text = stream.read(_MAX_MANIFEST_BYTES)
+            # Not `read(limit)`, which would ask for memory of that size first.
+            if (size := os.fstat(stream.fileno()).st_size) > _MAX_MANIFEST_BYTES:
+                raise ParallelError(f"{file} has {size} bytes, more than a manifest can have; restore the checkpoint")
+            text = stream.read()
     except FileNotFoundError as error:
         raise ParallelError(
             f"{path} has no {MANIFEST}, so it is no complete checkpoint of this form"
@@ -98,13 +101,19 @@ def hidden(folder: Path) -> list[Path]:
     return [folder / name for name in names if name.startswith(".") and name.endswith((UNFINISHED, REPLACED))]
 
 
+def hidden_tag(path: Path) -> str:
+    """Return the tag of a folder that `hidden` has returned."""
+    # The save's name has no dot, so a tag `a` does not find the folders of `a.b`.
+    return path.name[1:].rpartition(".")[0].rpartition(".")[0]
+
+
 def listing(folder: Path) -> list[Listed]:
     """Return the saves of a folder that were not finished, and then its checkpoints, the newest last."""
     newest = newest_tag(folder)
     listed = [_listed(path, path.name, newest) for path in _folders(folder)]
     known = {entry.tag for entry in listed}
     for path in hidden(folder):
-        tag = path.name[1:].rpartition(".")[0].rpartition(".")[0]
+        tag = hidden_tag(path)
         if path.name.endswith(UNFINISHED):
             listed.append(Listed(tag, path, False, None, "unfinished: its save runs, or was killed"))
         elif tag not in known:
@@ -200,12 +209,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _hidden(folder: Path, tag: str, suffix: str) -> list[Path]:
-    return [
-        path
-        for path in hidden(folder)
-        # The save's name has no dot, so a tag `a` does not find the folders of `a.b`.
-        if path.name.endswith(suffix) and path.name[1:].rpartition(".")[0].rpartition(".")[0] == tag
-    ]
+    return [path for path in hidden(folder) if path.name.endswith(suffix) and hidden_tag(path) == tag]
 
 
 def _listed(path: Path, tag: str, newest: str | None) -> Listed:

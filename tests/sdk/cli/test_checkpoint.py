@@ -16,6 +16,7 @@ import pytest
 from herringbone.cli.__main__ import main
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone_contract.errors import ParallelError
 
 # The tests write checkpoints with it; other Pythons of CI have none.
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -150,6 +151,15 @@ def test_round_trips_through_every_form_keep_the_bits(tmp_path: Path) -> None:
         assert all(torch.equal(other.state[parameter][key], value) for key, value in entry.items())
 
 
+def test_empty_tensors_are_kept_and_values_that_are_no_tensors_are_named(tmp_path: Path) -> None:
+    state = {"model": {"w": torch.ones(2), "none": torch.empty(0, 3), "_extra_state": 7}, "step": 1}
+    checkpoint.save(tmp_path, "a", state)
+    result = convert.convert(tmp_path / "a", tmp_path / "model.safetensors", with_optimizer=False)
+    assert result["skipped"] == ["step", "model._extra_state"]
+    weights = convert.read(tmp_path / "model.safetensors").model
+    assert {name: tuple(value.shape) for name, value in weights.items()} == {"w": (2,), "none": (0, 3)}
+
+
 def test_checkpoints_of_dcp_are_read_without_trusting_their_pickle(tmp_path: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
@@ -170,6 +180,10 @@ def test_checkpoints_of_dcp_are_read_without_trusting_their_pickle(tmp_path: Pat
     (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(Exception, match=r"not to be trusted: it names builtins\.print"):
         convert.read(tmp_path / "dcp")
+    for content in (pickle.dumps({}), b"(R."):
+        (tmp_path / "dcp/.metadata").write_bytes(content)
+        with pytest.raises(ParallelError, match="is damaged or not to be trusted"):
+            convert.read(tmp_path / "dcp")
 
 
 @pytest.mark.parametrize(

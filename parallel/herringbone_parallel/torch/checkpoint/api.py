@@ -13,6 +13,7 @@ have different names, as in a pipeline. Replicas are written once. An optimizer'
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from herringbone_parallel.torch.checkpoint.loading import Loaded, load_into
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece, flat_pieces
 from herringbone_parallel.torch.checkpoint.reading import Reader, find
-from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
+from herringbone_parallel.torch.checkpoint.saving import Background, Contents, Saver
 
 __all__ = [
     "Contents",
@@ -45,18 +46,18 @@ Folder = str | os.PathLike[str]
 
 
 class PendingSave:
-    """A save in the background."""
+    """A save in the background. Its error is raised at each call, also after a later save has raised it."""
 
-    def __init__(self, saver: Saver) -> None:
-        self._saver = saver
+    def __init__(self, background: Background) -> None:
+        self._background = background
 
     def done(self) -> bool:
         """Return whether the save is over. Raises its error."""
-        return self._saver.finish(blocking=False)
+        return self._background.finish(0.0)
 
     def result(self, timeout: float | None = None) -> None:
         """Wait until the save is over. Raises its error, and `TimeoutError` after `timeout` seconds."""
-        if not self._saver.finish(timeout=timeout):
+        if not self._background.finish(timeout):
             raise TimeoutError(f"the checkpoint is not written after {timeout} s")
 
 
@@ -98,9 +99,9 @@ def async_save(
     A save that still runs is finished first. Call `finalize` before `destroy_process_group`: the ranks tell each other
     when their files are written.
     """
-    saver = _saver(peers)
-    saver.start(folder, tag, state, contents or Contents(), on_complete, in_background=True)
-    return PendingSave(saver)
+    background = _saver(peers).start(folder, tag, state, contents or Contents(), on_complete, in_background=True)
+    assert background is not None
+    return PendingSave(background)
 
 
 def finalize(blocking: bool = True) -> bool:
@@ -108,6 +109,10 @@ def finalize(blocking: bool = True) -> bool:
     # All of them, also when the first still runs.
     over = [saver.finish(blocking) for saver in list(_savers)]
     return all(over)
+
+
+# The error of a last save is shown also where the script does not ask for it.
+atexit.register(finalize)
 
 
 def load(folder: Folder, state: Mapping[str, Any], tag: str | None = None, *, peers: Peers | None = None) -> Loaded:
@@ -130,7 +135,7 @@ def read_plain(path: Folder) -> dict[str, Any]:
         state = checkpoint.read_plain("checkpoints/step-100")
         model.load_state_dict(state["model"])
 
-    The tensors may be the files themselves, mapped: copy them before you change them.
+    The tensors may be the mapped files; a change in place does not reach the files.
     """
     return Reader(Path(path)).state()
 

@@ -89,9 +89,13 @@ def read(source: Path) -> Content:
             raise ParallelError("; ".join(problem.text for problem in problems[:3]))
         state = Reader(source).state()
         others = [name for name in state if name not in ("model", "optimizer")]
-        if "model" not in state:
-            raise ParallelError(f"{source} holds no model, but {', '.join(others) or 'nothing'}")
-        return Content(state["model"], state.get("optimizer"), others)
+        model = state.get("model")
+        if not isinstance(model, Mapping):
+            raise ParallelError(f"{source} holds no model by name, but {', '.join(state) or 'nothing'}")
+        # Such as a module's extra state, which is no tensor.
+        others += [f"model.{name}" for name, value in model.items() if not isinstance(value, torch.Tensor)]
+        tensors = {name: value for name, value in model.items() if isinstance(value, torch.Tensor)}
+        return Content(tensors, state.get("optimizer"), others)
     if (source / _DCP_METADATA).exists():
         return _read_dcp(source)
     if source.is_dir():
@@ -155,7 +159,9 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         tensors = {}
         for name, entry in header.items():
             begin, end = entry["data_offsets"]
-            values = torch.frombuffer(bytearray(data[8 + count + begin : 8 + count + end]), dtype=TYPES[entry["dtype"]])
+            dtype, content = TYPES[entry["dtype"]], bytearray(data[8 + count + begin : 8 + count + end])
+            # `frombuffer` refuses an empty buffer.
+            values = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
             tensors[name] = values.view(entry["shape"])
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise ParallelError(f"{path} is torn or no safetensors file: {error}") from error
@@ -183,17 +189,20 @@ def _read_dcp(path: Path) -> Content:
     try:
         with (path / _DCP_METADATA).open("rb") as stream:
             metadata = _Unpickler(stream).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
+        entries = metadata.state_dict_metadata
+        files = {str(info.relative_path) for info in (metadata.storage_data or {}).values()}
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle raises almost any error
         raise ParallelError(f"{path / _DCP_METADATA} is damaged or not to be trusted: {error}") from error
 
     class MetadataReader(FileSystemReader):
         def read_metadata(self, *_args: Any, **_kwargs: Any) -> Any:
             return metadata
 
-    entries = metadata.state_dict_metadata
-    for info in (metadata.storage_data or {}).values():
-        if Path(info.relative_path).name != info.relative_path:
-            raise ParallelError(f"{path / _DCP_METADATA} names the file {info.relative_path!r}, outside of its folder")
+    for file in files:
+        if Path(file).name != file:
+            raise ParallelError(f"{path / _DCP_METADATA} names the file {file!r}, outside of its folder")
     state = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in entries.items()
@@ -237,7 +246,9 @@ def _write_pickle(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
 def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
     state = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
     checked_tag(target.name)
-    Saver(Peers.alone()).start(target.parent, target.name, state, Contents(), None, in_background=False)
+    # A job may write a checkpoint next to this one.
+    saver = Saver(Peers.alone(only_savers=False))
+    saver.start(target.parent, target.name, state, Contents(), None, in_background=False)
     return Reader(target).manifest.bytes
 
 

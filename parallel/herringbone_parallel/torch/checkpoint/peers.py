@@ -21,32 +21,38 @@ class Peers:
     peers = Peers.alone()             # this process, without torch.distributed
     """
 
-    def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]]) -> None:
+    def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]], *, only_savers: bool = True) -> None:
         self.rank, self.size, self.gather = rank, size, gather
+        # Whether no one else saves to the same folder meanwhile, so that unfinished saves in it are those of a job
+        # that was killed.
+        self.only_savers = only_savers
         # Made by the first save; it keeps the copies and the plan for the next one.
         self.saver: Any = None
 
     @classmethod
-    def alone(cls) -> Peers:
+    def alone(cls, *, only_savers: bool = True) -> Peers:
         """Return the peers of a process that saves and loads by itself."""
-        return cls(0, 1, lambda value: [value])
+        return cls(0, 1, lambda value: [value], only_savers=only_savers)
 
     @classmethod
     def of_group(cls, group: dist.ProcessGroup | None = None) -> Peers:
-        """Return the peers of a new group with the ranks of `group`, by default all; every rank must call.
+        """Return the peers of a new group with the ranks of `group`, by default all; each of them must call.
 
         The group is a new one, over gloo, because a save in the background gathers while training uses the other
         groups, and because NCCL carries no objects of the CPU.
         """
         ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
-        own = dist.new_group(ranks, backend="gloo")
+        # Of a part of the ranks, only those take part: other groups may be made at the same time, and would meet them
+        # under the same name.
+        own = dist.new_group(ranks, backend="gloo", use_local_synchronization=group is not None)
 
         def gather(value: Any) -> list[Any]:
             gathered: list[Any] = [None] * len(ranks)
             dist.all_gather_object(gathered, value, group=own)
             return gathered
 
-        return cls(ranks.index(dist.get_rank()), len(ranks), gather)
+        only_savers = len(ranks) == dist.get_world_size()
+        return cls(ranks.index(dist.get_rank()), len(ranks), gather, only_savers=only_savers)
 
     @classmethod
     def default(cls) -> Peers:

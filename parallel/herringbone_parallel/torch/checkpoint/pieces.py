@@ -72,6 +72,10 @@ def pieces_of(name: str, value: Any) -> list[Piece]:
             local = local.wait()
         boxes = value.__create_chunk_list__()
         return _with_values([Piece(local, tuple(box.offsets), tuple(value.shape)) for box in boxes])
+    if hasattr(value, "local_shards"):
+        # A ShardedTensor, which `FullyShardedDataParallel` makes of its parameters where the script gives no mesh.
+        shards = [(shard.tensor, shard.metadata.shard_offsets) for shard in value.local_shards()]
+        return _with_values([Piece(tensor, tuple(offsets), tuple(value.size())) for tensor, offsets in shards])
     return [Piece(value, (0,) * value.dim(), tuple(value.shape))]
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from herringbone_contract.checkpoint.manifest import ITEM_BYTES, SUFFIX
+from herringbone_contract.checkpoint.manifest import ITEM_BYTES, SUFFIX, overlapping
 from herringbone_contract.errors import ParallelError
 
 Shape = tuple[int, ...]
@@ -125,12 +125,13 @@ def _bytes(descriptions: Sequence[Sequence[Described]], ranks: Sequence[tuple[in
 
 
 def _check_cover(wholes: dict[str, Described], holders: dict[tuple[str, Shape, Shape], list[tuple[int, int]]]) -> None:
-    covered = dict.fromkeys(wholes, 0)
-    for name, _, sizes in holders:
-        covered[name] += math.prod(sizes)
+    boxes: dict[str, list[tuple[Shape, Shape]]] = {name: [] for name in wholes}
+    for name, offsets, sizes in holders:
+        boxes[name].append((offsets, sizes))
     for name, whole in wholes.items():
-        if covered[name] != math.prod(whole.shape):
+        covered = sum(math.prod(sizes) for _, sizes in boxes[name])
+        if covered != math.prod(whole.shape) or overlapping(boxes[name]):
             raise ParallelError(
-                f"the ranks hold {covered[name]} values of {name!r}, which has {math.prod(whole.shape)}: pieces are"
+                f"the ranks hold {covered} values of {name!r}, which has {math.prod(whole.shape)}: pieces are"
                 " missing, or overlap. Give every rank's part as a DTensor or a Piece with its offsets"
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import NEWEST, USER_CONTENT, Chunk, Tensor
+from herringbone_contract.checkpoint.manifest import NEWEST, USER_CONTENT, Chunk, Tensor, checked_tag
 from herringbone_contract.checkpoint.verification import (
     checkpoint_path,
     listing,
@@ -36,8 +36,10 @@ def find(folder: Path, tag: str | None = None) -> Path:
     newest = newest_tag(folder)
     if newest is None:
         raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
-    path = checkpoint_path(folder, newest)
+    path = folder / newest
     try:
+        # The file may come from elsewhere; it must not lead out of the folder.
+        path = checkpoint_path(folder, checked_tag(newest))
         problems = [problem.text for problem in missing(path, read_manifest(path))]
     except ParallelError as error:
         problems = [str(error)]
@@ -57,7 +59,8 @@ class Reader:
         reader.tensor("model.head.weight")
 
     Raises `ParallelError` when the manifest or files are missing, torn or of another save; and, where a value is read,
-    when its checksum differs. Tensors that are returned must not be changed: they may be the file itself.
+    when its checksum differs. Tensors that are returned may be the mapped file. Who changes one in place gets a private
+    copy of its pages: the file stays as it is, but this reader returns the changed values from then on.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,15 +173,14 @@ class Reader:
             if zlib.crc32(memoryview(data)[chunk.start : chunk.start + size]) != chunk.crc32:
                 raise ParallelError(f"{self.path / chunk.file} is damaged: the checksum differs of {name!r}")
             self._checked.add((chunk.file, chunk.start))
-        with warnings.catch_warnings():
-            # torch warns that the memory is not writable; the class's docstring says so.
-            warnings.simplefilter("ignore")
-            return torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start).view(chunk.sizes)
+        return torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start).view(chunk.sizes)
 
     def _map(self, name: str) -> mmap.mmap:
         if name not in self._files:
             with (self.path / name).open("rb") as stream:
-                self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                # Not ACCESS_READ: an optimizer keeps the tensors that it loads, and its first step would then end the
+                # process by a signal.
+                self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._files[name]
 
 

@@ -6,12 +6,13 @@
     background     [3] write this rank's files into a hidden folder, and wait for the disk
                    [4] one rank writes the manifest, renames the folder to its tag, and then `newest`
 
-A job that is killed before the rename of [4] leaves a hidden folder, which the next save removes. Hosts may have
-folders of their own: then one rank of each host does [4], and each folder has the files of its host's ranks.
+A job that is killed before the rename of [4] leaves a hidden folder, which the next save of all ranks removes. Hosts
+may have folders of their own: then one rank of each host does [4], and each folder has the files of its host's ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -38,11 +39,11 @@ from herringbone_contract.checkpoint.manifest import (
     checked_tag,
     to_json,
 )
-from herringbone_contract.checkpoint.verification import hidden
+from herringbone_contract.checkpoint.verification import hidden, hidden_tag
 from herringbone_parallel.torch.checkpoint.peers import Peers, host_name
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_of, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
-from herringbone_parallel.torch.checkpoint.states import Flat, encode, flatten, merge_groups
+from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
 from herringbone_parallel.torch.checkpoint.writing import (
     Staged,
     Staging,
@@ -79,6 +80,37 @@ class Plan(NamedTuple):
     groups: list[dict[str, Any]]
 
 
+class Background:
+    """A save in a thread of its own, and the error that ended it."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        self._save = save
+        self._failure: BaseException | None = None
+        # Whether the script knows of the failure.
+        self._raised = False
+        # Not a daemon: a script that ends waits for its last checkpoint.
+        self._thread = threading.Thread(target=self._run, name="checkpoint")
+        self._thread.start()
+
+    def finish(self, timeout: float | None = None, *, again: bool = True) -> bool:
+        """Wait, and return whether the save is over. Raises its error; without `again` only for the first time."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None and (again or not self._raised):
+            self._raised = True
+            raise self._failure
+        return True
+
+    def _run(self) -> None:
+        try:
+            self._save()
+        except BaseException as error:  # noqa: BLE001  raised by `finish`
+            self._failure = error
+        # It refers to the copies.
+        del self._save
+
+
 class Saver:
     """Saves to one folder after another; at most one save runs at a time.
 
@@ -91,8 +123,7 @@ class Saver:
         self._peers = peers
         self._staging = Staging()
         self._plan: Plan | None = None
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._background: Background | None = None
 
     def start(
         self,
@@ -102,7 +133,7 @@ class Saver:
         contents: Contents,
         on_complete: Callable[[], None] | None,
         in_background: bool,
-    ) -> None:
+    ) -> Background | None:
         """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised."""
         self.finish()
         peers = self._peers
@@ -127,33 +158,16 @@ class Saver:
         except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
             staged = error
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
-        job.fill(plan, ours.flat, ours.content, contents, staged)
+        job.fill(plan, ours, dict(contents.mesh), staged)
         if not in_background:
             job.run()
-            return
-        # Not a daemon: a script that ends waits for its last checkpoint.
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint")
-        self._thread.start()
+            return None
+        self._background = Background(job.run)
+        return self._background
 
-    def finish(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Wait for the save in the background, and return whether none runs. Raises the error of one that failed."""
-        thread = self._thread
-        if thread is not None:
-            if blocking:
-                thread.join(timeout)
-            if thread.is_alive():
-                return False
-            self._thread = None
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return True
-
-    def _run(self, job: _Job) -> None:
-        try:
-            job.run()
-        except BaseException as error:  # noqa: BLE001  raised by `finish`
-            self._failure = error
+    def finish(self, blocking: bool = True) -> bool:
+        """Wait for the save in the background, and return whether none runs. Raises a new error of it."""
+        return self._background is None or self._background.finish(None if blocking else 0.0, again=False)
 
     def _planned(self, ours: _Local, digests: list[bytes]) -> Plan:
         # All ranks have the plan, or none: each got the same digests, in this save and in the one before.
@@ -173,6 +187,9 @@ class _Local(NamedTuple):
     pieces: list[Piece]
     described: list[Described]
     content: bytes | None
+    # As JSON, because the options of an optimizer change with every step.
+    groups: dict[str, list[dict[str, Any]]]
+    extra: Any
 
 
 class _Begun:
@@ -199,9 +216,17 @@ def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents
                 )
             )
     digest = hashlib.sha256(repr((described, _names_only(flat.groups))).encode()).digest()
-    content = None
+    content, extra = None, None
+    # Without the names, which are a part of the plan.
+    groups = {
+        prefix: [
+            {key: encode(value, f"{prefix}.{GROUPS}.{key}") for key, value in group.items() if key != "params"}
+            for group in inner
+        ]
+        for prefix, inner in flat.groups.items()
+    }
     if rank == 0:
-        encode(contents.extra, "extra")
+        extra = encode(contents.extra, "extra")
         if contents.user_content is not ABSENT:
             buffer = io.BytesIO()
             torch.save(contents.user_content, buffer)
@@ -209,7 +234,18 @@ def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents
         unfinished = _unfinished(folder, tag, save)
         unfinished.mkdir(parents=True)
         (unfinished / _SHARED).touch()
-    return _Begun(digest, save, host_name(), _Local(flat, pieces, described, content))
+    return _Begun(digest, save, host_name(), _Local(flat, pieces, described, content, groups, extra))
+
+
+class _Description(NamedTuple):
+    """A rank's part of a state besides the tensors, all of it JSON.
+
+    `paths` are those of `Flat`, and `groups` the options of its groups without the names of the parameters.
+    """
+
+    values: dict[str, Any]
+    paths: dict[str, tuple[str, ...]]
+    groups: dict[str, list[dict[str, Any]]]
 
 
 class _Job:
@@ -231,15 +267,11 @@ class _Job:
         # Set by `run`: whether this rank makes, renames and removes folders.
         self._manages = peers.rank == 0
 
-    def fill(
-        self, plan: Plan, flat: Flat, content: bytes | None, contents: Contents, staged: Staged | Exception
-    ) -> None:
-        """Take what is written."""
-        self._plan, self._staged, self._content = plan, staged, content
-        self._paths, self._values = flat.paths, flat.values
-        self._extra, self._mesh = encode(contents.extra, "extra"), dict(contents.mesh)
-        # Encoded now, because the options of an optimizer change with every step.
-        self._groups = encode(flat.groups, "param_groups")
+    def fill(self, plan: Plan, ours: _Local, mesh: dict[str, int], staged: Staged | Exception) -> None:
+        """Take what is written, without the pieces."""
+        self._plan, self._staged, self._mesh = plan, staged, mesh
+        self._content, self._extra = ours.content, ours.extra
+        self._described = _Description(ours.flat.values, ours.flat.paths, ours.groups)
 
     def run(self) -> None:
         peers = self._peers
@@ -255,7 +287,7 @@ class _Job:
         if self._manages:
             shutil.rmtree(self._path, ignore_errors=True)
 
-    def _write(self) -> tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]:
+    def _write(self) -> tuple[Written, _Description]:
         rank = self._peers.rank
         if isinstance(self._staged, Exception):
             raise self._staged
@@ -269,9 +301,9 @@ class _Job:
         if self._content is not None:
             write_whole(self._path / USER_CONTENT, self._content)
             written.files[USER_CONTENT] = _whole_file(self._content, rank)
-        return written, self._values, self._paths
+        return written, self._described
 
-    def _complete(self, parts: list[tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]]) -> None:
+    def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
         if not self._manages:
             return
         write_whole(self._path / MANIFEST, to_json(self._manifest(parts)))
@@ -284,25 +316,39 @@ class _Job:
         self._path.rename(final)
         sync_folder(self._folder)
         note_newest(self._folder, self._tag)
-        for left in hidden(self._folder):
-            shutil.rmtree(left, ignore_errors=True)
+        self._clean()
         if self._on_complete is not None:
             self._on_complete()
 
-    def _manifest(self, parts: list[tuple[Written, dict[str, Any], dict[str, tuple[str, ...]]]]) -> Manifest:
+    def _clean(self) -> None:
+        """Remove the hidden folders of saves that were killed."""
+        for left in hidden(self._folder):
+            tag = hidden_tag(left)
+            if tag != self._tag and not self._peers.only_savers:
+                # Other ranks may be saving there.
+                continue
+            if left.name.endswith(REPLACED) and not (self._folder / tag).exists():
+                # The kill came between the two renames: this is the only checkpoint of its tag.
+                with contextlib.suppress(OSError):
+                    left.rename(self._folder / tag)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _manifest(self, parts: list[tuple[Written, _Description]]) -> Manifest:
         wholes = {piece.name: piece for pieces in self._plan.described for piece in pieces}
         chunks: dict[str, list[Any]] = {name: [] for name in wholes}
         paths: dict[str, tuple[str, ...]] = {}
         values: dict[str, Any] = {}
-        for written, rank_values, rank_paths in reversed(parts):
+        groups = merge_groups(self._plan.groups)
+        # The first rank last: its values and options count.
+        for written, rank in reversed(parts):
             for name, chunk in written.chunks:
                 chunks[name].append(chunk)
-            values.update(rank_values)
-            paths.update(rank_paths)
-        groups = merge_groups(self._plan.groups)
-        for prefix, options in self._groups.items():
-            for group, own in zip(groups[prefix], options, strict=True):
-                group.update({key: value for key, value in own.items() if key != "params"})
+            values.update(rank.values)
+            paths.update(rank.paths)
+            for prefix, options in rank.groups.items():
+                for group, own in zip(groups[prefix], options, strict=True):
+                    group.update(own)
         return Manifest(
             save=self._save,
             tag=self._tag,
@@ -310,7 +356,7 @@ class _Job:
             torch=str(torch.__version__),
             world_size=self._peers.size,
             mesh=self._mesh,
-            files={name: file for written, _, _ in parts for name, file in written.files.items()},
+            files={name: file for written, _ in parts for name, file in written.files.items()},
             tensors={
                 name: Tensor(whole.dtype, whole.shape, tuple(chunks[name])) for name, whole in sorted(wholes.items())
             },
@@ -327,9 +373,13 @@ class _Job:
 def note_newest(folder: Path, tag: str) -> None:
     """Make this checkpoint the newest one."""
     # A rename is atomic: a reader finds the old name or the new one, never half of it.
-    unfinished = folder / f".{NEWEST}{UNFINISHED}"
-    write_whole(unfinished, f"{tag}\n".encode())
-    unfinished.replace(folder / NEWEST)
+    # A name of its own, because groups of ranks may write it at the same time.
+    unfinished = folder / f".{NEWEST}.{secrets.token_hex(8)}{UNFINISHED}"
+    try:
+        write_whole(unfinished, f"{tag}\n".encode())
+        unfinished.replace(folder / NEWEST)
+    finally:
+        unfinished.unlink(missing_ok=True)
     sync_folder(folder)
 
 

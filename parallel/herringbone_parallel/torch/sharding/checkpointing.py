@@ -61,8 +61,8 @@ def save(
     from herringbone_parallel.torch.checkpoint import api
 
     folder, tag = _place(checkpoint_id)
-    state, contents = _split(state_dict)
-    api.save(folder, tag, state, contents=contents, peers=_peers(process_group))
+    state, rest = _split(state_dict)
+    api.save(folder, tag, state, contents=_contents(rest), peers=_peers(process_group))
 
 
 def async_save(
@@ -95,8 +95,8 @@ def async_save(
         from herringbone_parallel.torch.checkpoint import api
 
         folder, tag = _place(checkpoint_id)
-        state, contents = _split(state_dict)
-        pending = api.async_save(folder, tag, state, contents=contents, peers=_peers(process_group))
+        state, rest = _split(state_dict)
+        pending = api.async_save(folder, tag, state, contents=_contents(rest), peers=_peers(process_group))
     _started += 1
     _pending[_started] = pending
 
@@ -108,10 +108,12 @@ def maybe_finalize_async_calls(blocking: bool = True, process_group: dist.Proces
     """
     finished = []
     for number, pending in list(_pending.items()):
-        if blocking or pending.done():
-            del _pending[number]
-            pending.result()
-            finished.append(number)
+        if not blocking and not _is_over(pending):
+            continue
+        # Before its error is raised: a save that failed is never complete.
+        del _pending[number]
+        pending.result()
+        finished.append(number)
     return finished
 
 
@@ -129,7 +131,8 @@ def load(
         state = {"model": model.state_dict(), "epoch": 0}
         load(state, checkpoint_id="/opt/ml/checkpoints/step-100")
 
-    Values that are no tensors are replaced in `state_dict`. Raises `ParallelError` without a `checkpoint_id`, for S3's
+    Values that are no tensors are replaced in `state_dict`; they are unpickled, so ask for them only in folders that
+    you trust. Raises `ParallelError` without a `checkpoint_id`, for S3's
     arguments, and when the checkpoint is incomplete or of another model.
     """
     _refuse(options)
@@ -147,10 +150,18 @@ def load(
     from herringbone_parallel.torch.checkpoint import api
 
     folder, tag = _place(checkpoint_id)
-    state, _ = _split(state_dict)
+    state, rest = _split(state_dict)
     loaded = api.load(folder, state, tag, peers=_peers(process_group))
-    values = loaded.user_content() or {}
-    state_dict.update({name: value for name, value in values.items() if name in state_dict})
+    if rest:
+        values = loaded.user_content() or {}
+        state_dict.update({name: value for name, value in values.items() if name in rest})
+
+
+def _is_over(pending: Any) -> bool:
+    try:
+        return bool(pending.done())
+    except Exception:  # noqa: BLE001  raised again by `result`
+        return True
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
@@ -186,16 +197,20 @@ def _place(checkpoint_id: str | os.PathLike[str] | None) -> tuple[Path, str]:
     return path.parent, path.name
 
 
-def _split(state_dict: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return the parts of a state that hold tensors, and the others as contents that are the same on every rank."""
-    from herringbone_parallel.torch.checkpoint.api import Contents
-
+def _split(state_dict: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a state that hold tensors, and the others, which are the same on every rank."""
     state = {name: value for name, value in state_dict.items() if _holds_tensors(value)}
     if state and all(isinstance(value, torch.Tensor) for value in state.values()):
         # A model's own state, not yet one part of several.
         state = {"model": state}
     rest = {name: value for name, value in state_dict.items() if not _holds_tensors(value)}
-    return state, Contents(user_content=rest) if rest else Contents()
+    return state, rest
+
+
+def _contents(rest: dict[str, Any]) -> Any:
+    from herringbone_parallel.torch.checkpoint.api import Contents
+
+    return Contents(user_content=rest) if rest else Contents()
 
 
 def _holds_tensors(value: Any) -> bool:

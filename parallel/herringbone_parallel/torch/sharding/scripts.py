@@ -94,7 +94,9 @@ def limit_num_subdirs(
     """
     if count <= 0 or not log or not Path(folder).is_dir():
         return
-    names = [path.name for path in Path(folder).iterdir() if path.is_dir() and not path.is_symlink()]
+    folders = [path for path in Path(folder).iterdir() if path.is_dir() and not path.is_symlink()]
+    # A hidden one may be a checkpoint that is being written.
+    names = [path.name for path in folders if not path.name.startswith(".")]
     names = sorted((name for name in names if regex is None or re.match(regex, name)), key=sort_fn)
     for name in names[: max(0, len(names) - count)]:
         get_logger().info("deleting the checkpoint %s, which is older than the newest %d", name, count)

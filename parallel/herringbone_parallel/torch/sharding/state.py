@@ -87,9 +87,6 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if _state is not None:
         return
     check_torch(torch.__version__)
-    # The launcher's variables for accelerate: a model that this library shards must not be sharded once more.
-    for name in os.environ.pop("HERRINGBONE_ACCELERATE", "").split(","):
-        os.environ.pop(name, None)
     settings = launch.model_parallel_v2(os.environ, _read(config))
     place = launch.rank_info(os.environ)
     degrees = of_version2(
@@ -131,13 +128,14 @@ def shutdown() -> None:
     defaults.uninstall()
     if state.cache_flushes is not None:
         state.cache_flushes.close()
-    # A checkpoint that is written in the background still needs the process group.
-    if (
-        checkpoint := sys.modules.get("herringbone_parallel.torch.checkpoint.api")
-    ) is not None and dist.is_initialized():
-        checkpoint.finalize()
-    if state.owns_group and dist.is_initialized():
-        dist.destroy_process_group()
+    checkpoint = sys.modules.get("herringbone_parallel.torch.checkpoint.api")
+    try:
+        # A checkpoint that is written in the background still needs the process group.
+        if checkpoint is not None and dist.is_initialized():
+            checkpoint.finalize()
+    finally:
+        if state.owns_group and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _leave_accelerate() -> None:

@@ -40,8 +40,9 @@ def transform(
 
     Returns the same module, changed in place; `shard` does this and splits the training state, too. `plan` says how to
     split each layer (`{"layers.*.fc1": "colwise"}`) where neither the model nor Herringbone knows. With
-    `load_state_dict_from_rank0` every rank gets rank 0's values; ranks whose parameters are on the meta device keep
-    them there, and `sync_module_states` of `FullyShardedDataParallel` fills them. `device` and `dtype` move the model
+    `load_state_dict_from_rank0` every rank gets rank 0's values. Parameters on the meta device stay there, and
+    `sync_module_states` of `FullyShardedDataParallel` fills them; only ranks of rank 0's tensor group get values, of
+    which they keep their parts. `device` and `dtype` move the model
     first.
 
     Raises `ParallelError` for a `config` (FP8 and mixtures of experts are not there), a `cp_comm_type` other than p2p
@@ -55,7 +56,8 @@ def transform(
         on_meta = any(parameter.is_meta for parameter in model.parameters())
         model.to(device=None if on_meta else device, dtype=dtype)
     if load_state_dict_from_rank0:
-        copy_from_rank0(model, state.device)
+        # The ranks that share layers with rank 0 need its values to split them.
+        copy_from_rank0(model, state.device, make=0 in state.mesh.grid.group("T", state.mesh.rank))
     if state.mesh.tensor is not None:
         from herringbone_parallel.torch.tensor_parallel.parallelize import parallelize
 
@@ -92,18 +94,21 @@ def shard(
     `mixed_precision` is the type of parameters in computations; gradients are then averaged in fp32.
     `reshard_after_forward` frees gathered parameters after the forward pass; by default all but the root's.
     `checkpoint_activations` recomputes each block's activations in the backward pass; by default only if the job
-    offloads them. `copy_initial_values` gives all ranks rank 0's values first. Parameters on the meta device are made
-    block by block, from the job's `random_seed`.
+    offloads them. `copy_initial_values` gives all ranks rank 0's values first, also for their
+    parameters on the meta device. Parameters that rank 0 has there, too, are made block by block, from the job's
+    `random_seed`.
 
-    Raises `ParallelError` before `init`.
+    Raises `ParallelError` before `init`, and for a `plan` after `transform`.
     """
     from torch.distributed.fsdp import fully_shard
 
     state = states.get()
     if copy_initial_values:
-        copy_from_rank0(model, state.device)
+        copy_from_rank0(model, state.device, make=True)
     if model not in state.transformed:
         model = transform(model, plan=plan)
+    elif plan is not None:
+        raise ParallelError("shard(plan=...): `transform` has split this model's layers already. Give the plan to it")
     blocks_by_name = units(model, blocks)
     if checkpoint_activations is None:
         checkpoint_activations = state.settings.sm_activation_offloading
@@ -127,8 +132,8 @@ def shard(
     return model
 
 
-def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
-    """Give all ranks rank 0's parameters and buffers, of which those on the meta device stay there.
+def copy_from_rank0(model: nn.Module, device: torch.device, *, make: bool = False) -> None:
+    """Give all ranks rank 0's parameters and buffers; this rank's on the meta device stay there, unless `make`.
 
     Raises `ParallelError` if rank 0 has values for a name and another rank has no such tensor.
     """
@@ -140,6 +145,9 @@ def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
         raise ParallelError(f"this rank's model differs from rank 0's: {', '.join(missing[:5])} is in one of them only")
     from torch.distributed.tensor import DTensor, distribute_tensor
 
+    if make:
+        _make(model, [ours[name] for name, on_meta in described[0] if not on_meta and ours[name].is_meta], device)
+        ours = dict((*model.named_parameters(), *model.named_buffers()))
     with torch.no_grad():
         for name, on_meta in described[0]:
             if on_meta:
@@ -155,6 +163,19 @@ def copy_from_rank0(model: nn.Module, device: torch.device) -> None:
                 tensor.copy_(distribute_tensor(values, tensor.device_mesh, tensor.placements))
             elif not tensor.is_meta:
                 tensor.copy_(values)
+
+
+def _make(model: nn.Module, on_meta: Iterable[torch.Tensor], device: torch.device) -> None:
+    """Replace these tensors of a model by empty ones on the device; a tied one stays tied."""
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    for tensor in on_meta:
+        empty = torch.empty_like(tensor, device=device)
+        made[tensor] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    for module in model.modules():
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in stores:
+            # `setattr` is not for tensor-parallel modules, which read their attributes as local parts.
+            tensors.update({name: made[tensor] for name, tensor in tensors.items() if tensor in made})
 
 
 def _policy(mixed_precision: Any) -> MixedPrecisionPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -34,8 +34,8 @@ def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] |
     ranks take the parameters, the buffers and the state of the random numbers of the first one, and have to be given
     the same batches. Parameters on the `meta` device stay there.
 
-    Raises `ParallelError` for a model without a plan, for sizes and heads that the ranks do not divide, and before
-    torch 2.6.
+    Raises `ParallelError` if a parameter is on the meta device on some of the ranks only, for a model without a plan,
+    for sizes and heads that the ranks do not divide, and before torch 2.6.
     """
     if mesh is None or mesh.size() == 1:
         return model
@@ -43,6 +43,7 @@ def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] |
     if version < _LEAST_TORCH:
         raise ParallelError(f"tensor_parallel_degree {mesh.size()} needs torch 2.6, and this is torch {version}")
     storage = DTensors(mesh)
+    _check_alike(model, storage)
     share(model, styles(model, plan), storage)
     device = torch.device(mesh.device_type)
     for buffer in model.buffers():
@@ -53,6 +54,23 @@ def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] |
             buffer.detach().copy_(values)
     _share_randomness(storage, device)
     return model
+
+
+def _check_alike(model: nn.Module, storage: DTensors) -> None:
+    """Raise `ParallelError` on all ranks if they differ in the parameters that have values, which the first one sends.
+
+    Otherwise some would wait for values that others do not send.
+    """
+    on_meta = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    by_rank: list[Any] = [None] * storage.peers.degree
+    dist.all_gather_object(by_rank, on_meta, group=storage.peers.group)
+    if any(others != on_meta for others in by_rank):
+        some = sorted(set().union(*by_rank) - set.intersection(*map(set, by_rank)))
+        raise ParallelError(
+            f"{', '.join(some[:3])}: on the meta device on some of the ranks {storage.peers.ranks}, which share layers,"
+            " and not on others. Make the model alike on ranks of one tensor group, or give all ranks rank 0's values"
+            " with transform(load_state_dict_from_rank0=True)"
+        )
 
 
 def _share_randomness(storage: DTensors, device: torch.device) -> None:

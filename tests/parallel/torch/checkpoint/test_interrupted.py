@@ -7,6 +7,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece
 from herringbone_parallel.torch.checkpoint.reading import find
+from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from tests.parallel.torch.checkpoint import thread_ranks
 from tests.parallel.torch.processes import PROCESSES
 
@@ -139,6 +142,10 @@ def test_a_manifest_is_the_last_file_and_one_that_is_torn_is_named(tmp_path: Pat
         (b'"start":', b'"start":9999999', "outside of rank-"),
         (b'"sizes":[512,64]', b'"sizes":[512,65]', "outside .1024, 64."),
         (b'"sizes":[512,64]', b'"sizes":[511,64]', "is not covered exactly once"),
+        (b'"offsets":[512,0]', b'"offsets":[0,0]', "is not covered exactly once"),
+        (b'"head_bytes":', b'"head_bytes":-', "has a header of -"),
+        (b'"extra":{', b'"extra":{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b",", "is torn or not a checkpoint's"),
+        (b'"tag":"step', b'"tag":"\xff', "is torn or not a checkpoint's"),
         (b'"dtype":"F32"', b'"dtype":"F99"', "has the unknown type 'F99'"),
         (b'"version":1', b'"version":2', "reads 'herringbone-checkpoint', version 1"),
     ],
@@ -205,3 +212,89 @@ def test_the_copy_is_of_the_moment_of_the_call(tmp_path: Path) -> None:
     assert pending.done()
     for step in range(3):
         assert checkpoint.read_plain(tmp_path / f"step-{step}")["model"]["weight"].unique().tolist() == [step]
+
+
+def test_ranks_that_save_next_to_others_leave_their_folders_alone(tmp_path: Path) -> None:
+    own, other = tmp_path / ".tp-0.00.unfinished", tmp_path / ".tp-1.00.unfinished"
+    for folder in (own, other):
+        folder.mkdir()
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path, "tp-0", state, peers=Peers.alone(only_savers=False))
+    assert (own.exists(), other.exists()) == (False, True)
+    checkpoint.save(tmp_path, "tp-2", state)
+    assert not other.exists()
+
+
+def test_a_checkpoint_whose_replacement_was_killed_gets_its_name_back(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path, "a", state)
+    (tmp_path / "a").rename(tmp_path / ".a.00.replaced")
+    checkpoint.save(tmp_path, "b", state)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "newest"]
+    assert verify(tmp_path / "a") == []
+
+
+def test_a_save_that_failed_is_never_complete(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    failed = checkpoint.async_save(tmp_path, "a", state, on_complete=full)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoint.finalize()
+    later = checkpoint.async_save(tmp_path, "b", state)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            failed.result()
+    later.result()
+    assert checkpoint.finalize()
+
+
+def test_newest_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
+    state = {"model": {"weight": torch.ones(4)}}
+    checkpoint.save(tmp_path / "foreign", "a", state)
+    checkpoint.save(tmp_path / "own", "b", state)
+    for name in ("../foreign/a", str(tmp_path / "foreign/a")):
+        (tmp_path / "own/newest").write_text(name)
+        with pytest.warns(UserWarning, match=r"cannot be a checkpoint's tag.*'b' is used instead"):
+            assert find(tmp_path / "own") == tmp_path / "own/b"
+
+
+def step_on_what_was_read(folder: str) -> None:
+    state = checkpoint.read_plain(Path(folder, "a"))
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    momentum = state["optimizer"]["state"]["weight"]
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: momentum}})
+    parameter.grad = torch.ones(4)
+    optimizer.step()
+
+
+def test_an_optimizer_changes_what_was_read_but_not_the_file(tmp_path: Path) -> None:
+    entry = {"momentum_buffer": torch.ones(4)}
+    checkpoint.save(tmp_path, "a", {"optimizer": {"state": {"weight": entry}}})
+    process = PROCESSES.Process(target=step_on_what_was_read, args=(str(tmp_path),), daemon=True)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert verify(tmp_path / "a") == []
+
+
+def test_old_checkpoints_are_removed_after_an_interrupted_removal(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    state = {"model": {"weight": torch.ones(4)}}
+    for tag in ("a_partial", "b_partial"):
+        checkpoint.save(tmp_path, tag, state)
+    (tmp_path / ".a_partial.removed/rank-00000").mkdir(parents=True)
+    folder.prune(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b_partial", "newest"]
+
+
+def test_an_error_that_nobody_waits_for_is_shown_at_the_end(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch; from herringbone_parallel.torch.checkpoint import api;"
+        "api.async_save(sys.argv[1], 'a', {'w': torch.ones(1)}, on_complete=lambda: 1 / 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert "ZeroDivisionError" in done.stderr

@@ -182,6 +182,14 @@ def test_replicas_are_written_once_and_large_ones_by_all(tmp_path: Path) -> None
     ("states", "message"),
     [
         ([{"w": Piece(torch.ones(2), (0,), (4,))}, {}], "the ranks hold 2 values of 'model.w', which has 4"),
+        (
+            [{"w": Piece(torch.ones(2), (0,), (4,))}, {"w": Piece(torch.ones(2), (1,), (4,))}],
+            "the ranks hold 4 values of 'model.w', which has 4: pieces are missing, or overlap",
+        ),
+        (
+            [{"w": torch.ones(2)}, {"w": torch.ones(2), "param_groups": [{"params": ["w"], "schedule": print}]}],
+            "rank 1 cannot save: the checkpoint's value 'model.param_groups.schedule' is a builtin_function",
+        ),
         ([{"w": torch.ones(2)}, {"w": torch.ones(3)}], "ranks have different tensors 'model.w'"),
         ([{"w": torch.ones(2)}, {"w": object()}], "rank 1 cannot save: the checkpoint's value 'model.w' is a object"),
         ([{"w": Piece(torch.ones(2), (3,), (4,))}, {}], "'model.w' at .3. of .2. is outside of .4."),
@@ -199,6 +207,15 @@ def test_a_state_that_is_no_whole_is_refused_on_every_rank_and_leaves_nothing(
     assert any(re.search(message, text) for text in texts), texts
     assert len(texts) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_options_of_an_optimizer_that_the_first_rank_lacks_are_kept(tmp_path: Path) -> None:
+    def save(peers: Peers) -> None:
+        state = {"tail": {"param_groups": [{"lr": 0.5, "params": ["w"]}]}} if peers.rank else {"w": torch.ones(1)}
+        checkpoint.save(tmp_path, "a", state, peers=peers)
+
+    thread_ranks.run(2, save)
+    assert checkpoint.read_plain(tmp_path / "a")["tail"]["param_groups"] == [{"lr": 0.5, "params": ["w"]}]
 
 
 @settings(max_examples=60, deadline=None)

@@ -273,6 +273,26 @@ def test_a_newest_checkpoint_that_lacks_a_file_counts_as_absent(ranks: Ranks, tm
     assert ranks.run(resume_after_a_lost_file, dict(TWO), str(checkpoint)) == ["resumed"] * 2
 
 
+def resume_from_own_folders(folder: str) -> str:
+    import herringbone_parallel.torch.model_parallel.api as smp
+    from herringbone_contract.errors import ParallelError
+
+    build("Tied")
+    with pytest.raises(ParallelError) as caught:
+        smp.resume_from_checkpoint(f"{folder}/{smp.rank()}")
+    return str(caught.value)
+
+
+def test_ranks_that_find_different_checkpoints_resume_from_none(ranks: Ranks, tmp_path: Path, saved: Path) -> None:
+    for rank, newest in enumerate(("mid_partial", "earlier_partial")):
+        shutil.copytree(saved, tmp_path / str(rank))
+        (tmp_path / str(rank) / "newest").write_text(newest)
+    for text in ranks.run(resume_from_own_folders, dict(TWO), str(tmp_path)):
+        assert re.search(
+            r"have found different checkpoints in .*: earlier_partial \(\w+\), mid_partial \(\w+\)\. Bring", text
+        )
+
+
 def save_in_the_background(folder: str) -> tuple[bool, Any]:
     import herringbone_parallel.torch.model_parallel.api as smp
 

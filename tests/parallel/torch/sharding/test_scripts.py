@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import checkpointing
 from herringbone_parallel.torch.sharding.attention import FlashGroupedQueryAttention, FlashSelfAttention
 from herringbone_parallel.torch.sharding.scripts import last_integer, limit_num_subdirs
+from herringbone_parallel.torch.sharding.transform import shard
 from herringbone_parallel.torch.sharding.unavailable import LlamaFlashAttention, MoEConfig
 
 
@@ -47,13 +49,49 @@ def test_grouped_queries_share_keys_and_values() -> None:
 
 
 def test_old_checkpoints_are_deleted_by_their_step(tmp_path: Path) -> None:
+    (tmp_path / ".gpt-0steps").mkdir()
     for name in ("gpt-5steps", "gpt-100steps", "gpt-20steps", "other"):
         (tmp_path / name).mkdir()
     limit_num_subdirs(str(tmp_path), 2, last_integer, r"^.*\d+steps$", log=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt-100steps", "gpt-20steps", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".gpt-0steps", "gpt-100steps", "gpt-20steps", "other"]
     limit_num_subdirs(str(tmp_path), 0, last_integer, r"^.*\d+steps$", log=True)
     limit_num_subdirs(str(tmp_path), 1, last_integer, r"^.*\d+steps$", log=False)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_never_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_pending", {})
+    first = checkpointing._started + 1
+    state = {"w": torch.ones(4)}
+    with monkeypatch.context() as failing:
+        failing.setattr("herringbone_parallel.torch.checkpoint.saving.note_newest", lambda *_: 1 / 0)
+        checkpointing.async_save(state, checkpoint_id=tmp_path / "a")
+        checkpointing._pending[first]._background._thread.join()
+    with pytest.raises(ZeroDivisionError):
+        checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
+    checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
+    with pytest.raises(ZeroDivisionError):
+        checkpointing.maybe_finalize_async_calls(blocking=False)
+    assert checkpointing.maybe_finalize_async_calls() == [first + 1]
+
+
+def test_a_plan_after_transform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(2, 2)
+    state = SimpleNamespace(transformed={model}, device=torch.device("cpu"))
+    monkeypatch.setattr("herringbone_parallel.torch.sharding.state._state", state)
+    with pytest.raises(ParallelError, match="`transform` has split this model's layers already"):
+        shard(model, plan={"weight": "colwise"}, copy_initial_values=False)
+
+
+def test_a_load_of_tensors_unpickles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointing.save({"w": torch.ones(4), "epoch": 3}, checkpoint_id=tmp_path / "a")
+    state = {"w": torch.zeros(4), "epoch": 0}
+    checkpointing.load(state, checkpoint_id=tmp_path / "a")
+    assert (state["w"].tolist(), state["epoch"]) == ([1.0] * 4, 3)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("unpickled"))
+    checkpointing.load({"w": torch.zeros(4)}, checkpoint_id=tmp_path / "a")
 
 
 @pytest.mark.parametrize(("name", "remedy"), [(MoEConfig, "hybrid_shard_degree"), (LlamaFlashAttention, "sdpa")])

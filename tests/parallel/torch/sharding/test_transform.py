@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint import api as checkpoint
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 STEPS = 3
@@ -175,6 +176,48 @@ def test_torch_s_own_class_shards_tensor_parallel_layers(ranks: Ranks) -> None:
         assert "save to a folder per state.tp_rank with process_group=model.process_group" in refusal
 
 
+def saved_by_groups(folder: str) -> list[float]:
+    from herringbone_parallel.torch.sharding import checkpointing
+
+    groups = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    number = torch.distributed.get_rank() // 2
+    loaded = []
+    for step in range(4):
+        weight = torch.full((4,), 10.0 * step + number)
+        part = {"checkpoint_id": f"{folder}/{step}/tp-{number}", "process_group": groups[number]}
+        checkpointing.save({"weight": weight}, **part)
+        checkpointing.load({"weight": weight.zero_()}, **part)
+        loaded.append(weight.mean().item())
+    return loaded
+
+
+def test_two_groups_of_ranks_save_at_the_same_time(ranks: Ranks, tmp_path: Path) -> None:
+    loaded = ranks.shard(saved_by_groups, 4, {"random_seed": 1}, str(tmp_path))
+    assert loaded == [[0, 10, 20, 30]] * 2 + [[1, 11, 21, 31]] * 2
+
+
+def saved_without_a_mesh(folder: str) -> float:
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+
+    from herringbone_parallel.torch.sharding import checkpointing
+
+    options = {"device_id": torch.device("cpu"), "use_orig_params": True}
+    models = [FullyShardedDataParallel(made(seed), **options) for seed in (0, 1)]
+    for model, copy in zip(models, (checkpointing.save, checkpointing.load), strict=True):
+        with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            state = {"model": model.state_dict()}
+            copy(state, checkpoint_id=f"{folder}/a")
+            model.load_state_dict(state["model"])
+    with FullyShardedDataParallel.summon_full_params(models[1]):
+        loaded = dict(models[1].module.named_parameters())
+        return max((loaded[name] - value).abs().max().item() for name, value in made(0).named_parameters())
+
+
+def test_sharded_states_of_torch_s_own_class_without_a_mesh(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.shard(saved_without_a_mesh, 2, {"random_seed": 1}, str(tmp_path)) == [0.0, 0.0]
+    assert checkpoint.read_plain(tmp_path / "a")["model"]["head.weight"].equal(made(0).head.weight)
+
+
 def plain_fully_shard() -> list[int]:
     from torch.distributed.fsdp import fully_shard
 
@@ -214,6 +257,39 @@ def test_a_rank_s_numbers(ranks: Ranks) -> None:
         "dp_rank": 1, "tp_process_group": None, "cp_process_group": [2, 3], "rep_rank_process_group": [2, 3],
         "world_process_group": [0, 1, 2, 3], "rep 3": 1,
     }  # fmt: skip
+
+
+def values_of_rank0(how: str) -> tuple[float, bool]:
+    """Make the model on rank 0 alone; return the largest difference from it, and whether its weights are still tied."""
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    with torch.device("cpu" if tsm.state.rank == 0 else "meta"):
+        model = made(0)
+    plan = PLAN if tsm.state.tp_size > 1 else None
+    if how == "neither":
+        with pytest.raises(ParallelError, match=r"on the meta device on some of the ranks .0, 1., which share"):
+            tsm.transform(model, plan=plan)
+        return 0.0, True
+    if how == "shard":
+        model = tsm.shard(model, plan=plan)
+    else:
+        model = tsm.transform(model, load_state_dict_from_rank0=True, plan=plan)
+    weights = {name: value.full_tensor() for name, value in model.named_parameters()}
+    error = max((weights[name] - value).abs().max().item() for name, value in made(0).named_parameters())
+    return error + abs(model.scale.item() - 0.5), model.head.weight is model.embedding.weight
+
+
+@pytest.mark.parametrize(
+    ("how", "parameters"),
+    [
+        ("shard", {"hybrid_shard_degree": 2}),
+        ("shard", {"tensor_parallel_degree": 2}),
+        ("transform", {"tensor_parallel_degree": 2}),
+        ("neither", {"tensor_parallel_degree": 2}),
+    ],
+)
+def test_a_model_that_only_rank_0_has_made(ranks: Ranks, how: str, parameters: dict[str, Any]) -> None:
+    assert ranks.shard(values_of_rank0, 2, parameters, how) == [(0.0, True)] * 2
 
 
 def made_late() -> tuple[bool, list[float]]:

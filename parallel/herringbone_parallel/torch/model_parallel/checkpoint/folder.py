@@ -124,6 +124,9 @@ class CheckpointFolder:
         for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[:-kept]:
             # Renamed first, so that an interrupted removal leaves no half checkpoint under its name.
             removed = folder.with_name(f".{folder.name}.removed")
+            if removed.exists():
+                # Of an interrupted removal under the same tag.
+                shutil.rmtree(removed)
             folder.rename(removed)
             shutil.rmtree(removed)
 

@@ -31,6 +31,8 @@ class _Checkpoint(NamedTuple):
     model: Any
     optimizer: Any
     user_content: Any = None
+    # The same on all ranks that have read the same checkpoint.
+    save: str = ""
 
 
 def save_checkpoint(
@@ -154,7 +156,10 @@ def resume_from_checkpoint(
         if optimizer is not None:
             optimizer.check(content.optimizer)
         if reader is not None:
-            return content._replace(user_content=reader.user_content())
+            return content._replace(
+                user_content=reader.user_content(), save=f"{reader.path.name} ({reader.manifest.save})"
+            )
+        content = content._replace(save=resumed_tag)
         extra = folder.user_content(resumed_tag, partial)
         # A full checkpoint may be any file of weights, without content of `save_checkpoint` next to it.
         if partial or extra.exists():
@@ -162,6 +167,13 @@ def resume_from_checkpoint(
         return content
 
     checkpoint = _on_every_rank(read)
+    saves = sorted(set(communication.allgather(checkpoint.save, CommGroup.WORLD)))
+    if len(saves) > 1:
+        # Such as hosts with folders of their own, of which some lack the newest checkpoint.
+        raise ParallelError(
+            f"the ranks have found different checkpoints in {folder.path}: {', '.join(saves)}. Bring the files of all"
+            " hosts into one folder, or give the `tag` of a checkpoint that all of them have"
+        )
     model.load_state_dict(checkpoint.model, strict=strict)
     if optimizer is not None:
         optimizer.load_state_dict(checkpoint.optimizer)
