@@ -95,7 +95,7 @@ class DistributedModel(ModelParts):
             )
         self._tensor_reducer: TensorReducer | None = None
         if library.peers is not None:
-            replace_registered(module)
+            module = replace_registered(module)
         # The 16-bit type of the job's `fp16` or `bf16`; None in float32.
         self._half = half.half_type(library.settings.precision)
         if self._half is not None:

@@ -186,13 +186,15 @@ def test_a_registered_class_takes_the_place_of_marked_modules() -> None:
         with marks.tensor_parallelism(enabled=False):
             unmarked = Mine(4)
     model = nn.Sequential(marked, unmarked)
-    marks.replace_registered(model)
+    assert marks.replace_registered(model) is model
     assert isinstance(model[0], marks.Replacement)
     assert model[1] is unmarked
     # The keyword of `tensor_parallelism` comes before what the hook returns.
     assert model[0].dist_module.bias is None
     x = torch.ones(1, 4)
     torch.testing.assert_close(model[0](x), {"out": 2 * model[0].dist_module(x)})
+    # The whole model may be an instance, such as a language model that `DistributedTransformerLMHead` replaces.
+    assert isinstance(marks.replace_registered(marked), marks.Replacement)
 
 
 def test_a_hook_that_does_not_fit_is_named() -> None:
