@@ -96,7 +96,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self.overflow:
             self._clip()
             result = self._update.run(update)
-        self._update.end(overflow=self.overflow)
+        self._update.end(state.get().backwards, overflow=self.overflow)
         return result
 
     def _clip(self) -> None:
@@ -109,7 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Drop the gradients of this rank's parameters."""
         check_between_steps("optimizer.zero_grad()")
         self.optimizer.zero_grad(set_to_none)
-        self._update.forget()
+        self._update.forget(state.get().backwards)
         if self._update.masters is not None:
             self._update.masters.drop_gradients(set_to_none=set_to_none)
 
@@ -191,8 +191,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group, saved in zip(self.optimizer.param_groups, named["param_groups"], strict=True):
             options = {key: value for key, value in saved.items() if key not in ("params", "param_names")}
             group.update(optimizer_state.copied(options))
-        if LOSS_SCALE_KEY in state_dict and self._update.scale is not None:
-            self._update.scale.load_state_dict(state_dict[LOSS_SCALE_KEY])
+        if LOSS_SCALE_KEY in state_dict:
+            self._update.load_scale(state_dict[LOSS_SCALE_KEY], state.get().backwards)
         self._pending = named["state"]
         if self._model.partitioned:
             self._load_pending()
@@ -283,8 +283,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return named
 
     def _scale_entry(self) -> dict[str, Any]:
-        scale = self._update.scale
-        return {} if scale is None else {LOSS_SCALE_KEY: scale.state_dict()}
+        scale = self._update.scale_state()
+        return {} if scale is None else {LOSS_SCALE_KEY: scale}
 
     def _whole(self, call: str) -> dict[str, Any]:
         """Return the named form with whole states."""

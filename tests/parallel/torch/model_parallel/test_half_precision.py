@@ -370,3 +370,33 @@ def refused(call: str) -> None:
 def test_what_contradicts_a_scale_is_refused(ranks: Ranks, call: str, message: str) -> None:
     with pytest.raises(RankFailedError, match=message):
         ranks.run(refused, dict(ONE), call)
+
+
+def load_the_scale_after_a_step() -> tuple[list[float], list[float]]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    fields = {"dynamic_loss_scale": True, "init_scale": 1024.0}
+    model, optimizer, run = trainer("Chain", **fields)
+    saved = optimizer.state_dict()
+    saved["loss_scale"] = {**saved["loss_scale"], "scale": 4.0}
+    # As the scripts of AWS's later examples resume.
+    model.register_post_step_hook(lambda model, optimizer: optimizer.load_state_dict(saved))
+    scales, norms = [], []
+    for _ in range(2):
+        run()
+        norms.append(smp.clip_grad_norm_(model.parameters(), 1e9).item())
+        # The weights stay, so that both steps have the same gradients.
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        optimizer.step()
+        scales.append(optimizer.loss_scale)
+    return scales, norms
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_scale_that_is_loaded_after_a_step_leaves_its_gradients_alone(ranks: Ranks, precision: str) -> None:
+    """They had been multiplied by the old scale and divided by the loaded one."""
+    settings = {"fp16": True} if precision == "fp16" else {}
+    ((scales, norms),) = ranks.run(load_the_scale_after_a_step, {**ONE, **settings})
+    assert scales == [4.0, 4.0]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
