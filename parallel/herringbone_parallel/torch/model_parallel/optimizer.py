@@ -18,12 +18,13 @@ from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import LOSS_SCALE_KEY, MASTER_KEY, PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
 from herringbone_parallel.torch.model_parallel.precision import loss_scale
-from herringbone_parallel.torch.model_parallel.precision.half import half_type
+from herringbone_parallel.torch.model_parallel.precision.half import half_type, widened
 from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
 from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
 from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
 from herringbone_parallel.torch.model_parallel.shards.layout import Range
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
+from herringbone_parallel.torch.model_parallel.shards.updates import divide_states
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
 
@@ -242,10 +243,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
-        masters, shards = self._update.masters, self._model.shards
+        masters, shards, shared = self._update.masters, self._model.shards, self._model.shared
+        states = self.optimizer.state
+        if shared is not None:
+            # The optimizer may have got its states before the tensor group shared the parameters.
+            for name, parameter in self._model.local_named_parameters():
+                if parameter in states:
+                    states[parameter] = parts_of_entries({name: states[parameter]}, shared)[name]
         if masters is not None and shards is not None:
             # Before the copies are made, which are then of this rank's elements alone.
             shards.split()
+            # Another optimizer may have split them when this one was no part of the library yet.
+            divide_states(shards.states, list(self._model.local_named_parameters()), self.optimizer)
         local = dict(self._model.local_named_parameters())
         trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
         if shards is not None:
@@ -256,8 +265,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
             group.pop("param_names", None)
         kept = {id(parameter) for parameter in trained.values()}
-        for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
-            del self.optimizer.state[parameter]
+        for name, parameter in local.items():
+            if id(parameter) not in kept and parameter in states:
+                states[trained[name]] = widened(states[parameter], parameter.dtype)
+        for parameter in [parameter for parameter in states if id(parameter) not in kept]:
+            del states[parameter]
         self._load_pending()
 
     def _local_names(self) -> list[str]:

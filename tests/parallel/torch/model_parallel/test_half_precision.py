@@ -400,3 +400,54 @@ def test_a_scale_that_is_loaded_after_a_step_leaves_its_gradients_alone(ranks: R
     ((scales, norms),) = ranks.run(load_the_scale_after_a_step, {**ONE, **settings})
     assert scales == [4.0, 4.0]
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+
+
+def wrap_an_optimizer_with_states(early: bool) -> list[Any]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build("Chain")
+    smp.set_tensor_parallelism(module)
+    model = None if early else smp.DistributedModel(module)
+    # The second optimizer's states are made before the first one divides the parameters.
+    weights = [parameter for parameter in module.parameters() if parameter.dim() == 2]
+    biases = [parameter for parameter in module.parameters() if parameter.dim() == 1]
+    inner = [torch.optim.Adagrad(part, lr=0.1) for part in (weights, biases)]
+    for adagrad in inner:
+        for entry in adagrad.state.values():
+            # As a script does that loads a checkpoint into the inner optimizer.
+            entry["sum"].fill_(0.25)
+    model = model or smp.DistributedModel(module)
+    optimizers = [smp.DistributedOptimizer(adagrad) for adagrad in inner]
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(nn.functional.cross_entropy(model(inputs), target))
+
+    train_step(inputs, target)
+    for optimizer in optimizers:
+        optimizer.step()
+    return [[entry["sum"] for entry in optimizer.state_dict()["state"].values()] for optimizer in optimizers]
+
+
+TENSOR = {**ONE, "tensor_parallel_degree": 2, "prescaled_batch": True, "ddp": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "early"),
+    [
+        ({**TWO, "bf16": True}, False),
+        ({**SHARDED, "bf16": True}, False),
+        ({**DIVIDED, "bf16": True}, False),
+        (TENSOR, True),
+    ],
+    ids=["two", "sharded", "divided", "tensor"],
+)
+def test_the_states_that_an_optimizer_has_are_kept(ranks: Ranks, settings: dict[str, Any], early: bool) -> None:
+    """Those of 16-bit parameters had been dropped, and those of parameters that a tensor group shares stayed whole."""
+    (expected,) = ranks.run(wrap_an_optimizer_with_states, {**ONE, "bf16": "bf16" in settings}, early)
+    for states in ranks.run(wrap_an_optimizer_with_states, dict(settings), early):
+        for sums, alone in zip(states, expected, strict=True):
+            for value, other in zip(sums, alone, strict=True):
+                assert value.dtype == torch.float32
+                assert value.min() >= 0.25
+                torch.testing.assert_close(value, other, atol=1e-3, rtol=0)
