@@ -256,7 +256,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             # Another optimizer may have split them when this one was no part of the library yet.
             divide_states(shards.states, list(self._model.local_named_parameters()), self.optimizer)
         local = dict(self._model.local_named_parameters())
-        trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
+        # Copies of this optimizer's parameters alone: another one has its own copies of the others.
+        names_of_all = {name for names in self._groups for name in names}
+        trained = {
+            name: parameter if masters is None or name not in names_of_all else masters.keep(parameter)
+            for name, parameter in local.items()
+        }
         if shards is not None:
             for name, copy in trained.items():
                 shards.adopt(copy, local[name])

@@ -451,3 +451,31 @@ def test_the_states_that_an_optimizer_has_are_kept(ranks: Ranks, settings: dict[
                 assert value.dtype == torch.float32
                 assert value.min() >= 0.25
                 torch.testing.assert_close(value, other, atol=1e-3, rtol=0)
+
+
+def clip_for_two_optimizers() -> tuple[list[float], bool, int]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build("Chain")
+    model = smp.DistributedModel(module)
+    groups = [[p for p in model.parameters() if p.dim() == dims] for dims in (2, 1)]
+    first, second = (smp.DistributedOptimizer(torch.optim.SGD(group, lr=0.1)) for group in groups)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(nn.functional.cross_entropy(model(inputs), target))
+
+    train_step(inputs, target)
+    smp.clip_grad_norm_(model.parameters(), 1e-3)
+    copies = [p for optimizer in (first, second) for group in optimizer.param_groups for p in group["params"]]
+    norms = [copy.grad.norm().item() for copy in copies]
+    first.zero_grad()
+    return norms, all(parameter.grad is not None for parameter in groups[1]), len(first._update.masters or ())
+
+
+def test_each_optimizer_has_copies_of_its_own_parameters_alone(ranks: Ranks) -> None:
+    """The second one's gradients had not been clipped, and the first one's `zero_grad` had dropped them."""
+    ((norms, kept, copies),) = ranks.run(clip_for_two_optimizers, {**ONE, "bf16": True})
+    assert sum(norm**2 for norm in norms) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
+    assert kept
+    assert copies == len(norms) // 2
