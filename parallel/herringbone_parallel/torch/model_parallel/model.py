@@ -324,6 +324,8 @@ class DistributedModel(ModelParts):
         local_parts.fill_with(self.module, self.state_dict())
         if self.shards is not None:
             self.shards.retire()
+        if self.shared is not None and self.shared.modules:
+            self.module.register_forward_pre_hook(_refuse_exported)
         self._gathered = True
         return self
 
@@ -368,3 +370,10 @@ class DistributedModel(ModelParts):
         `ParallelError`. Every rank must call it, before or after the model is partitioned.
         """
         self._replication.register_hook(state, hook)
+
+
+def _refuse_exported(_module: nn.Module, _args: object) -> None:
+    raise ParallelError(
+        "model.cpu() of layers that a tensor group shares: their code still waits for the other ranks. Save the module,"
+        " and load it into a new one to call it"
+    )

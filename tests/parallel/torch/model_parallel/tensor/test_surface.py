@@ -243,3 +243,23 @@ def test_alibi_is_refused() -> None:
         marks.tensor_parallelism(use_alibi=True),
     ):
         pass
+
+
+def call_after_export() -> tuple[list[int], list[int]]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(4, 6))
+    smp.set_tensor_parallelism(module)
+    model = smp.DistributedModel(module)
+    local = list(module[0].weight.shape)
+    model.cpu()
+    with pytest.raises(ParallelError, match=r"^model\.cpu\(\) of layers that a tensor group shares: .*load"):
+        module(torch.ones(2, 4))
+    return local, list(module.state_dict()["0.weight"].shape)
+
+
+def test_an_exported_module_says_that_its_layers_were_shared(ranks: Ranks) -> None:
+    """Its layers had whole weights, and still put together the outputs of all ranks, so the output was too wide."""
+    for shapes in ranks.run(call_after_export, dict(TWO)):
+        assert shapes == ([3, 4], [6, 4])
