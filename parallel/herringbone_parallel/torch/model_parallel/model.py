@@ -349,14 +349,21 @@ class DistributedModel(ModelParts):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
-        refuse_join(state.get())
-        if enable and state.get().loss_scale is not None:
+        library = state.get()
+        refuse_join(library)
+        if enable and library.peers is not None and not library.settings.prescaled_batch:
+            raise ParallelError(
+                "model.join() with tensor_parallel_degree: the ranks of a tensor group compute on all their batches"
+                " together, and would wait for one that has ended. Set prescaled_batch, or give every rank as many"
+                " batches"
+            )
+        if enable and library.loss_scale is not None:
             raise ParallelError(
                 "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
                 " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
             )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
-        with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
+        with self._replication.join(self, library.optimizers, uneven, enable=enable):
             yield
 
     def register_comm_hook(self, state: Any, hook: HookFunction) -> None:

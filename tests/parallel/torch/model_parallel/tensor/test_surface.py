@@ -15,7 +15,7 @@ from herringbone_parallel.torch.model_parallel.tensor import marks
 from herringbone_parallel.torch.model_parallel.tensor.huggingface import gpt2
 from herringbone_parallel.torch.model_parallel.tensor.transformer import DistributedTransformerLMHead
 from tests.parallel.torch.model_parallel.tensor.test_equality import Encoder, batch_of, loss_of
-from tests.parallel.torch.ranks import Ranks
+from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 1, "tensor_parallel_degree": 2, "ddp": True}
 
@@ -263,3 +263,26 @@ def test_an_exported_module_says_that_its_layers_were_shared(ranks: Ranks) -> No
     """Its layers had whole weights, and still put together the outputs of all ranks, so the output was too wide."""
     for shapes in ranks.run(call_after_export, dict(TWO)):
         assert shapes == ([3, 4], [6, 4])
+
+
+def different_batches(call: str) -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module = nn.Sequential(nn.Linear(4, 6))
+    smp.set_tensor_parallelism(module)
+    model = smp.DistributedModel(module)
+    if call == "join":
+        model.join().__enter__()
+    smp.step(lambda inputs: model.backward(model(inputs).sum()))(torch.ones(2, 3 + 2 * smp.tp_rank(), 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("join", r"model\.join\(\) with tensor_parallel_degree: .*prescaled_batch"),
+        ("lengths", r"shapes \[\[2, [35], 4\]\] here.* pad these to one length .*prescaled_batch"),
+    ],
+)
+def test_what_different_batches_of_a_tensor_group_exclude_is_named(ranks: Ranks, call: str, message: str) -> None:
+    with pytest.raises(RankFailedError, match=message):
+        ranks.run(different_batches, dict(TWO), call)
