@@ -13,7 +13,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
-from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_, serve_torch_clipping
+from herringbone_parallel.torch.model_parallel.clipping import clip_for, serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import LOSS_SCALE_KEY, MASTER_KEY, PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
@@ -104,7 +104,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
         most = state.get().settings.sdp_gradient_clipping
         if self._model.shards is not None and most > 0:
-            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], most)
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            # Of this optimizer alone: the gradients of another one may go on to add up, and must stay scaled.
+            clip_for([self], parameters, most)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
@@ -154,7 +156,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self.unscale():
             return -1.0
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        return clip_grad_norm_(parameters, max_norm, norm_type).item()
+        return clip_for([self], parameters, max_norm, norm_type).item()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters, on the CPU, gathered from the pipeline; every rank of it must call.
@@ -273,8 +275,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for name, parameter in local.items():
             if id(parameter) not in kept and parameter in states:
                 states[trained[name]] = widened(states[parameter], parameter.dtype)
-        for parameter in [parameter for parameter in states if id(parameter) not in kept]:
-            del states[parameter]
+        for dropped in [tensor for tensor in states if id(tensor) not in kept]:
+            del states[dropped]
         self._load_pending()
 
     def _local_names(self) -> list[str]:

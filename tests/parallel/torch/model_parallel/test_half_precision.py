@@ -479,3 +479,46 @@ def test_each_optimizer_has_copies_of_its_own_parameters_alone(ranks: Ranks) -> 
     assert sum(norm**2 for norm in norms) ** 0.5 == pytest.approx(1e-3, rel=1e-3)
     assert kept
     assert copies == len(norms) // 2
+
+
+def train_two_optimizers_in_turn() -> list[torch.Tensor]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build("Chain")
+    model = smp.DistributedModel(module)
+    groups = [[p for name, p in model.named_parameters() if name.endswith(end)] for end in ("weight", "bias")]
+    first, second = (smp.DistributedOptimizer(torch.optim.SGD(group, lr=0.1)) for group in groups)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(nn.functional.cross_entropy(model(inputs), target))
+
+    for _ in range(2):
+        train_step(inputs, target)
+        first.step()
+        first.zero_grad()
+    second.step()
+    return list(model.state_dict().values())
+
+
+def test_an_optimizer_that_clips_leaves_the_gradients_of_another_alone(ranks: Ranks) -> None:
+    """The second one's gradients counted as clipped, and the next step was refused."""
+    (alone,) = ranks.run(train_two_optimizers_in_turn, {**ONE, "bf16": True})
+    for weights in ranks.run(train_two_optimizers_in_turn, {**SHARDED, "sdp_gradient_clipping": 1e9, "bf16": True}):
+        torch.testing.assert_close(weights, alone, atol=1e-2, rtol=0)
+
+
+def clip_values(static: float) -> list[float]:
+    model, optimizer, run = trainer("Chain", static_loss_scale=static)
+    run()
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+    optimizer.unscale()
+    return [p.grad.abs().max().item() for group in optimizer.param_groups for p in group["params"]]
+
+
+def test_values_are_clipped_without_the_scale(ranks: Ranks) -> None:
+    """Gradients had been clipped with the scale, and were next to nothing without it."""
+    (plain,) = ranks.run(clip_values, dict(ONE), 1.0)
+    for settings in ({**ONE, "fp16": True}, dict(ONE)):
+        (scaled,) = ranks.run(clip_values, settings, SCALE)
+        assert scaled == pytest.approx(plain, rel=1e-2)
