@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -27,7 +26,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Progress, digest
 from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep, make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
-from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.arguments import Arguments
@@ -48,6 +47,7 @@ from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
+from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.offloading.tasks import TaskOffloading
@@ -186,7 +186,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
     try:
-        arguments.seed = _agreed_seed(library, arguments, seed)
+        arguments.seed = agreed_seed(library, arguments.parts[0], seed)
         if library.transport is None:
             token.run()
         else:
@@ -241,31 +241,6 @@ def _check_offloading(library: state.State) -> None:
             " smp.set_activation_checkpointing(module)",
             stacklevel=5,
         )
-
-
-def _agreed_seed(library: state.State, arguments: Arguments, seed: int) -> int:
-    """Return the seed of the tensor group's first rank: shared layers need the same random numbers on all ranks.
-
-    Raises `ParallelError` if the group's ranks have batches of different shapes, with which collectives end in a crash.
-    """
-    if library.peers is None:
-        return seed
-    shapes = [list(leaf.shape) for leaf in leaves_of(arguments.parts[0]) if isinstance(leaf, torch.Tensor)]
-    own = torch.tensor([[seed, zlib.crc32(repr(shapes).encode())]], device=library.device)
-    by_rank = library.peers.join(own, 0).tolist()
-    # On other ranks of a pipeline the arguments of the first one count.
-    if library.pp_rank == 0 and len({checksum for _, checksum in by_rank}) > 1:
-        remedy = (
-            "with prescaled_batch all of them have the same batch, so load data by smp.rdp_rank()"
-            if library.settings.prescaled_batch
-            else "shared layers compute on all their batches together, so pad these to one length and leave out a"
-            " smaller last one (drop_last=True), or set prescaled_batch"
-        )
-        raise ParallelError(
-            f"the tensors in a microbatch have the shapes {shapes} here, and others on another rank of the tensor"
-            f" group: {remedy}"
-        )
-    return int(by_rank[0][0])
 
 
 def _schedule(library: state.State, count: int) -> Schedule:
