@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,17 @@ def clip_grad_norm_(
     `torch.nn.utils.clip_grad_norm_` in one process: replicas have the same gradients, which count once.
     """
     check_between_steps("clip_grad_norm_()")
+    return clip_for(state.get().optimizers, parameters, max_norm, norm_type, error_if_nonfinite)
+
+
+def clip_for(
+    optimizers: Sequence[state.OptimizerWrapper],
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> torch.Tensor:
+    """Clip gradients as `clip_grad_norm_` does; `optimizers` are those that may use them, the same on every rank."""
     norm_type = float(norm_type)
     if not norm_type > 0:
         raise ParallelError(f"norm_type must be above 0 (math.inf for the largest element), not {norm_type!r}")
@@ -48,7 +59,7 @@ def clip_grad_norm_(
             " once for each rank of the pipeline: make the others a part of the model, or clip them in a call of their"
             " own"
         )
-    graded = _graded(library, clipped)
+    graded = _graded(optimizers, clipped)
     largest = math.isinf(norm_type)
     shards = _shards()
     total = _total(((p, g) for p, g in graded if shards is None or not shards.has(p)), norm_type, library)
@@ -75,9 +86,11 @@ def clip_grad_norm_(
     return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
 
 
-def _graded(library: state.State, parameters: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _graded(
+    optimizers: Sequence[state.OptimizerWrapper], parameters: list[torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Pair parameters with the gradients that optimizers will use: unscaled, and those of float32 copies if any."""
-    scaling = [optimizer for optimizer in library.optimizers if optimizer.scales]
+    scaling = [optimizer for optimizer in optimizers if optimizer.scales]
     for optimizer in scaling:
         optimizer.unscale()
     graded = []
@@ -113,8 +126,9 @@ def _share(parameter: torch.Tensor, library: state.State) -> float:
 
 
 def serve_torch_clipping() -> None:
-    """Make `torch.nn.utils.clip_grad_norm_` right for a distributed model; a second call changes nothing."""
+    """Make torch's functions that clip right for a distributed model; a second call changes nothing."""
     _replace("clip_grad_norm_", _clip)
+    _replace("clip_grad_value_", _clip_values)
     if "_get_total_norm" in _originals:
         _replace("_get_total_norm", _total_norm)
 
@@ -132,7 +146,8 @@ def _original(name: str) -> Callable[..., Any]:
 
 
 # Before torch 2.6 there is no function for the norm alone.
-_originals = {name: _original(name) for name in ("clip_grad_norm_", "_get_total_norm") if hasattr(torch_clipping, name)}
+_REPLACED = ("clip_grad_norm_", "clip_grad_value_", "_get_total_norm")
+_originals = {name: _original(name) for name in _REPLACED if hasattr(torch_clipping, name)}
 
 
 def _replace(name: str, function: Callable[..., Any]) -> None:
@@ -158,6 +173,19 @@ def _clip(
         return clip_grad_norm_(clipped, max_norm, norm_type, error_if_nonfinite)
     norm: torch.Tensor = _originals["clip_grad_norm_"](clipped, max_norm, norm_type, error_if_nonfinite, foreach)
     return norm
+
+
+def _clip_values(
+    parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    scaling = [optimizer for optimizer in state.get().optimizers if optimizer.scales] if state.is_initialized() else []
+    # Every rank unscales, also one without any of the parameters that the others clip.
+    if scaling and (_scaled(clipped) or any(_is_ours(parameter) for parameter in clipped)):
+        for _, gradient in _graded(scaling, clipped):
+            gradient.detach().clamp_(-clip_value, clip_value)
+    else:
+        _originals["clip_grad_value_"](clipped, clip_value, foreach)
 
 
 def _total_norm(tensors: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:

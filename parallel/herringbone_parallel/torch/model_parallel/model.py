@@ -95,7 +95,7 @@ class DistributedModel(ModelParts):
             )
         self._tensor_reducer: TensorReducer | None = None
         if library.peers is not None:
-            replace_registered(module)
+            module = replace_registered(module)
         # The 16-bit type of the job's `fp16` or `bf16`; None in float32.
         self._half = half.half_type(library.settings.precision)
         if self._half is not None:
@@ -324,6 +324,8 @@ class DistributedModel(ModelParts):
         local_parts.fill_with(self.module, self.state_dict())
         if self.shards is not None:
             self.shards.retire()
+        if self.shared is not None and self.shared.modules:
+            self.module.register_forward_pre_hook(_refuse_exported)
         self._gathered = True
         return self
 
@@ -347,14 +349,21 @@ class DistributedModel(ModelParts):
         Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
         replica that makes no step at all.
         """
-        refuse_join(state.get())
-        if enable and state.get().loss_scale is not None:
+        library = state.get()
+        refuse_join(library)
+        if enable and library.peers is not None and not library.settings.prescaled_batch:
+            raise ParallelError(
+                "model.join() with tensor_parallel_degree: the ranks of a tensor group compute on all their batches"
+                " together, and would wait for one that has ended. Set prescaled_batch, or give every rank as many"
+                " batches"
+            )
+        if enable and library.loss_scale is not None:
             raise ParallelError(
                 "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
                 " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
             )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
-        with self._replication.join(self, state.get().optimizers, uneven, enable=enable):
+        with self._replication.join(self, library.optimizers, uneven, enable=enable):
             yield
 
     def register_comm_hook(self, state: Any, hook: HookFunction) -> None:
@@ -368,3 +377,10 @@ class DistributedModel(ModelParts):
         `ParallelError`. Every rank must call it, before or after the model is partitioned.
         """
         self._replication.register_hook(state, hook)
+
+
+def _refuse_exported(_module: nn.Module, _args: object) -> None:
+    raise ParallelError(
+        "model.cpu() of layers that a tensor group shares: their code still waits for the other ranks. Save the module,"
+        " and load it into a new one to call it"
+    )

@@ -13,17 +13,18 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import optimizer_state, state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
-from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_, serve_torch_clipping
+from herringbone_parallel.torch.model_parallel.clipping import clip_for, serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer_state import LOSS_SCALE_KEY, MASTER_KEY, PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
 from herringbone_parallel.torch.model_parallel.precision import loss_scale
-from herringbone_parallel.torch.model_parallel.precision.half import half_type
+from herringbone_parallel.torch.model_parallel.precision.half import half_type, widened
 from herringbone_parallel.torch.model_parallel.precision.masters import MasterWeights
 from herringbone_parallel.torch.model_parallel.precision.update import PreciseUpdate
 from herringbone_parallel.torch.model_parallel.shards.divide import divided_updates
 from herringbone_parallel.torch.model_parallel.shards.layout import Range
 from herringbone_parallel.torch.model_parallel.shards.states import DividedStates
+from herringbone_parallel.torch.model_parallel.shards.updates import divide_states
 from herringbone_parallel.torch.model_parallel.tensor.whole import parts_of_entries, whole_entries
 
 
@@ -96,20 +97,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self.overflow:
             self._clip()
             result = self._update.run(update)
-        self._update.end(overflow=self.overflow)
+        self._update.end(state.get().backwards, overflow=self.overflow)
         return result
 
     def _clip(self) -> None:
         """Clip the gradients by their global norm, as `sdp_gradient_clipping` asks where parameters are sharded."""
         most = state.get().settings.sdp_gradient_clipping
         if self._model.shards is not None and most > 0:
-            clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], most)
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            # Of this optimizer alone: the gradients of another one may go on to add up, and must stay scaled.
+            clip_for([self], parameters, most)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of this rank's parameters."""
         check_between_steps("optimizer.zero_grad()")
         self.optimizer.zero_grad(set_to_none)
-        self._update.forget()
+        self._update.forget(state.get().backwards)
         if self._update.masters is not None:
             self._update.masters.drop_gradients(set_to_none=set_to_none)
 
@@ -153,7 +156,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self.unscale():
             return -1.0
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        return clip_grad_norm_(parameters, max_norm, norm_type).item()
+        return clip_for([self], parameters, max_norm, norm_type).item()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters, on the CPU, gathered from the pipeline; every rank of it must call.
@@ -191,8 +194,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group, saved in zip(self.optimizer.param_groups, named["param_groups"], strict=True):
             options = {key: value for key, value in saved.items() if key not in ("params", "param_names")}
             group.update(optimizer_state.copied(options))
-        if LOSS_SCALE_KEY in state_dict and self._update.scale is not None:
-            self._update.scale.load_state_dict(state_dict[LOSS_SCALE_KEY])
+        if LOSS_SCALE_KEY in state_dict:
+            self._update.load_scale(state_dict[LOSS_SCALE_KEY], state.get().backwards)
         self._pending = named["state"]
         if self._model.partitioned:
             self._load_pending()
@@ -242,12 +245,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _keep_local(self) -> None:
         """Drop the parameters of other ranks and their state, which frees their memory."""
-        masters, shards = self._update.masters, self._model.shards
+        masters, shards, shared = self._update.masters, self._model.shards, self._model.shared
+        states = self.optimizer.state
+        if shared is not None:
+            # The optimizer may have got its states before the tensor group shared the parameters.
+            for name, parameter in self._model.local_named_parameters():
+                if parameter in states:
+                    states[parameter] = parts_of_entries({name: states[parameter]}, shared)[name]
         if masters is not None and shards is not None:
             # Before the copies are made, which are then of this rank's elements alone.
             shards.split()
+            # Another optimizer may have split them when this one was no part of the library yet.
+            divide_states(shards.states, list(self._model.local_named_parameters()), self.optimizer)
         local = dict(self._model.local_named_parameters())
-        trained = {name: parameter if masters is None else masters.keep(parameter) for name, parameter in local.items()}
+        # Copies of this optimizer's parameters alone: another one has its own copies of the others.
+        names_of_all = {name for names in self._groups for name in names}
+        trained = {
+            name: parameter if masters is None or name not in names_of_all else masters.keep(parameter)
+            for name, parameter in local.items()
+        }
         if shards is not None:
             for name, copy in trained.items():
                 shards.adopt(copy, local[name])
@@ -256,8 +272,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
             group.pop("param_names", None)
         kept = {id(parameter) for parameter in trained.values()}
-        for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
-            del self.optimizer.state[parameter]
+        for name, parameter in local.items():
+            if id(parameter) not in kept and parameter in states:
+                states[trained[name]] = widened(states[parameter], parameter.dtype)
+        for dropped in [tensor for tensor in states if id(tensor) not in kept]:
+            del states[dropped]
         self._load_pending()
 
     def _local_names(self) -> list[str]:
@@ -283,8 +302,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return named
 
     def _scale_entry(self) -> dict[str, Any]:
-        scale = self._update.scale
-        return {} if scale is None else {LOSS_SCALE_KEY: scale.state_dict()}
+        scale = self._update.scale_state()
+        return {} if scale is None else {LOSS_SCALE_KEY: scale}
 
     def _whole(self, call: str) -> dict[str, Any]:
         """Return the named form with whole states."""

@@ -117,13 +117,17 @@ class State:
         return self.grid.coordinates(self.rank)["P"]
 
     def scale_loss(self, scale: LossScale | None) -> None:
-        """Multiply the loss by the scale of an optimizer. Raises `ParallelError` for a second, other scale."""
-        if scale is None:
-            return
-        if self.loss_scale is not None and not (scale.rule == self.loss_scale.rule == scale.value):
+        """Multiply the loss by the scale of a new optimizer. Raises `ParallelError` if another optimizer differs."""
+        known = self.loss_scale
+        same = scale is known
+        if scale is not None and known is not None:
+            # A dynamic scale has a rule that no number equals: each optimizer would change it on its own.
+            same = scale.rule == known.rule == scale.value
+        if self.optimizers and not same:
             raise ParallelError(
-                "a second smp.DistributedOptimizer that scales the loss: there is one loss scale. Give all of them the"
-                " same static_loss_scale, or put all parameters into one optimizer"
+                "several smp.DistributedOptimizer without the same static_loss_scale: model.backward multiplies the"
+                " loss by one scale, for all of them. Give each of them the same static_loss_scale, or put all"
+                " parameters into one optimizer"
             )
         self.loss_scale = scale
 

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
-import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Progress, digest
@@ -48,6 +47,7 @@ from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
+from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.offloading.tasks import TaskOffloading
@@ -153,7 +153,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     step_number = library.steps
     scale = _gradient_scale(library, count)
     # The script's generator advances by this one draw, whatever the microbatches draw.
-    arguments.seed = _agreed_seed(library, randomness.draw_seed())
+    seed = randomness.draw_seed()
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
 
@@ -186,6 +186,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
     try:
+        arguments.seed = agreed_seed(library, arguments.parts[0], seed)
         if library.transport is None:
             token.run()
         else:
@@ -240,15 +241,6 @@ def _check_offloading(library: state.State) -> None:
             " smp.set_activation_checkpointing(module)",
             stacklevel=5,
         )
-
-
-def _agreed_seed(library: state.State, seed: int) -> int:
-    """Return the seed of the tensor group's first rank: shared layers need the same random numbers on all ranks."""
-    if library.peers is None:
-        return seed
-    agreed = torch.tensor([seed], device=library.device)
-    dist.broadcast(agreed, library.peers.ranks[0], group=library.peers.group)
-    return int(agreed)
 
 
 def _schedule(library: state.State, count: int) -> Schedule:

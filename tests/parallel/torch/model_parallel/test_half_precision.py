@@ -341,6 +341,8 @@ def refused(call: str) -> None:
     model, optimizer, run = trainer("Chain", **fields)
     if call == "second optimizer":
         smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), dynamic_loss_scale=True)
+    elif call == "second optimizer without a scale":
+        smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     elif call == "join":
         model.join().__enter__()
     elif call == "scaler":
@@ -357,7 +359,9 @@ def refused(call: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("second optimizer", "a second smp.DistributedOptimizer that scales the loss"),
+        ("second optimizer", "several smp.DistributedOptimizer without the same static_loss_scale"),
+        # Its gradients would have been multiplied by the scale of the first one, and never divided.
+        ("second optimizer without a scale", "several smp.DistributedOptimizer without the same static_loss_scale"),
         ("join", r"model\.join\(\) with a loss scale"),
         ("scaler", "GradScaler with an smp.DistributedOptimizer that scales the loss itself"),
         ("step after clipping", r"a step ran between the clipping of the gradients and optimizer\.step\(\)"),

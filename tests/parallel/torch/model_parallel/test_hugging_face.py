@@ -141,3 +141,33 @@ def test_state_before_init_says_what_to_do() -> None:
     assert not smp.state.initialized
     with pytest.raises(ParallelError, match=r"call it first"):
         _ = smp.state.cfg.fp16
+
+
+def accumulate_at_the_end_of_an_epoch() -> list[Any]:
+    class Served:
+        args = SimpleNamespace(gradient_accumulation_steps=4, should_save=True)
+        model_wrapped = None
+        label_smoother = compute_loss_func = None
+
+        def compute_loss(self) -> None: ...
+        def _save(self) -> None: ...
+
+    trainer._serve_trainer(Served)
+    torch.manual_seed(1)
+    model = Served()._wrap_model(nn.Linear(2, 1))  # type: ignore[attr-defined]
+
+    @smp.step
+    def train(inputs: torch.Tensor) -> None:
+        model.backward(model(inputs).sum())
+
+    # The Trainer updates after the last batch of an epoch, also if fewer batches than four came before it.
+    for _ in range(2):
+        train(torch.full((1, 2), 1.0 + smp.rank()))
+    return [parameter.grad.flatten().tolist() for parameter in model.parameters()]
+
+
+def test_replicas_average_gradients_although_an_epoch_ends_within_an_accumulation(ranks: Ranks) -> None:
+    """They had averaged every fourth batch only, and so went apart without an error."""
+    parameters = {"partitions": 1, "ddp": True, "replicas": 2}
+    for gradients in ranks.run(accumulate_at_the_end_of_an_epoch, parameters):
+        assert gradients == [[3.0, 3.0], [2.0]]

@@ -243,7 +243,9 @@ def _serve_trainer(trainer: Any) -> None:
         if isinstance(self.model_wrapped, DistributedModel):
             return self.model_wrapped
         require_loss_of_model(self, trainer)
-        wrapped = DistributedModel(model, backward_passes_per_step=self.args.gradient_accumulation_steps)
+        # Not `backward_passes_per_step`: at the end of an epoch the Trainer updates after fewer passes, whose gradients
+        # would not be averaged.
+        wrapped = DistributedModel(model)
         if training and creates_no_optimizer:
             # The Trainer assigns it only after it has prepared the optimizer.
             self.model_wrapped = wrapped

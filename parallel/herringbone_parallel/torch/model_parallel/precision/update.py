@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ class PreciseUpdate:
         update = PreciseUpdate(optimizer, MasterWeights(), scale, any_rank)
         if update.unscale(backwards):               # False on every rank if a gradient of one is infinite
             update.run(optimizer.step)
-        update.end(overflow=False)
+        update.end(backwards, overflow=False)
 
     `masters` is None where parameters are updated in place, and `scale` where the loss is not scaled. `backwards`
     counts the backwards so far, by which a second `unscale` of the same gradients is told from one of newer ones.
@@ -41,6 +42,9 @@ class PreciseUpdate:
         # The count of backwards at the last `unscale`; None if the gradients are not unscaled.
         self._unscaled_at: int | None = None
         self._finite = True
+        # The count of backwards whose gradients were used or dropped, and a loaded scale that waits for that.
+        self._used_at = 0
+        self._loaded: Mapping[str, Any] | None = None
 
     @property
     def active(self) -> bool:
@@ -88,16 +92,35 @@ class PreciseUpdate:
         self.masters.publish()
         return result
 
-    def end(self, *, overflow: bool) -> None:
+    def end(self, backwards: int, *, overflow: bool) -> None:
         """Adapt the scale to the step that has ended, and wait for the next gradients."""
-        self.forget()
-        if self.scale is not None and self.scale.update(overflow=overflow):
+        stuck = self.scale is not None and self.scale.update(overflow=overflow)
+        self.forget(backwards)
+        if self.scale is not None and stuck:
             warnings.warn(
                 f"an infinite or undefined gradient with the smallest loss scale, {self.scale.value:g}: the step is"
                 " skipped. If each step is, the loss itself is infinite or undefined",
                 stacklevel=3,
             )
 
-    def forget(self) -> None:
-        """Consider the gradients as not unscaled: they were dropped, or used."""
-        self._unscaled_at, self._finite = None, True
+    def forget(self, backwards: int) -> None:
+        """Consider the gradients of all backwards so far as not unscaled: they were dropped, or used."""
+        self._unscaled_at, self._finite, self._used_at = None, True, backwards
+        if self.scale is not None and self._loaded is not None:
+            self.scale.load_state_dict(self._loaded)
+            self._loaded = None
+
+    def load_scale(self, scale: Mapping[str, Any], backwards: int) -> None:
+        """Take over the scale of a checkpoint, at once if no gradients have the present one, and otherwise after them.
+
+        A hook after a step may load a checkpoint, before the optimizer divides the gradients of that step by the scale.
+        """
+        if self.scale is None:
+            return
+        self._loaded = scale
+        if backwards == self._used_at:
+            self.forget(backwards)
+
+    def scale_state(self) -> Mapping[str, Any] | None:
+        """Return what a checkpoint keeps of the scale; None without a scale."""
+        return self._loaded or (None if self.scale is None else self.scale.state_dict())

@@ -160,7 +160,8 @@ class Reducer:
 
     def _watch_parameters(self) -> None:
         """Watch the parameters that are trained now. The first buckets reverse the order of their definition."""
-        self.retire()
+        # Not a subclass's `retire`, which removes hooks that are to stay.
+        Reducer.retire(self)
         named = list(self._named_parameters())
         require_equal(self._peers, named, self._options)
         self._parameters = [parameter for _, parameter in named if parameter.requires_grad]

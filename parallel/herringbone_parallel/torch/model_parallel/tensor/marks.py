@@ -178,22 +178,26 @@ class Replacement(nn.Module):
         return result if return_hook is None else return_hook(result)
 
 
-def replace_registered(model: nn.Module) -> None:
-    """Put distributed modules in the place of marked instances of registered classes, the outermost ones."""
-    for name, child in list(model.named_children()):
-        registration = _registered.get(type(child))
-        mark = mark_of(child)
-        if registration is None or not mark.enabled:
-            replace_registered(child)
-            continue
-        args, kwargs = child.__dict__[_ARGUMENTS_ATTRIBUTE]
-        if registration.init_hook is not None:
-            args, kwargs = registration.init_hook(*args, **kwargs)
-        try:
-            made = registration.dist_module(*args, **{**kwargs, **mark.config})
-        except TypeError as error:
-            raise ParallelError(
-                f"{registration.dist_module.__name__} does not take the arguments of {type(child).__name__}: {error}."
-                " Translate them with the init_hook of smp.tp_register"
-            ) from error
-        setattr(model, name, Replacement(made, registration))
+def replace_registered(module: nn.Module) -> nn.Module:
+    """Put distributed modules in the place of marked instances of registered classes, the outermost ones.
+
+    Returns the module, or what takes its place.
+    """
+    registration = _registered.get(type(module))
+    mark = mark_of(module)
+    if registration is None or not mark.enabled:
+        for name, child in list(module.named_children()):
+            if (replacement := replace_registered(child)) is not child:
+                setattr(module, name, replacement)
+        return module
+    args, kwargs = module.__dict__[_ARGUMENTS_ATTRIBUTE]
+    if registration.init_hook is not None:
+        args, kwargs = registration.init_hook(*args, **kwargs)
+    try:
+        made = registration.dist_module(*args, **{**kwargs, **mark.config})
+    except TypeError as error:
+        raise ParallelError(
+            f"{registration.dist_module.__name__} does not take the arguments of {type(module).__name__}: {error}."
+            " Translate them with the init_hook of smp.tp_register"
+        ) from error
+    return Replacement(made, registration)

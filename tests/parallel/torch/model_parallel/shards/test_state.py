@@ -214,3 +214,25 @@ def test_a_state_dict_on_one_rank_alone_is_refused(ranks: Ranks, call: str) -> N
     message = rf"this rank calls {call}.state_dict\(\) while rank 1, .* calls the step function"
     with pytest.raises(RankFailedError, match=message):
         ranks.run(call_on_one_rank, dict(SHARD_2), call)
+
+
+def freeze_between_steps() -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build("Chain")
+    model = smp.DistributedModel(module)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(nn.functional.cross_entropy(model(inputs), target))
+
+    train_step(inputs, target)
+    # A bias, which stays whole: the reducer of whole parameters watches others from here on.
+    module[0].bias.requires_grad_(False)
+    train_step(inputs, target)
+    with pytest.raises(Exception, match="the wrapped module is called outside of a step"):
+        model.module(inputs)
+
+
+def test_a_parameter_that_is_frozen_later_leaves_the_shards_hooks_alone(ranks: Ranks) -> None:
+    ranks.run(freeze_between_steps, {**SHARD_2, "sdp_param_persistence_threshold": 20})

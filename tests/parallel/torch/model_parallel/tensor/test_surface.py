@@ -15,7 +15,7 @@ from herringbone_parallel.torch.model_parallel.tensor import marks
 from herringbone_parallel.torch.model_parallel.tensor.huggingface import gpt2
 from herringbone_parallel.torch.model_parallel.tensor.transformer import DistributedTransformerLMHead
 from tests.parallel.torch.model_parallel.tensor.test_equality import Encoder, batch_of, loss_of
-from tests.parallel.torch.ranks import Ranks
+from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 1, "tensor_parallel_degree": 2, "ddp": True}
 
@@ -186,13 +186,15 @@ def test_a_registered_class_takes_the_place_of_marked_modules() -> None:
         with marks.tensor_parallelism(enabled=False):
             unmarked = Mine(4)
     model = nn.Sequential(marked, unmarked)
-    marks.replace_registered(model)
+    assert marks.replace_registered(model) is model
     assert isinstance(model[0], marks.Replacement)
     assert model[1] is unmarked
     # The keyword of `tensor_parallelism` comes before what the hook returns.
     assert model[0].dist_module.bias is None
     x = torch.ones(1, 4)
     torch.testing.assert_close(model[0](x), {"out": 2 * model[0].dist_module(x)})
+    # The whole model may be an instance, such as a language model that `DistributedTransformerLMHead` replaces.
+    assert isinstance(marks.replace_registered(marked), marks.Replacement)
 
 
 def test_a_hook_that_does_not_fit_is_named() -> None:
@@ -241,3 +243,46 @@ def test_alibi_is_refused() -> None:
         marks.tensor_parallelism(use_alibi=True),
     ):
         pass
+
+
+def call_after_export() -> tuple[list[int], list[int]]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(4, 6))
+    smp.set_tensor_parallelism(module)
+    model = smp.DistributedModel(module)
+    local = list(module[0].weight.shape)
+    model.cpu()
+    with pytest.raises(ParallelError, match=r"^model\.cpu\(\) of layers that a tensor group shares: .*load"):
+        module(torch.ones(2, 4))
+    return local, list(module.state_dict()["0.weight"].shape)
+
+
+def test_an_exported_module_says_that_its_layers_were_shared(ranks: Ranks) -> None:
+    """Its layers had whole weights, and still put together the outputs of all ranks, so the output was too wide."""
+    for shapes in ranks.run(call_after_export, dict(TWO)):
+        assert shapes == ([3, 4], [6, 4])
+
+
+def different_batches(call: str) -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module = nn.Sequential(nn.Linear(4, 6))
+    smp.set_tensor_parallelism(module)
+    model = smp.DistributedModel(module)
+    if call == "join":
+        model.join().__enter__()
+    smp.step(lambda inputs: model.backward(model(inputs).sum()))(torch.ones(2, 3 + 2 * smp.tp_rank(), 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("join", r"model\.join\(\) with tensor_parallel_degree: .*prescaled_batch"),
+        ("lengths", r"shapes \[\[2, [35], 4\]\] here.* pad these to one length .*prescaled_batch"),
+    ],
+)
+def test_what_different_batches_of_a_tensor_group_exclude_is_named(ranks: Ranks, call: str, message: str) -> None:
+    with pytest.raises(RankFailedError, match=message):
+        ranks.run(different_batches, dict(TWO), call)
