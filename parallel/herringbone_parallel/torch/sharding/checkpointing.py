@@ -1,8 +1,8 @@
 """`save`, `async_save`, `maybe_finalize_async_calls` and `load` of a state, under AWS's names and arguments.
 
-    saver.async_save({"model": ..., "optimizer": ...}, checkpoint_id="/opt/ml/checkpoints/step-100")
+    saver.async_save({"model": ..., "optimizer": ...}, checkpoint_id=f"{folder}/step-100")
     saver.maybe_finalize_async_calls(blocking=True)
-    loader.load(state_dict, checkpoint_id="/opt/ml/checkpoints/step-100")
+    loader.load(state_dict, checkpoint_id=f"{folder}/step-100")
 
 A checkpoint has the one form of `torch/checkpoint/`: it loads on any mesh. A script that names a `storage_writer`, a
 `storage_reader` or a `planner` of torch gets torch's own functions. Source of the names: the developer guide, "The
@@ -41,7 +41,7 @@ def save(
 ) -> None:
     """Write a state, and return when it is complete on all ranks; every rank of the group calls it.
 
-        save({"model": model.state_dict(), "epoch": 3}, checkpoint_id="/opt/ml/checkpoints/step-100")
+        save({"model": model.state_dict(), "epoch": 3}, checkpoint_id=f"{folder}/step-100")
 
     Raises `ParallelError` without a `checkpoint_id`, for S3's arguments, and when a rank cannot write.
     """
@@ -129,7 +129,7 @@ def load(
     """Read a checkpoint into the tensors of a state, whatever mesh wrote it; every rank of the group calls it.
 
         state = {"model": model.state_dict(), "epoch": 0}
-        load(state, checkpoint_id="/opt/ml/checkpoints/step-100")
+        load(state, checkpoint_id=f"{folder}/step-100")
 
     Values that are no tensors are replaced in `state_dict`; they are unpickled, so ask for them only in folders that
     you trust. Raises `ParallelError` without a `checkpoint_id`, for S3's
