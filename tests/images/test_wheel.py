@@ -39,7 +39,9 @@ def test_the_wheel_holds_packages_shims_and_dockerfiles(packed):
 
 
 def test_the_wheel_declares_the_commands(packed):
-    (entry_points,) = (text for name, text in packed.items() if name.endswith("entry_points.txt"))
+    (entry_points,) = (
+        text for name, text in packed.items() if name.endswith("entry_points.txt") and name.count("/") == 1
+    )
     assert "train = herringbone_entry.__main__:main" in entry_points
 
 
