@@ -132,7 +132,7 @@ def test_a_controller_that_cannot_start_is_reported(script, home, stand_in):
     """The controller dies before it has read its config, and nothing may be left of the job."""
     script("")
     # More than a pipe holds: the shell closes its end before all is written.
-    dying = ("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1")
+    dying = ("sh", "-c", "echo no such luck >&2; exec <&-; sleep 1")
     broken = ProcessBackend(home, (*stand_in, "x" * 100_000), controller=dying)
     with pytest.raises(LaunchError, match="the job's controller did not start: no such luck"):
         submit(broken)
