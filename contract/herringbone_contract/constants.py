@@ -103,6 +103,8 @@ class HostVariable:
     HEARTBEAT = "HERRINGBONE_HEARTBEAT"
     # "off": this host has no observer, and its ranks send no events.
     OBSERVER = "HERRINGBONE_OBSERVER"
+    # "on": ranks of PyTorch scripts report their steps and their peak of memory, to compare them with a prediction.
+    COMPARE = "HERRINGBONE_COMPARE"
 
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0

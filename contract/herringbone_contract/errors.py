@@ -25,6 +25,7 @@
     |       +-- AwsCredentialsError    no credentials, or they are expired or wrong
     |       +-- AwsAccessError         the credentials are good, and may not do this
     |       +-- AwsUnavailableError    no answer, or an answer to retry later; AWS may have carried the request out
+    +-- MeasurementError           a script whose first step cannot be measured
     +-- ParallelError              a model- or data-parallel library call that cannot be served
 
 Catch `HerringboneError` to catch all of them, `UsageError` for mistakes that the caller can fix in the call itself.
@@ -258,6 +259,13 @@ class AwsUnavailableError(AwsError):
     """
 
     transient = True
+
+
+class MeasurementError(HerringboneError):
+    """A script of which no step can be measured: it fails, ends before a step, or is too slow; or no prediction of it.
+
+    To fix: Read the end of the script's output in the message. docs/do/predict.md says what a script needs.
+    """
 
 
 class ParallelError(HerringboneError):

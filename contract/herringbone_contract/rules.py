@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import mesh
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.model_parallel.served import PARAMETERS, VERSION1
 from herringbone_contract.model_parallel.values import value_or
@@ -205,19 +204,8 @@ def mesh_of(distribution: Distribution, ranks: int) -> Mesh | None:
 
     Raises `DistributionError` when the degrees do not divide the ranks.
     """
-    version1, version2 = distribution.model_parallel, distribution.model_parallel_v2
-    if version1 is not None:
-        settings = version1.resolved()
-        return mesh.of_version1(ranks, pipeline=settings.partitions, tensor=settings.tensor, shard=settings.sharded)
-    if version2 is not None:
-        parameters = version2.resolved()
-        return mesh.of_version2(
-            ranks,
-            hybrid_shard=parameters.hybrid_shard_degree,
-            context=parameters.context_parallel_degree,
-            tensor=parameters.tensor_parallel_degree,
-        )
-    return None
+    parameters = distribution.model_parallel or distribution.model_parallel_v2
+    return None if parameters is None else parameters.resolved().mesh(ranks)
 
 
 def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:

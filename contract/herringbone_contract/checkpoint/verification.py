@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -21,6 +22,7 @@ from herringbone_contract.checkpoint.manifest import (
     UNFINISHED,
     File,
     Manifest,
+    checked_tag,
     parse,
 )
 from herringbone_contract.errors import ParallelError
@@ -107,6 +109,29 @@ def hidden_tag(path: Path) -> str:
     return path.name[1:].rpartition(".")[0].rpartition(".")[0]
 
 
+def newest_complete(folder: Path) -> tuple[Listed, str | None]:
+    """Return the newest complete checkpoint, and the reason when it is not the one that `newest` names.
+
+    Raises `ParallelError` when there is none.
+    """
+    newest = newest_tag(folder)
+    if newest is None:
+        raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
+    try:
+        # The file may come from elsewhere; it must not lead out of the folder.
+        path = checkpoint_path(folder, checked_tag(newest))
+        manifest = read_manifest(path)
+        problem = next((problem.text for problem in missing(path, manifest)), None)
+        if problem is None:
+            return Listed(newest, path, True, manifest, None), None
+    except ParallelError as error:
+        problem = str(error)
+    complete = [entry for entry in listing(folder) if entry.manifest is not None and entry.problem is None]
+    if not complete:
+        raise ParallelError(f"{problem}; {folder} has no complete checkpoint")
+    return complete[-1], problem
+
+
 def listing(folder: Path) -> list[Listed]:
     """Return the saves of a folder that were not finished, and then its checkpoints, the newest last."""
     newest = newest_tag(folder)
@@ -122,23 +147,12 @@ def listing(folder: Path) -> list[Listed]:
 
 
 def missing(path: Path, manifest: Manifest) -> list[Problem]:
-    """Return the files that are missing, have another size, or are of another save. Reads headers only."""
-    problems = []
-    for name, file in manifest.files.items():
-        whose = f"{path / name} (rank {file.rank} on {file.host})"
-        try:
-            size = (path / name).stat().st_size
-        except OSError:
-            text = f"{whose} is missing; bring the files of all hosts into one folder"
-            problems.append(Problem(name, "missing", text))
-            continue
-        if size != file.bytes:
-            text = f"{whose} is torn: it has {size} of {file.bytes} bytes"
-            problems.append(Problem(name, "torn", text))
-        elif name.endswith(SUFFIX) and (save := _save_of(path / name)) != manifest.save:
-            text = f"{whose} is foreign: it is of the save {save}, and the checkpoint of {manifest.save}"
-            problems.append(Problem(name, "foreign", text))
-    return problems
+    """Return the files that are missing, have another size, are of another save, or have a damaged header.
+
+    Reads headers only.
+    """
+    problems = (_missing(path, name, file, manifest.save) for name, file in manifest.files.items())
+    return [problem for problem in problems if problem is not None]
 
 
 def verify(path: Path, manifest: Manifest | None = None) -> list[Problem]:
@@ -158,6 +172,25 @@ def verify(path: Path, manifest: Manifest | None = None) -> list[Problem]:
     return problems
 
 
+def _missing(path: Path, name: str, file: File, save: str) -> Problem | None:
+    whose = f"{path / name} (rank {file.rank} on {file.host})"
+    try:
+        with (path / name).open("rb", buffering=0) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size != file.bytes:
+                return Problem(name, "torn", f"{whose} is torn: it has {size} of {file.bytes} bytes")
+            # The header names the save, so its checksum tells at a fraction of the cost whether a parsed one would.
+            if not name.endswith(SUFFIX) or _crc32(stream, 0, file.head_bytes) == file.head_crc32:
+                return None
+    except OSError:
+        return Problem(name, "missing", f"{whose} is missing; bring the files of all hosts into one folder")
+    found = _save_of(path / name)
+    if found != save:
+        text = f"{whose} is foreign: it is of the save {found}, and the checkpoint of {save}"
+        return Problem(name, "foreign", text)
+    return Problem(name, "damaged", f"{whose} is damaged: the checksum of its header differs")
+
+
 def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
     chunks = [
         (chunk, name, tensor.bytes_of(chunk))
@@ -167,7 +200,8 @@ def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
     ]
     try:
         with path.open("rb") as stream:
-            differing = [] if _crc32(stream, 0, file.head_bytes) == file.head_crc32 else ["its header"]
+            whole = path.name.endswith(SUFFIX) or _crc32(stream, 0, file.head_bytes) == file.head_crc32
+            differing = [] if whole else ["its content"]
             differing += [name for chunk, name, count in chunks if _crc32(stream, chunk.start, count) != chunk.crc32]
     except OSError as error:
         yield Problem(path.name, "damaged", f"{path} cannot be read: {error.strerror}")
@@ -177,7 +211,7 @@ def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(path.name, "damaged", f"{path} is damaged: the checksum differs of {which}")
 
 
-def _crc32(stream: BinaryIO, start: int, count: int) -> int:
+def _crc32(stream: BinaryIO | FileIO, start: int, count: int) -> int:
     stream.seek(start)
     checksum, left = 0, count
     while left and (data := stream.read(min(left, _READ_BYTES))):

@@ -13,6 +13,8 @@ that they do not know. The kinds:
     progress    done, total, unit, eta             eta: seconds until the end; total and eta may be None
     steps       count, since, seconds, own         step times of a rank: `seconds` of each step; `count` steps in all;
                                                    `own`: without the wait for other ranks, where the library tells
+    memory      peak, device                       the most bytes that a rank held: in torch's allocator for `device`
+                                                   "cuda", growth of the process since torch's import for "cpu"
     sample      cpu, memory, ...                   resources of a host, see SAMPLE below
     checkpoint  path, bytes
     restart     attempt, why

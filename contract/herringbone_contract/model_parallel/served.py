@@ -109,7 +109,8 @@ VERSION2: dict[str, Setting] = {
     ),
     "random_seed": Setting(PYTORCH, PYTORCH),
 }
-# Keys of version 1 that are built on torch's `fully_shard` or its DTensor, as all of version 2 is.
+# Version 2 is built on torch's `fully_shard` and DTensor. These keys of version 1 are not, but were never run with an
+# older torch.
 _NEED_RECENT_TORCH = ("tensor_parallel_degree", "sharded_data_parallel_degree")
 RECENT_TORCH = (2, 6)
 # Values that fewer libraries run than their key.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from herringbone_contract.model_parallel.mesh import Mesh, of_version1
 from herringbone_contract.model_parallel.values import (
     CommunicationBackend,
     Fraction,
@@ -68,6 +69,10 @@ class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
     activation_loading_horizon: int
     precision: Precision
     fp16_params: bool
+
+    def mesh(self, ranks: int) -> Mesh:
+        """Return the mesh of a job with so many ranks. Raises `DistributionError` when they do not fit the degrees."""
+        return of_version1(ranks, pipeline=self.partitions, tensor=self.tensor, shard=self.sharded)
 
 
 class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):

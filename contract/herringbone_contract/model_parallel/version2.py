@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from herringbone_contract.model_parallel.mesh import Mesh, of_version2
 from herringbone_contract.model_parallel.values import NaturalInt, PositiveInt, value_or
 
 
@@ -15,7 +16,7 @@ class ResolvedModelParallelV2(Struct, frozen=True, kw_only=True):
     """The parameters of version 2 that our library reads, with every default filled in.
 
     `hybrid_shard_degree` is the number of ranks that share one copy of the training state, those of one context
-    included; 0 is all ranks that do not share a layer. `mesh.of_version2` makes degrees of it.
+    included; 0 is all ranks that do not share a layer.
     """
 
     hybrid_shard_degree: int
@@ -26,6 +27,15 @@ class ResolvedModelParallelV2(Struct, frozen=True, kw_only=True):
     fsdp_cache_flush_warnings: bool
     allow_empty_shards: bool
     random_seed: int
+
+    def mesh(self, ranks: int) -> Mesh:
+        """Return the mesh of a job with so many ranks. Raises `DistributionError` when they do not fit the degrees."""
+        return of_version2(
+            ranks,
+            hybrid_shard=self.hybrid_shard_degree,
+            context=self.context_parallel_degree,
+            tensor=self.tensor_parallel_degree,
+        )
 
 
 class ModelParallelV2Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):

@@ -1,0 +1,1 @@
+"""The form of a prediction: what is asked of the predictor, and its answer."""

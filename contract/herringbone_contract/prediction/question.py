@@ -1,0 +1,66 @@
+"""A question to the predictor: a measured step, the hosts, and a layout or a search for the best one.
+
+The SDK writes a `Question` as JSON to the standard input of `python -m herringbone_parallel.predict`, which answers
+with an `Answer` on standard output.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from herringbone_contract.prediction.devices import Device, Link, Rate, Seconds
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+
+
+class Hosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Equal hosts that train.
+
+    `devices` is the number of devices of a host: GPUs, or 1 for a host without GPUs, whose `cores` its ranks share.
+    `link` is a host's link to the others, `dollars_per_hour` the price of one host. `name` is the instance type.
+    """
+
+    name: str
+    count: PositiveInt
+    ranks_per_host: PositiveInt
+    device: Device
+    devices: PositiveInt = 1
+    cores: PositiveInt | None = None
+    link: Link | None = None
+    dollars_per_hour: Annotated[float, Meta(ge=0.0)] | None = None
+
+
+class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A comparison of all layouts that the hosts can run; the answer holds `limit` of them."""
+
+    limit: PositiveInt = 50
+
+
+class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The length of the job: optimizer steps, or samples of all epochs together, or neither if it is not known.
+
+    `start_seconds` passes before the first step.
+    """
+
+    steps: PositiveInt | None = None
+    samples: PositiveInt | None = None
+    start_seconds: Seconds = 0.0
+
+
+class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One question.
+
+    `measurement` is the path of the measured step. `hosts` are alternatives: each is a whole set of hosts of its own.
+    `distribution` is the dict of the job; with `search` it is the one to compare with. `scale` multiplies the measured
+    batch of a rank. `timings` is the path of seconds measured on this machine's device, for hosts that have it.
+    """
+
+    measurement: str
+    hosts: tuple[Hosts, ...]
+    distribution: dict[str, Any]
+    search: Search | None = None
+    work: Work = Work()
+    scale: Rate = 1.0
+    timings: str | None = None
