@@ -15,7 +15,7 @@ from herringbone_contract.model_parallel.served import Library, unserved_paramet
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
 from herringbone_contract.strategies import Framework
-from herringbone_parallel.core.script_settings import merge
+from herringbone_parallel.core.script_settings import WITHOUT_EFFECT, merge
 
 # The entry point sets it from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
@@ -63,7 +63,7 @@ def model_parallel(
             f" 'processes_per_host': 2}}}} to the estimator ({_PARAMETERS} is not set)"
         )
     if script:
-        raw = _with_script(raw, script, warns=environ.get(RankVariable.RANK) == "0")
+        raw = _with_script(raw, script, environ, "smp.init")
     try:
         parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
     except DistributionError as error:
@@ -76,23 +76,29 @@ def model_parallel(
     return parameters.resolved()
 
 
-def _with_script(raw: str, script: Mapping[str, Any], *, warns: bool) -> str:
-    """Return the job's parameters as JSON, filled up with the script's."""
+def _with_script(
+    raw: str,
+    script: Mapping[str, Any],
+    environ: Mapping[str, str],
+    init: str,
+    without_effect: frozenset[str] = WITHOUT_EFFECT,
+) -> str:
+    """Return the job's parameters as JSON, filled up with those that the script gives to `init`."""
     try:
         job = json.loads(raw)
         if not isinstance(job, dict):
             raise ValueError("no JSON object")
     except ValueError as error:
         raise HyperparameterError(f"{_PARAMETERS}={raw[:80]!r}: {error}") from error
-    merged = merge(job, script)
-    if merged.contradictions and warns:
+    merged = merge(job, script, init, without_effect)
+    if merged.contradictions and environ.get(RankVariable.RANK) == "0":
         warnings.warn(
-            f"smp.init: the job's settings win over the script's: {'; '.join(merged.contradictions)}", stacklevel=4
+            f"{init}: the job's settings win over the script's: {'; '.join(merged.contradictions)}", stacklevel=4
         )
     try:
         return json.dumps(merged.settings)
     except (TypeError, ValueError) as error:
-        raise ParallelError(f"smp.init({script!r}): {error}; settings are numbers, words, True and False") from error
+        raise ParallelError(f"{init}({script!r}): {error}; settings are numbers, words, True and False") from error
 
 
 def model_parallel_v2(
@@ -103,13 +109,13 @@ def model_parallel_v2(
     >>> model_parallel_v2({"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}).tensor_parallel_degree
     2
 
-    `config` is the script's own; where the job gives a key too, the job's value counts. A job without parameters has
-    the defaults, under which every rank holds a shard. Raises `ParallelError` for parameters of version 1, and for
-    those that the library does not run.
+    `config` is the script's own; where the job gives a key too, the job's value counts, and a warning on rank 0 names
+    the keys that differ. A job without parameters has the defaults, under which every rank holds a shard. Raises
+    `ParallelError` for parameters of version 1, and for those that the library does not run.
     """
     raw = environ.get(_PARAMETERS)
     if config:
-        raw = json.dumps({**config, **(json.loads(raw) if raw else {})})
+        raw = _with_script(raw or "{}", config, environ, "torch.sagemaker.init", frozenset())
     if raw is None:
         return ModelParallelV2Parameters().resolved()
     try:

@@ -1,4 +1,4 @@
-"""Merges the settings that a script passes to `smp.init` into those of the job. The job's settings win.
+"""Merges a script's settings, those of `smp.init` or `torch.sagemaker.init`, into the job's. The job's settings win.
 
 AWS's later example scripts call `smp.init(smp_config)`, and say that "any value here is overridden by the config set in
 notebook when launching the job". So a script's setting counts where the job leaves the setting out.
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from herringbone_contract.errors import ParallelError
 
-# Keys of the scripts that only tune AWS's closed library; docs/do/model-parallel-pytorch.md says what happens here.
+# Keys of scripts for version 1 that only tune AWS's closed library; docs/do/model-parallel-pytorch.md says what happens
+# here.
 WITHOUT_EFFECT = frozenset(
     {"static_mode", "fast_mode", "_match_weights", "checkpoint_attentions", "_fp32_grad_accumulation"}
 )
@@ -26,7 +27,12 @@ class Merged(NamedTuple):
     contradictions: list[str]
 
 
-def merge(job: Mapping[str, Any], script: Mapping[str, Any]) -> Merged:
+def merge(
+    job: Mapping[str, Any],
+    script: Mapping[str, Any],
+    init: str = "smp.init",
+    without_effect: frozenset[str] = WITHOUT_EFFECT,
+) -> Merged:
     """Return the job's settings, filled up with the script's.
 
     >>> merge({"partitions": 2}, {"pipeline_parallel_degree": 1, "microbatches": 4, "fast_mode": False})
@@ -34,15 +40,16 @@ def merge(job: Mapping[str, Any], script: Mapping[str, Any]) -> Merged:
     Merged(settings={'partitions': 2, 'microbatches': 4},
            contradictions=["pipeline_parallel_degree is 1 in the script and 2 in the job's distribution"])
 
-    A value of None counts as left out. Raises `ParallelError` when the script's settings are no dict of names.
+    A value of None counts as left out, and so do the keys of `without_effect`. `init` is the function that the script
+    calls, for the error. Raises `ParallelError` when the script's settings are no dict of names.
     """
     if not isinstance(script, Mapping) or any(not isinstance(key, str) for key in script):
-        raise ParallelError(f"smp.init({script!r}): it takes the settings as a dict, such as {{'microbatches': 4}}")
+        raise ParallelError(f"{init}({script!r}): it takes the settings as a dict, such as {{'microbatches': 4}}")
     settings = dict(job)
     name_in_job = {_SYNONYMS.get(key, key): key for key in job}
     contradictions = []
     for key, value in script.items():
-        if value is None or key in WITHOUT_EFFECT:
+        if value is None or key in without_effect:
             continue
         given = name_in_job.get(_SYNONYMS.get(key, key))
         if given is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 
 from herringbone_contract.errors import ParallelError
@@ -32,6 +33,12 @@ def enter() -> Engine:
     other.
     """
     global _settings, _engine, _holders
+    if "HERRINGBONE_MEASURING" in os.environ:
+        # Nobody else is there to join. The backend `smddp` of a measured script does not come here.
+        raise ParallelError(
+            "hvd.init() in a measured script: Horovod's sums are not predicted. Plan without measuring, or train with"
+            " DistributedDataParallel"
+        )
     with _lock:
         if _engine is None:
             _settings = _settings or Settings.from_environment()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from herringbone_contract.errors import ParallelError
+from herringbone_contract.errors import HerringboneError, ParallelError
 from herringbone_contract.strategies import Framework
 from herringbone_parallel.core import launch
 
@@ -61,6 +61,30 @@ def test_a_script_s_settings_fill_what_the_job_does_not_give() -> None:
     assert version2(job) == (2, 12_345_678)
     assert version2(job, tensor_parallel_degree=4, random_seed=7) == (2, 7)
     assert version2({}, tensor_parallel_degree=4) == (4, 12_345_678)
+
+
+def test_settings_of_a_version_2_script_that_the_job_overrides_are_named_on_rank_0() -> None:
+    job = {"SM_HP_MP_PARAMETERS": '{"tensor_parallel_degree": 2}'}
+    text = r"^torch\.sagemaker\.init: .*tensor_parallel_degree is 4 in the script and 2 in the job's distribution$"
+    with pytest.warns(UserWarning, match=text):
+        assert version2({**job, "RANK": "0"}, tensor_parallel_degree=4, random_seed=None) == (2, 12_345_678)
+    version2({**job, "RANK": "1"}, tensor_parallel_degree=4)
+    version2({**job, "RANK": "0"}, tensor_parallel_degree=2)
+
+
+@pytest.mark.parametrize("raw", ["{", "[2]"])
+def test_damaged_parameters_are_named_whatever_the_script_sets(raw: str) -> None:
+    for script in ({}, {"random_seed": 7}):
+        with pytest.raises(HerringboneError, match=r"(?i)mp_parameters"):
+            version2({"SM_HP_MP_PARAMETERS": raw}, **script)
+
+
+def test_settings_of_a_version_2_script_are_checked_as_the_job_s_are() -> None:
+    with pytest.raises(ParallelError, match=r"^torch\.sagemaker\.init\(.*; settings are numbers, words"):
+        version2({}, random_seed={1})
+    # A key of version 1 that has no effect there is a mistake here.
+    with pytest.raises(ParallelError, match="static_mode"):
+        version2({}, static_mode=True)
 
 
 @pytest.mark.parametrize(

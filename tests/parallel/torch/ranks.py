@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import os
-import re
+import socket
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from herringbone_entry.channel.reserved_port import ReservedPort
@@ -53,9 +53,9 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
             if backends := variables.get(BACKENDS):
                 torch.distributed.init_process_group(backends, rank=rank, world_size=world_size)
             state.init()
-            connection.send((True, function(*args)))
+            _send(connection, (True, function(*args)))
         except BaseException:  # noqa: BLE001  the test gets the traceback
-            connection.send((False, traceback.format_exc()))
+            _send(connection, (False, traceback.format_exc()))
         finally:
             state.shutdown()
             if variables.get(BACKENDS) and torch.distributed.is_initialized():
@@ -65,18 +65,36 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
             gc.collect()
 
 
+def _send(connection: Any, answer: tuple[bool, Any]) -> None:
+    """Send an answer with the data of its tensors; `connection.send` would pass a descriptor for each."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(answer, buffer)
+    connection.send_bytes(buffer.getbuffer())
+
+
+def _receive(connection: Any) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(connection.recv_bytes()), weights_only=False)
+
+
 def _wait_for_store(port: int) -> None:
     """Wait until rank 0's store listens: torch itself tries again only after up to half a second.
 
-    The kernel's table tells; a connection that only asks would keep the store from its work for five seconds.
+    A connection that only asks would keep the store from its work for five seconds, and a look at the kernel's table of
+    connections costs milliseconds. Linux refuses a second socket on a listening port, even with SO_REUSEADDR.
     """
-    # The state LISTEN is 0A.
-    listening = re.compile(rf":{port:04X} [0-9A-F]+:0000 0A ")
     # A rank 0 that refuses its settings never listens. Later on torch's own attempts do.
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
-        if any(listening.search(Path(table).read_text()) for table in ("/proc/net/tcp", "/proc/net/tcp6")):
-            return
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return
         time.sleep(0.003)
 
 
@@ -125,7 +143,7 @@ class Ranks:
                 others = "".join(f"\nrank {rank} answered: {answer[1]}" for rank, answer in enumerate(answers))
                 raise RankFailedError(f"rank {len(answers)} did not answer within 60 s{others}")
             try:
-                answers.append(connection.recv())
+                answers.append(_receive(connection))
             except EOFError:
                 answers.append((False, "died"))
         failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]

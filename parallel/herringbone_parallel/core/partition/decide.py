@@ -61,6 +61,7 @@ def decide(
     memory_weight: float,
     memory_cap: int | None = None,
     revisit_cost: float = 0.0,
+    good_enough: float = 0.0,
 ) -> Decision:
     """Split a model so that its costliest partition costs least; among such splits, minimise communication.
 
@@ -70,7 +71,8 @@ def decide(
     `memory_weight` is the share of memory, as opposed to time, in a partition's cost. No partition holds more than
     `memory_cap` bytes. A split revisits a partition when the call order leaves it and comes back. Such a split must be
     better by the fraction `revisit_cost`, because costs of single partitions do not show that schedules lose time
-    there. The bound and the gap are those of all splits.
+    there. The bound and the gap are those of all splits. The search ends once the gap is at most `good_enough`; with 0,
+    as the runtimes decide, it goes on until its work is done.
 
     Raises `ParallelError` if the model has fewer separable modules than partitions, or if no split that was found keeps
     the cap. The error then names the smallest cap that works.
@@ -81,7 +83,7 @@ def decide(
     if memory_cap is not None:
         # First, because this error names the module that is too large.
         _check_indivisible(problem, memory_cap)
-    ladder = _Ladder(problem, partitions, memory_cap, revisit_cost)
+    ladder = _Ladder(problem, partitions, memory_cap, revisit_cost, good_enough)
     ladder.climb()
     return decision_of(
         problem,
@@ -141,7 +143,15 @@ class _Ladder:
     ladder.labels     # the partition of each group
     """
 
-    def __init__(self, problem: Problem, partitions: int, memory_cap: int | None, revisit_cost: float = 0.0) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        partitions: int,
+        memory_cap: int | None,
+        revisit_cost: float = 0.0,
+        good_enough: float = 0.0,
+    ) -> None:
+        self._good_enough = good_enough
         self._problem, self._partitions, self._cap = problem, partitions, memory_cap
         self._revisit_factor = 1.0 + revisit_cost
         self.labels: list[int] = []
@@ -166,9 +176,11 @@ class _Ladder:
         self._adopt(improve(problem, start, partitions, cap), "moves")
         self.bound = least_greatest_cost(problem, partitions, self._cost)
         # A split that meets the bound is the best, so further rungs would waste time.
-        if self.gap and problem.size <= MAX_EXHAUSTIVE_GROUPS:
+        if self.gap <= self._good_enough:
+            return
+        if problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._search_exhaustively()
-        elif self.gap:
+        else:
             redivided = redivide_pairs(problem, self.labels, partitions, cap)
             self._adopt(improve(problem, redivided, partitions, cap), "pairs")
             # The bound rises when the best known cost falls: see bounds.py.

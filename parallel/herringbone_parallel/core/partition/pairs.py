@@ -37,19 +37,25 @@ MAX_OPEN_FLOWS = 5
 TOLERANCE = 1e-12
 
 
-def redivide_pairs(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
+def redivide_pairs(
+    problem: Problem,
+    labels: list[int],
+    partitions: int,
+    memory_cap: float | None = None,
+    max_steps: int = MAX_STEPS,
+) -> list[int]:
     """Return a split that is no worse; `labels` must keep within `memory_cap` bytes, and so does the result.
 
     Iterated local search: after a first descent, a random run of groups moves to a random partition, and another
-    descent follows, until the steps are used up.
+    descent follows, until the steps reach `max_steps`.
     """
     # A fixed seed, because the same tree must give the same split in every process.
     generator = np.random.default_rng(0)
     pairs = Pairs(problem, partitions, memory_cap)
     pairs.steps = STEPS_OF_A_GROUP * problem.size
-    best = pairs.descend(labels, MAX_STEPS)
+    best = pairs.descend(labels, max_steps)
     rank = weigh(problem, best, partitions).rank
-    while pairs.steps < MAX_STEPS:
+    while pairs.steps < max_steps:
         start = int(generator.integers(problem.size))
         end = min(start + 1 + int(generator.integers(1 + problem.size // (2 * partitions))), problem.size)
         # A kick moves at most about half of a partition's groups, so that most of the split survives.
@@ -60,7 +66,7 @@ def redivide_pairs(problem: Problem, labels: list[int], partitions: int, memory_
         loads = weigh(problem, kicked, partitions)
         if len(set(kicked)) < partitions or (memory_cap is not None and loads.memory.max() > memory_cap):
             continue
-        descended = pairs.descend(kicked, MAX_STEPS)
+        descended = pairs.descend(kicked, max_steps)
         new_rank = weigh(problem, descended, partitions).rank
         if new_rank < rank:
             best, rank = descended, new_rank

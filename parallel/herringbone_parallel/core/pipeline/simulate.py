@@ -14,6 +14,7 @@ times. The rules are those of the runtimes:
 [4] Microbatches pass the same segment of a rank in the order of their numbers.
 [5] The data of a segment leaves when the segment ends. Each directed pair of ranks is a link that carries one message
     at a time.
+[6] Ranks on one host without GPUs share its cores: with more running ranks than cores, all of them run slower.
 """
 
 from __future__ import annotations
@@ -88,19 +89,23 @@ Program = Sequence[Segment]
 _PHASE_ORDER = {phase: index for index, phase in enumerate((FORWARD, BACKWARD, WEIGHT))}
 
 
-def simulate(programs: Sequence[Program], *, pipeline: str, active: int, link: Link | None = None) -> Simulation:
+def simulate(
+    programs: Sequence[Program], *, pipeline: str, active: int, link: Link | None = None, cores: float = math.inf
+) -> Simulation:
     """Simulate one step of the microbatches' programs under the schedule that `pipeline` names.
 
     >>> stages = [Segment(rank, forward_s=1, backward_s=1) for rank in range(2)]
     >>> simulate([stages] * 3, pipeline="interleaved", active=4).step_s
     8.0
 
-    `active` limits the live microbatches of a rank. Raises `ParallelError` for an unknown pipeline, for no microbatch,
-    and for `active` < 1.
+    `active` limits the live microbatches of a rank. `cores` is the number of ranks that can run at full speed at once
+    [6]. Raises `ParallelError` for an unknown pipeline, for no microbatch, for `active` < 1 and for no cores.
     """
     if not programs or active < 1:
         raise ParallelError(f"a step of {len(programs)} microbatches, {active} of them active: both must be at least 1")
-    return _Step(programs, pipeline, active, link or Link()).run()
+    if cores <= 0:
+        raise ParallelError(f"{cores} cores for the ranks of a pipeline: at least a part of one is needed")
+    return _Step(programs, pipeline, active, link or Link(), cores).run()
 
 
 class _Task(NamedTuple):
@@ -191,12 +196,53 @@ class _Rank:
         return None
 
 
+class _Cores:
+    """The cores that running tasks share in equal parts [6]; time passes only in `advance`."""
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self._now_s = 0.0
+        # The work that one running task has done since the start, in seconds of a core of its own. All tasks run at the
+        # same speed, so a task ends when this clock reaches its start plus its duration.
+        self._work_s = 0.0
+        self._ends: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def start(self, duration_s: float, finish: Callable[[], None]) -> None:
+        heapq.heappush(self._ends, (self._work_s + duration_s, next(self._numbers), finish))
+
+    @property
+    def _speed(self) -> float:
+        return min(1.0, self._cores / len(self._ends))
+
+    @property
+    def next_end_s(self) -> float:
+        """The time at which the first running task ends if no other one starts; infinite when none runs."""
+        if not self._ends:
+            return math.inf
+        return self._now_s + (self._ends[0][0] - self._work_s) / self._speed
+
+    def advance(self, now_s: float) -> list[Callable[[], None]]:
+        """Let time pass; return what to call for each task that ends at `now_s`."""
+        ended = []
+        if self._ends:
+            last = now_s >= self.next_end_s
+            # Without a sum of rounded parts, the first end is exact.
+            self._work_s = self._ends[0][0] if last else self._work_s + (now_s - self._now_s) * self._speed
+            while last and self._ends and self._ends[0][0] <= self._work_s:
+                ended.append(heapq.heappop(self._ends)[2])
+        self._now_s = now_s
+        return ended
+
+
 class _Step:
     """The state of one simulated step."""
 
-    def __init__(self, programs: Sequence[Program], pipeline: str, active: int, link: Link) -> None:
+    def __init__(self, programs: Sequence[Program], pipeline: str, active: int, link: Link, cores: float) -> None:
         self._programs = programs
         self._link = link
+        # Without a limit, all events share one heap, whose order decides between events of the same time.
+        self._cores = None if math.isinf(cores) else _Cores(cores)
         self._now_s = 0.0
         # (time, number, action). The number breaks ties of time, so that the earlier entry runs first and the heap
         # never compares two actions.
@@ -221,16 +267,23 @@ class _Step:
                 # The first segment works on the step's own arguments, so its message is there from the start.
                 self._deliver(program[0].rank, microbatch, _Task(FORWARD, 0))
         self._start_idle_ranks()
-        while self._heap:
-            self._now_s = self._heap[0][0]
+        while (now_s := self._next_event_s()) < math.inf:
+            self._now_s = now_s
             # Handle all events of one time before any rank chooses: a choice must see every message that has arrived.
-            while self._heap and self._heap[0][0] == self._now_s:
+            if self._cores is not None:
+                for finish in self._cores.advance(now_s):
+                    finish()
+            while self._heap and self._heap[0][0] <= now_s:
                 heapq.heappop(self._heap)[2]()
             self._start_idle_ranks()
         stuck = [(r, n.microbatch, n.next) for r, rank in enumerate(self._ranks) for n in rank.runners if n.next]
         # A schedule chooses a microbatch whenever one can run, so work that is left is a bug in a schedule or here.
         assert not stuck, f"the schedules stopped with work left (rank, microbatch, task): {stuck}"
         return self._result()
+
+    def _next_event_s(self) -> float:
+        event_s = self._heap[0][0] if self._heap else math.inf
+        return event_s if self._cores is None else min(event_s, self._cores.next_end_s)
 
     def _result(self) -> Simulation:
         events = [event for rank in self._ranks for event in rank.events]
@@ -264,14 +317,16 @@ class _Step:
         if task.phase == FORWARD and self._keeps:
             rank.kept_bytes += segment.kept_bytes
             rank.peak_kept_bytes = max(rank.peak_kept_bytes, rank.kept_bytes)
-        start_s = self._now_s
-        end_s = start_s + self._duration_s(segment, task.phase)
+        start_s, duration_s = self._now_s, self._duration_s(segment, task.phase)
 
         def finish() -> None:
-            rank.events.append(Event(segment.rank, task.phase, runner.microbatch, start_s, end_s))
+            rank.events.append(Event(segment.rank, task.phase, runner.microbatch, start_s, self._now_s))
             self._finish(rank, runner, task)
 
-        self._at(end_s, finish)
+        if self._cores is None:
+            self._at(start_s + duration_s, finish)
+        else:
+            self._cores.start(duration_s, finish)
 
     def _finish(self, rank: _Rank, runner: _Runner, task: _Task) -> None:
         program = self._programs[runner.microbatch]

@@ -176,7 +176,7 @@ def init() -> None:
         return
     settings = launch.model_parallel(os.environ, "tensorflow")
     rank_info = launch.rank_info(os.environ)
-    grid = Grid.of(rank_info.size, pipeline=settings.partitions, placement=settings.placement)
+    grid = Grid(settings.mesh(rank_info.size), settings.placement)
     _refuse(settings, grid)
     _reserve_threads()
     if grid.pipeline > 1:

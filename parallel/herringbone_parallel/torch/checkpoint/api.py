@@ -14,17 +14,20 @@ have different names, as in a pipeline. Replicas are written once. An optimizer'
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.loading import Loaded, load_into
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece, flat_pieces
 from herringbone_parallel.torch.checkpoint.reading import Reader, find
-from herringbone_parallel.torch.checkpoint.saving import Background, Contents, Saver
+from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
 
 __all__ = [
     "Contents",
@@ -111,8 +114,23 @@ def finalize(blocking: bool = True) -> bool:
     return all(over)
 
 
-# The error of a last save is shown also where the script does not ask for it.
-atexit.register(finalize)
+def _finish_at_exit() -> None:
+    """Show the error of a last save that the script did not ask for, and end the process with 1.
+
+    A rank of a job has reported that error as its failure before; see `herringbone_entry/ranks/last_saves.py`.
+    """
+    try:
+        finalize()
+    except BaseException as error:  # noqa: BLE001  shown as Python shows the error that ends a script
+        sys.excepthook(type(error), error, error.__traceback__)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        # Python ignores what else a callback at the exit does: the exit code would be 0.
+        os._exit(1)
+
+
+atexit.register(_finish_at_exit)
 
 
 def load(folder: Folder, state: Mapping[str, Any], tag: str | None = None, *, peers: Peers | None = None) -> Loaded:

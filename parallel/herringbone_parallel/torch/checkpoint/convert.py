@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import secrets
+import shutil
 import sys
 import warnings
 from collections.abc import Mapping
@@ -24,14 +26,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, checked_tag
-from herringbone_contract.checkpoint.verification import verify
+from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHED, checked_tag
+from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile, safetensors_file
 from herringbone_parallel.torch.checkpoint.reading import Reader
-from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
+from herringbone_parallel.torch.checkpoint.saving import Contents, Saver, note_newest
 from herringbone_parallel.torch.checkpoint.writing import in_place, sync_folder, write
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
@@ -62,6 +64,8 @@ class Content(NamedTuple):
 
 def convert(source: Path, target: Path, with_optimizer: bool) -> dict[str, Any]:
     """Convert a checkpoint, and return what was written; the target appears complete or not at all.
+
+    A target in a folder of checkpoints does not become the newest one; in a folder without any, it does.
 
     Raises `ParallelError` when the source is damaged or of no known form, and when the target exists.
     """
@@ -245,10 +249,18 @@ def _write_pickle(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
 
 def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
     state = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
-    checked_tag(target.name)
-    # A job may write a checkpoint next to this one.
-    saver = Saver(Peers.alone(only_savers=False))
-    saver.start(target.parent, target.name, state, Contents(), None, in_background=False)
+    folder, tag = target.parent, checked_tag(target.name)
+    # In a folder of its own: a save in the job's folder would become the one that the job resumes from. The next save
+    # of a job removes folders of this name, in case this process is killed.
+    workspace = folder / f".{tag}.{secrets.token_hex(8)}{UNFINISHED}"
+    try:
+        Saver(Peers.alone()).start(workspace, tag, state, Contents(), None, in_background=False)
+        (workspace / tag).rename(target)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+    sync_folder(folder)
+    if newest_tag(folder) is None:
+        note_newest(folder, tag)
     return Reader(target).manifest.bytes
 
 

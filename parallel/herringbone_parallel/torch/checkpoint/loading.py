@@ -6,10 +6,12 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.peers import Peers
-from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_of
-from herringbone_parallel.torch.checkpoint.reading import Reader, find
+from herringbone_parallel.torch.checkpoint.pieces import pieces_by_name
+from herringbone_parallel.torch.checkpoint.reading import Reader
 from herringbone_parallel.torch.checkpoint.states import flatten
 
 
@@ -29,42 +31,42 @@ def load_into(folder: Path, state: Mapping[str, Any], tag: str | None, peers: Pe
     """Read a checkpoint into a state; see `api.load`."""
 
     def check() -> _Found:
-        reader = Reader(find(folder, tag))
+        reader = Reader.find(folder, tag)
         flat = flatten(state)
-        pieces = [(name, piece) for name, value in flat.tensors.items() for piece in pieces_of(name, value)]
+        pieces = pieces_by_name(flat.tensors)
         if absent := [name for name, _ in pieces if name not in reader.manifest.tensors]:
             raise ParallelError(f"the checkpoint {reader.path} is of another model: it has no {absent[:5]}")
-        for name, piece in pieces:
-            reader.check(name, piece)
+        views = [pair for name, piece in pieces for pair in reader.views(name, piece)]
         _check_groups(reader, flat.groups)
-        return _Found(reader.manifest.save, reader, pieces, flat.paths)
+        return _Found(reader, views, flat.paths)
 
-    by_rank = peers.agree_all(check, "resume")
-    mine, saves = by_rank[peers.rank], {found.save for found in by_rank}
+    # Nothing is changed before all ranks have checked what they read.
+    mine, saves = peers.agree_same(check, "resume", lambda found: found.reader.manifest.save)
     if len(saves) > 1:
         raise ParallelError(
             f"the ranks have found different checkpoints in {folder}: the saves {sorted(saves)}. Bring the files of all"
             " hosts into one folder, or give the `tag` of a checkpoint that all of them have"
         )
-    for name, piece in mine.pieces:
-        mine.reader.read_into(name, piece)
+    for target, source in mine.views:
+        target.copy_(source)
     _replace_values(state, mine.reader, mine.paths)
     return Loaded(mine.reader.manifest.tag, mine.reader.extra, mine.reader)
 
 
-class _Found:
-    """The checkpoint that a rank has found; only the name of the save is pickled for the others."""
+class _Found(NamedTuple):
+    """The checkpoint that this rank has found: pairs of views to copy, and the paths of its state's names."""
 
-    def __init__(
-        self, save: str, reader: Any, pieces: list[tuple[str, Piece]], paths: dict[str, tuple[str, ...]]
-    ) -> None:
-        self.save, self.reader, self.pieces, self.paths = save, reader, pieces, paths
-
-    def __reduce__(self) -> Any:
-        return _Found, (self.save, None, [], {})
+    reader: Reader
+    views: list[tuple[torch.Tensor, torch.Tensor]]
+    paths: dict[str, tuple[str, ...]]
 
 
 def _check_groups(reader: Reader, groups: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Raise `ParallelError` for other groups than the checkpoint has, and for a damaged value besides the tensors.
+
+    It decodes all of these values, because a damaged one found later would leave a half-loaded model.
+    """
+    _ = reader.extra, reader.values(), [reader.groups(prefix) for prefix in reader.manifest.extra.get("groups", {})]
     for prefix, own in groups.items():
         saved = reader.groups(prefix)
         if saved is not None and len(saved) != len(own):

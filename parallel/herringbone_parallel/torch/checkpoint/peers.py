@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
@@ -21,8 +23,19 @@ class Peers:
     peers = Peers.alone()             # this process, without torch.distributed
     """
 
-    def __init__(self, rank: int, size: int, gather: Callable[[Any], list[Any]], *, only_savers: bool = True) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        gather: Callable[[Any], list[Any]],
+        *,
+        begin_maxima: Callable[[Sequence[int]], Callable[[], list[int]]] | None = None,
+        only_savers: bool = True,
+    ) -> None:
         self.rank, self.size, self.gather = rank, size, gather
+        # Begins to exchange a few integers, and returns the function that waits for the greatest of all ranks at each
+        # place. A gather of objects costs a rank 6 ms of its processor, this 1 ms (16 ranks).
+        self.begin_maxima = begin_maxima or self._gather_maxima
         # Whether no one else saves to the same folder meanwhile, so that unfinished saves in it are those of a job
         # that was killed.
         self.only_savers = only_savers
@@ -51,8 +64,18 @@ class Peers:
             dist.all_gather_object(gathered, value, group=own)
             return gathered
 
+        def begin_maxima(numbers: Sequence[int]) -> Callable[[], list[int]]:
+            tensor = torch.tensor(numbers, dtype=torch.int64)
+            work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=own, async_op=True)
+
+            def wait() -> list[int]:
+                work.wait()
+                return tensor.tolist()
+
+            return wait
+
         only_savers = len(ranks) == dist.get_world_size()
-        return cls(ranks.index(dist.get_rank()), len(ranks), gather, only_savers=only_savers)
+        return cls(ranks.index(dist.get_rank()), len(ranks), gather, begin_maxima=begin_maxima, only_savers=only_savers)
 
     @classmethod
     def default(cls) -> Peers:
@@ -68,12 +91,28 @@ class Peers:
 
     def agree_all(self, call: Callable[[], Result], doing: str) -> list[Result]:
         """Like `agree`, with the results of all ranks."""
-        failure: Exception | None = None
-        result: Any = None
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001  raised below, after the other ranks have the reason
-            failure = error
+        return self.share(attempt(call), doing)
+
+    def agree_same(
+        self, call: Callable[[], Result], doing: str, key: Callable[[Result], str]
+    ) -> tuple[Result, set[str]]:
+        """Like `agree`, with the keys of all results: one where the ranks agree, after one small exchange."""
+        tried = attempt(call)
+        own = "" if tried.failure is not None else key(tried.result)
+        # 56 bits, because the exchange has integers of 64 with a sign.
+        number = int.from_bytes(hashlib.sha256(own.encode()).digest()[:7], "little")
+        failed, greatest, least = self.begin_maxima((tried.failure is not None, number, -number))()
+        if not failed and greatest == -least:
+            return tried.result, {own}
+        self.share(tried._replace(result=None), doing)
+        return tried.result, set(self.gather(own))
+
+    def _gather_maxima(self, numbers: Sequence[int]) -> Callable[[], list[int]]:
+        return lambda: [max(column) for column in zip(*self.gather(list(numbers)), strict=True)]
+
+    def share(self, tried: Attempt[Result], doing: str) -> list[Result]:
+        """Return the results of all ranks; raise on all ranks when the attempt of one failed."""
+        failure, result = tried.failure, tried.result
         # Every rank takes part, whether it failed or not: the others wait for its answer.
         answers = self.gather((None if failure is None else f"{type(failure).__name__}: {failure}", result))
         if failure is not None:
@@ -83,6 +122,21 @@ class Peers:
                 raise ParallelError(f"rank {rank} cannot {doing}: {text.removeprefix('ParallelError: ')}")
         # This rank's own result as it is: of the others, there is what pickling kept.
         return [result if rank == self.rank else other for rank, (_, other) in enumerate(answers)]
+
+
+class Attempt(NamedTuple, Generic[Result]):
+    """The result of a call, or its error."""
+
+    result: Any
+    failure: Exception | None
+
+
+def attempt(call: Callable[[], Result]) -> Attempt[Result]:
+    """Call, and return the result or the error: the other ranks must hear of the error before it is raised."""
+    try:
+        return Attempt(call(), None)
+    except Exception as error:  # noqa: BLE001  raised by `Peers.share`
+        return Attempt(None, error)
 
 
 def host_name() -> str:

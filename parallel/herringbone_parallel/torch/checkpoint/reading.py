@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import NEWEST, USER_CONTENT, Chunk, Tensor, checked_tag
+from herringbone_contract.checkpoint.manifest import USER_CONTENT, Chunk, Manifest, Tensor
 from herringbone_contract.checkpoint.verification import (
+    Listed,
     checkpoint_path,
-    listing,
     missing,
-    newest_tag,
+    newest_complete,
     read_manifest,
 )
 from herringbone_contract.errors import ParallelError
@@ -31,25 +31,7 @@ def find(folder: Path, tag: str | None = None) -> Path:
     A newest one whose files are not all there counts as absent, with a warning; so a job goes on from the one before.
     Raises `ParallelError` when there is none.
     """
-    if tag is not None:
-        return checkpoint_path(folder, tag)
-    newest = newest_tag(folder)
-    if newest is None:
-        raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
-    path = folder / newest
-    try:
-        # The file may come from elsewhere; it must not lead out of the folder.
-        path = checkpoint_path(folder, checked_tag(newest))
-        problems = [problem.text for problem in missing(path, read_manifest(path))]
-    except ParallelError as error:
-        problems = [str(error)]
-    if not problems:
-        return path
-    complete = [entry for entry in listing(folder) if entry.manifest is not None and entry.problem is None]
-    if not complete:
-        raise ParallelError(f"{problems[0]}; {folder} has no complete checkpoint")
-    warnings.warn(f"{problems[0]}; the checkpoint {complete[-1].tag!r} is used instead", stacklevel=2)
-    return complete[-1].path
+    return checkpoint_path(folder, tag) if tag is not None else _newest(folder).path
 
 
 class Reader:
@@ -64,11 +46,24 @@ class Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.manifest = read_manifest(path)
+        self._open(path, read_manifest(path))
         if problems := missing(path, self.manifest):
             others = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
             raise ParallelError(problems[0].text + others)
+
+    @classmethod
+    def find(cls, folder: Path, tag: str | None = None) -> Reader:
+        """Return `Reader(find(folder, tag))`, for which the manifest and the headers are read once, not twice."""
+        if tag is not None:
+            return cls(checkpoint_path(folder, tag))
+        newest = _newest(folder)
+        assert newest.manifest is not None
+        reader = cls.__new__(cls)
+        reader._open(newest.path, newest.manifest)
+        return reader
+
+    def _open(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
         self._files: dict[str, mmap.mmap] = {}
         self._checked: set[tuple[str, int]] = set()
 
@@ -95,29 +90,36 @@ class Reader:
         self.read_into(name, Piece(whole, (0,) * len(entry.shape), entry.shape))
         return whole
 
-    def check(self, name: str, piece: Piece) -> None:
-        """Raise `ParallelError` when the checkpoint has no such tensor, of another shape, or with damaged values."""
+    def views(self, name: str, piece: Piece) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return pairs of views for `target.copy_(source)`, which together fill the piece's tensor.
+
+        Raises `ParallelError` when the checkpoint has no such tensor, of another shape, or with damaged values.
+        """
         entry = self._tensor(name)
         if entry.shape != tuple(piece.shape):
             raise ParallelError(
                 f"the checkpoint is of another model: {name!r} has shape {list(entry.shape)}, the model's"
                 f" {list(piece.shape)}"
             )
+        target = piece.tensor.detach()
+        offsets, sizes = piece.offsets, tuple(target.shape)
         for chunk in entry.chunks:
-            if overlap(chunk.offsets, chunk.sizes, piece.offsets, piece.tensor.shape) is not None:
-                self._values(name, entry, chunk)
+            # The mesh that wrote it reads it: no other chunk has a part of this box.
+            if chunk.offsets == offsets and chunk.sizes == sizes:
+                return [(target, self._values(name, entry, chunk))]
+        pairs = []
+        for chunk in entry.chunks:
+            common = overlap(chunk.offsets, chunk.sizes, offsets, sizes)
+            if common is not None:
+                begin, counts = common
+                source = self._values(name, entry, chunk)[box(_minus(begin, chunk.offsets), counts)]
+                pairs.append((target[box(_minus(begin, offsets), counts)], source))
+        return pairs
 
     def read_into(self, name: str, piece: Piece) -> None:
         """Copy the values of a box into the piece's tensor, which keeps its type and device."""
-        entry = self._tensor(name)
-        target = piece.tensor.detach()
-        for chunk in entry.chunks:
-            common = overlap(chunk.offsets, chunk.sizes, piece.offsets, target.shape)
-            if common is None:
-                continue
-            begin, sizes = common
-            source = self._values(name, entry, chunk)[box(_minus(begin, chunk.offsets), sizes)]
-            target[box(_minus(begin, piece.offsets), sizes)].copy_(source)
+        for target, source in self.views(name, piece):
+            target.copy_(source)
 
     def values(self) -> dict[str, Any]:
         """Return the numbers and strings of the state, by joined name."""
@@ -182,6 +184,13 @@ class Reader:
                 # process by a signal.
                 self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._files[name]
+
+
+def _newest(folder: Path) -> Listed:
+    newest, problem = newest_complete(folder)
+    if problem is not None:
+        warnings.warn(f"{problem}; the checkpoint {newest.tag!r} is used instead", stacklevel=3)
+    return newest
 
 
 def _type(name: str, dtype: str) -> torch.dtype:

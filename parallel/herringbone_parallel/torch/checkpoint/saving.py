@@ -1,9 +1,9 @@
 """Save a checkpoint: complete or absent, and in the background on request.
 
     main thread    [1] describe the pieces of this rank, and make the plan that all ranks share; the plan is kept while
-                       no rank's description changes
+                       no rank's description changes, of which the ranks tell each other during [2]
                    [2] copy what this rank writes to the CPU: training continues after this
-    background     [3] write this rank's files into a hidden folder, and wait for the disk
+    background     [3] make a hidden folder, write this rank's files into it, and wait for the disk
                    [4] one rank writes the manifest, renames the folder to its tag, and then `newest`
 
 A job that is killed before the rename of [4] leaves a hidden folder, which the next save of all ranks removes. Hosts
@@ -13,15 +13,13 @@ may have folders of their own: then one rank of each host does [4], and each fol
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import secrets
 import shutil
-import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +38,9 @@ from herringbone_contract.checkpoint.manifest import (
     to_json,
 )
 from herringbone_contract.checkpoint.verification import hidden, hidden_tag
-from herringbone_parallel.torch.checkpoint.peers import Peers, host_name
-from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_of, type_name
+from herringbone_parallel.torch.checkpoint.background import Background
+from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt, host_name
+from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
 from herringbone_parallel.torch.checkpoint.writing import (
@@ -72,43 +71,12 @@ class Contents(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The plan of a save: each rank's pieces, which of them it writes, and the names in the parameter groups."""
+    """The plan of a save: each rank's host and pieces, those that it writes, and the names in the parameter groups."""
 
-    digests: list[bytes]
+    hosts: list[str]
     described: list[list[Described]]
+    names: list[dict[str, Any]]
     chosen: list[list[int]]
-    groups: list[dict[str, Any]]
-
-
-class Background:
-    """A save in a thread of its own, and the error that ended it."""
-
-    def __init__(self, save: Callable[[], None]) -> None:
-        self._save = save
-        self._failure: BaseException | None = None
-        # Whether the script knows of the failure.
-        self._raised = False
-        # Not a daemon: a script that ends waits for its last checkpoint.
-        self._thread = threading.Thread(target=self._run, name="checkpoint")
-        self._thread.start()
-
-    def finish(self, timeout: float | None = None, *, again: bool = True) -> bool:
-        """Wait, and return whether the save is over. Raises its error; without `again` only for the first time."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            return False
-        if self._failure is not None and (again or not self._raised):
-            self._raised = True
-            raise self._failure
-        return True
-
-    def _run(self) -> None:
-        try:
-            self._save()
-        except BaseException as error:  # noqa: BLE001  raised by `finish`
-            self._failure = error
-        # It refers to the copies.
-        del self._save
 
 
 class Saver:
@@ -137,26 +105,11 @@ class Saver:
         """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised."""
         self.finish()
         peers = self._peers
-        save = secrets.token_hex(8)
-        try:
-            begun = peers.agree_all(lambda: _begin(Path(folder), tag, save, state, contents, peers.rank), "save")
-        except BaseException:
-            shutil.rmtree(_unfinished(Path(folder), tag, save), ignore_errors=True)
-            raise
-        job = _Job(peers, Path(folder), tag, begun[0].save, [ours.host for ours in begun], on_complete)
-        ours = begun[peers.rank].local
-        assert ours is not None
-        try:
-            plan = self._planned(ours, [other.digest for other in begun])
-        except BaseException:
-            job.discard()
-            raise
         copy = self._staging.copy if in_background else in_place
-        staged: Staged | Exception
-        try:
-            staged = copy(ours.pieces, plan.chosen[peers.rank])
-        except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
-            staged = error
+        tried = attempt(lambda: _begin(tag, state, contents, peers.rank))
+        save, plan, staged = self._agreed(tried, copy)
+        job = _Job(peers, Path(folder), tag, save, plan.hosts, on_complete)
+        ours = tried.result.local
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
         job.fill(plan, ours, dict(contents.mesh), staged)
         if not in_background:
@@ -169,15 +122,38 @@ class Saver:
         """Wait for the save in the background, and return whether none runs. Raises a new error of it."""
         return self._background is None or self._background.finish(None if blocking else 0.0, again=False)
 
-    def _planned(self, ours: _Local, digests: list[bytes]) -> Plan:
-        # All ranks have the plan, or none: each got the same digests, in this save and in the one before.
-        if self._plan is None or self._plan.digests != digests:
-            local = (ours.described, _names_only(ours.flat.groups))
-            answers = self._peers.gather(local)
-            described = [pieces for pieces, _ in answers]
-            # Every rank computes the same plan, or the same error.
-            self._plan = Plan(digests, described, assign(described), [groups for _, groups in answers])
-        return self._plan
+    def _agreed(self, tried: Attempt[_Begun], copy: _Copy) -> tuple[str, Plan, Staged | Exception]:
+        """Return the first rank's name for this save, the plan that all ranks share, and this rank's copies.
+
+        Raises on all ranks when the attempt of one failed.
+        """
+        peers, plan, ours = self._peers, self._plan, tried.result
+        kept = plan if ours is not None and plan is not None and ours.is_in(plan, peers.rank) else None
+        number = int(ours.save, 16) if ours is not None and peers.rank == 0 else 0
+        # Whether a rank has another plan, and the two halves of the name.
+        wait = peers.begin_maxima((kept is None, number >> 32, number & 0xFFFFFFFF))
+        # Training waits for both, so the copy is made while the integers travel. Few saves need another one.
+        staged = None if kept is None else _copied(copy, ours, kept, peers.rank)
+        differs, high, low = wait()
+        if kept is not None and staged is not None and not differs:
+            return f"{high << 32 | low:016x}", kept, staged
+        begun = peers.share(tried, "save")
+        described = [rank.described for rank in begun]
+        # Every rank computes the same plan, or the same error.
+        plan = Plan([rank.host for rank in begun], described, [rank.names for rank in begun], assign(described))
+        self._plan = plan
+        return begun[0].save, plan, _copied(copy, ours, plan, peers.rank)
+
+
+_Copy = Callable[[Sequence[Piece], Sequence[int]], Staged]
+
+
+def _copied(copy: _Copy, ours: _Begun, plan: Plan, rank: int) -> Staged | Exception:
+    assert ours.local is not None
+    try:
+        return copy(ours.local.pieces, plan.chosen[rank])
+    except Exception as error:  # noqa: BLE001  raised where all ranks hear of it
+        return error
 
 
 class _Local(NamedTuple):
@@ -185,7 +161,6 @@ class _Local(NamedTuple):
 
     flat: Flat
     pieces: list[Piece]
-    described: list[Described]
     content: bytes | None
     # As JSON, because the options of an optimizer change with every step.
     groups: dict[str, list[dict[str, Any]]]
@@ -195,27 +170,29 @@ class _Local(NamedTuple):
 class _Begun:
     """A description of this rank's part for the other ranks. The part itself stays behind when this is pickled."""
 
-    def __init__(self, digest: bytes, save: str, host: str, local: _Local | None) -> None:
-        self.digest, self.save, self.host, self.local = digest, save, host, local
+    def __init__(
+        self, save: str, host: str, described: list[Described], names: dict[str, Any], local: _Local | None
+    ) -> None:
+        self.save, self.host, self.described, self.names, self.local = save, host, described, names, local
 
     def __reduce__(self) -> Any:
-        return _Begun, (self.digest, self.save, self.host, None)
+        return _Begun, (self.save, self.host, self.described, self.names, None)
+
+    def is_in(self, plan: Plan, rank: int) -> bool:
+        """Return whether the plan was made with this description of the rank."""
+        kept = plan.hosts[rank], plan.described[rank], plan.names[rank]
+        return kept == (self.host, self.described, self.names)
 
 
-def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents: Contents, rank: int) -> _Begun:
+def _begin(tag: str, state: Mapping[str, Any], contents: Contents, rank: int) -> _Begun:
     checked_tag(tag)
     flat = flatten(state)
-    pieces: list[Piece] = []
-    described: list[Described] = []
-    for name, value in flat.tensors.items():
-        for piece in pieces_of(name, value):
-            pieces.append(piece)
-            described.append(
-                Described(
-                    name, type_name(name, piece.tensor.dtype), piece.offsets, tuple(piece.tensor.shape), piece.shape
-                )
-            )
-    digest = hashlib.sha256(repr((described, _names_only(flat.groups))).encode()).digest()
+    named = pieces_by_name(flat.tensors)
+    pieces = [piece for _, piece in named]
+    described = [
+        Described(name, type_name(name, tensor.dtype), offsets, tuple(tensor.shape), shape)
+        for name, (tensor, offsets, shape) in named
+    ]
     content, extra = None, None
     # Without the names, which are a part of the plan.
     groups = {
@@ -231,10 +208,8 @@ def _begin(folder: Path, tag: str, save: str, state: Mapping[str, Any], contents
             buffer = io.BytesIO()
             torch.save(contents.user_content, buffer)
             content = buffer.getvalue()
-        unfinished = _unfinished(folder, tag, save)
-        unfinished.mkdir(parents=True)
-        (unfinished / _SHARED).touch()
-    return _Begun(digest, save, host_name(), _Local(flat, pieces, described, content, groups, extra))
+    local = _Local(flat, pieces, content, groups, extra)
+    return _Begun(secrets.token_hex(8), host_name(), described, _names_only(flat.groups), local)
 
 
 class _Description(NamedTuple):
@@ -276,6 +251,8 @@ class _Job:
     def run(self) -> None:
         peers = self._peers
         try:
+            # In the background, too: a folder waits for the disk where others write.
+            peers.agree_same(self._make_folder, "save", lambda _: "")
             parts = peers.agree_all(self._write, "save")
             peers.agree(lambda: self._complete(parts), "save")
         except BaseException:
@@ -286,6 +263,11 @@ class _Job:
         """Remove what was written."""
         if self._manages:
             shutil.rmtree(self._path, ignore_errors=True)
+
+    def _make_folder(self) -> None:
+        if self._peers.rank == 0:
+            self._path.mkdir(parents=True)
+            (self._path / _SHARED).touch()
 
     def _write(self) -> tuple[Written, _Description]:
         rank = self._peers.rank
@@ -339,11 +321,13 @@ class _Job:
         chunks: dict[str, list[Any]] = {name: [] for name in wholes}
         paths: dict[str, tuple[str, ...]] = {}
         values: dict[str, Any] = {}
-        groups = merge_groups(self._plan.groups)
-        # The first rank last: its values and options count.
-        for written, rank in reversed(parts):
+        groups = merge_groups(self._plan.names)
+        # In the order of ranks, which is that of rows in most cases: a reader checks such chunks fastest.
+        for written, _ in parts:
             for name, chunk in written.chunks:
                 chunks[name].append(chunk)
+        # The first rank last: its values and options count.
+        for _, rank in reversed(parts):
             values.update(rank.values)
             paths.update(rank.paths)
             for prefix, options in rank.groups.items():

@@ -118,6 +118,15 @@ def decode(value: Any) -> Any:
     kind = value.get(_TAG)
     if kind is None:
         return {key: decode(item) for key, item in value.items()}
+    try:
+        return _decode_kind(kind, value)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ParallelError(
+            f"the checkpoint's value of the kind {kind!r} is damaged: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _decode_kind(kind: Any, value: dict[str, Any]) -> Any:
     if kind == "float":
         return float(value["value"])
     if kind == "tuple":

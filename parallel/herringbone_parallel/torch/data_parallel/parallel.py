@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as _TorchsClass
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.data_parallel.backend import ReduceGroup
+from herringbone_parallel.torch.data_parallel.backend import NAME
 
 # v1's default, which its examples also pass, so it does not count as the user's choice.
 _DEFAULT_CAP_MB = 25
@@ -35,7 +35,7 @@ class DistributedDataParallel(_TorchsClass):
         bucket_cap_mb: float = _DEFAULT_CAP_MB,
         **others: Any,
     ) -> None:
-        if not dist.is_initialized() or not isinstance(dist.group.WORLD, ReduceGroup):
+        if not dist.is_initialized() or dist.get_backend() != NAME:
             raise ParallelError(
                 "DistributedDataParallel before smdistributed.dataparallel.torch.distributed.init_process_group():"
                 " call that first"

@@ -62,10 +62,11 @@ def clip_for(
     graded = _graded(optimizers, clipped)
     largest = math.isinf(norm_type)
     shards = _shards()
-    total = _total(((p, g) for p, g in graded if shards is None or not shards.has(p)), norm_type, library)
+    share = _shares(library)
+    total = _total(((p, g) for p, g in graded if shards is None or not shards.has(p)), norm_type, library, share)
     if shards is not None:
         # Each rank has other elements of sharded parameters, and the same ones of all others.
-        parts = _total(((p, g) for p, g in graded if shards.has(p)), norm_type, library)
+        parts = _total(((p, g) for p, g in graded if shards.has(p)), norm_type, library, share)
         parts = shards.total(parts, largest=largest)
         total = torch.maximum(total, parts) if largest else total + parts
     operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
@@ -105,24 +106,34 @@ def _graded(
     return graded
 
 
-def _total(graded: Iterable[tuple[torch.Tensor, torch.Tensor]], norm_type: float, library: state.State) -> torch.Tensor:
+def _total(
+    graded: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    norm_type: float,
+    library: state.State,
+    share: Callable[[torch.Tensor], float],
+) -> torch.Tensor:
     """Return the largest norm for an infinite `norm_type`, and otherwise the sum of the norms to that power."""
     # In float64, so that the result hardly depends on the partition.
     total = torch.zeros((), dtype=torch.float64, device=library.device)
     for parameter, gradient in graded:
         if gradient.numel():
             norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
-            share = _share(parameter, library)
-            total = torch.maximum(total, norm) if math.isinf(norm_type) else total + share * norm**norm_type
+            total = torch.maximum(total, norm) if math.isinf(norm_type) else total + share(parameter) * norm**norm_type
     return total
 
 
-def _share(parameter: torch.Tensor, library: state.State) -> float:
-    """Return this rank's share of a parameter's norm: parameters that a whole tensor group has count once."""
+def _shares(library: state.State) -> Callable[[torch.Tensor], float]:
+    """Return what knows this rank's share of a parameter's norm: parameters that a tensor group has whole count once.
+
+    It reads the model's tree once, so take a new one for each clip.
+    """
+    if library.peers is None:
+        return lambda _: 1.0
     model: Any = library.model
-    if library.peers is None or model.is_distributed_parameter(parameter):
-        return 1.0
-    return 1.0 / library.peers.degree
+    named = [] if model is None else model.scaled_batch_reducer_named_parameters()
+    shared = {id(parameter) for _, parameter in named}
+    share_of_whole = 1.0 / library.peers.degree
+    return lambda parameter: 1.0 if id(parameter) in shared else share_of_whole
 
 
 def serve_torch_clipping() -> None:
@@ -181,7 +192,7 @@ def _clip_values(
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     scaling = [optimizer for optimizer in state.get().optimizers if optimizer.scales] if state.is_initialized() else []
     # Every rank unscales, also one without any of the parameters that the others clip.
-    if scaling and (_scaled(clipped) or any(_is_ours(parameter) for parameter in clipped)):
+    if scaling and (_scaled(clipped) or _any_is_ours(clipped)):
         for _, gradient in _graded(scaling, clipped):
             gradient.detach().clamp_(-clip_value, clip_value)
     else:
@@ -212,22 +223,21 @@ def _is_spread(clipped: list[torch.Tensor]) -> bool:
         return False
     shards = _shards()
     # A rank may have none of the parameters that the others clip together.
-    if shards is not None and (
-        not clipped or any(shards.has(parameter) or _is_ours(parameter) for parameter in clipped)
-    ):
+    if shards is not None and (not clipped or any(map(shards.has, clipped)) or _any_is_ours(clipped)):
         return True
     if _scaled(clipped):
         return True
     is_split = library.settings.partitions > 1 or library.peers is not None
-    return is_split and (not clipped or any(_is_ours(parameter) for parameter in clipped))
+    return is_split and (not clipped or _any_is_ours(clipped))
 
 
-def _is_ours(parameter: torch.Tensor) -> bool:
-    if hasattr(parameter, OWNER_ATTRIBUTE):
+def _any_is_ours(parameters: list[torch.Tensor]) -> bool:
+    if any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in parameters):
         return True
     # A model of one partition does not mark its parameters.
     model: Any = state.get().model
-    return any(parameter is other for other in model.local_parameters())
+    ours = {id(parameter) for parameter in model.local_parameters()}
+    return any(id(parameter) in ours for parameter in parameters)
 
 
 def _shards() -> Any:

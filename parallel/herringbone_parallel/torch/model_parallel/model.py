@@ -151,13 +151,14 @@ class DistributedModel(ModelParts):
         make_values(self.module, assigned, library.pp_rank)
         settle(self.module, assigned, library.pp_rank, library.device)
         join_children(self.module)
-        serve_torch()
         serve_bypasses()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
         self._assigned = assigned
         library = state.get()
+        # With one partition, too: it offloads the inputs of checkpointed calls.
+        serve_torch()
         if library.peers is not None:
             # Before the replicas copy and compare the parameters, of which this rank has parts from here on.
             self.shared = distribute(self.module, library.peers, same_batch=library.settings.prescaled_batch)
@@ -346,25 +347,33 @@ class DistributedModel(ModelParts):
         the number of all replicas, or, without `divide_by_initial_world_size`, of those that have batches left. With
         `throw_on_early_termination` the first replica that ends makes all raise `ParallelError`. Do not call other
         collectives of all replicas inside, as `GradScaler` does: they would wait for a replica that has ended.
-        Arguments are those of torch's DistributedDataParallel. Raises `ParallelError` without replicas, and on a
-        replica that makes no step at all.
+        Arguments are those of torch's DistributedDataParallel; with `enable=False` this does nothing. Raises
+        `ParallelError` without replicas, and on a replica that makes no step at all.
         """
+        if not enable:
+            yield
+            return
         library = state.get()
         refuse_join(library)
-        if enable and library.peers is not None and not library.settings.prescaled_batch:
+        if library.peers is not None and not library.settings.prescaled_batch:
             raise ParallelError(
                 "model.join() with tensor_parallel_degree: the ranks of a tensor group compute on all their batches"
                 " together, and would wait for one that has ended. Set prescaled_batch, or give every rank as many"
                 " batches"
             )
-        if enable and library.loss_scale is not None:
+        if library.loss_scale is not None:
             raise ParallelError(
                 "model.join() with a loss scale: all ranks look for infinite gradients together, and would wait for a"
                 " replica that has ended. Train in bf16 or fp32, or give every replica as many batches"
             )
         uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination)
-        with self._replication.join(self, library.optimizers, uneven, enable=enable):
+        with self._replication.join(self, library.optimizers, uneven):
             yield
+
+    def check_reduced(self) -> None:
+        """Raise `ParallelError` while gradients wait for the rest of `backward_passes_per_step`."""
+        if self._replication.reducer is not None:
+            self._replication.reducer.check_reduced()
 
     def register_comm_hook(self, state: Any, hook: HookFunction) -> None:
         """Let `hook(state, bucket)` average the gradients over the replicas; it returns a future, as torch's hooks do.

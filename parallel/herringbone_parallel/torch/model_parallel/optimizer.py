@@ -86,6 +86,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_between_steps("optimizer.step()")
         if closure is not None:
             raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
+        self._model.check_reduced()
         self._divide_updates()
         # Where replicas divide the updates, each makes its part and hands the results to the others.
         update = self.optimizer.step if self._division is None else partial(self._division.run, self.optimizer.step)

@@ -102,6 +102,8 @@ class State:
     steps: int = 0
     # The number of calls of `model.backward`, in all microbatches.
     backwards: int = 0
+    # True once a step with a backward has shown whether activations move.
+    offloading_checked: bool = False
     # The scale of the loss, which an optimizer has asked for.
     loss_scale: LossScale | None = None
     tracing: bool = False
@@ -180,7 +182,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
-    grid = grid_of(settings, size)
+    grid = Grid(settings.mesh(size), settings.placement)
     refuse(settings, grid)
     device = torch.device("cpu")
     backends = "gloo"
@@ -264,17 +266,6 @@ def _rendezvous(settings: ResolvedModelParallel) -> str:
     if settings.ddp_port is None:
         return "env://"
     return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
-
-
-def grid_of(settings: ResolvedModelParallel, ranks: int) -> Grid:
-    """Return the job's grid. Raises `DistributionError` when the degrees do not divide the ranks."""
-    return Grid.of(
-        ranks,
-        pipeline=settings.partitions,
-        tensor=settings.tensor,
-        shard=settings.sharded,
-        placement=settings.placement,
-    )
 
 
 def refuse(settings: ResolvedModelParallel, grid: Grid) -> None:

@@ -234,8 +234,12 @@ def _mailbox(library: state.State, index: int, token: RunToken) -> Mailbox:
 
 
 def _check_offloading(library: state.State) -> None:
-    """Warn once if the job offloads activations, and this rank has none that can move."""
-    if library.offloading is not None and library.steps == 1 and not library.offloading.saved_bytes:
+    """Warn after the first backward if the job offloads activations, and this rank has none that can move."""
+    # A step without gradients saves nothing.
+    if library.offloading is None or library.offloading_checked or not library.backwards:
+        return
+    library.offloading_checked = True
+    if not library.offloading.saved_bytes:
         warnings.warn(
             "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
             " smp.set_activation_checkpointing(module)",

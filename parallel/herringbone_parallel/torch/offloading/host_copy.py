@@ -20,7 +20,7 @@ from herringbone_contract.errors import ParallelError
 
 
 class CopyStreams:
-    """The two streams of a CUDA device that copy next to the computation; without effect for a CPU.
+    """The two streams of a CUDA device that copy next to the computation; a CPU has none, and copies at once.
 
     >>> CopyStreams(torch.device("cpu")).out is None
     True
@@ -32,6 +32,33 @@ class CopyStreams:
         make: Any = torch.cuda.Stream
         self.out = make(device) if device.type == "cuda" else None
         self.back = make(device) if device.type == "cuda" else None
+
+    def computing(self) -> Any:
+        """Return the stream that computes in this thread now; None on a CPU."""
+        return None if self.out is None else torch.cuda.current_stream(self.device)
+
+    def to_host(self, source: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Start to copy to the host's memory. Return the copy, and the event of its end: None for one that is over."""
+        if self.out is None:
+            return torch.empty_like(source).copy_(source), None
+        # torch keeps freed pinned memory for the next request, so that a step allocates none after the first one.
+        host = torch.empty_like(source, device="cpu", pin_memory=True)
+        self.out.wait_stream(self.computing())
+        with torch.cuda.stream(self.out):
+            host.copy_(source, non_blocking=True)
+            return host, self.out.record_event()
+
+    def to_device(self, host: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Start to copy back, and return the copy and the event of its end, as `to_host` does."""
+        if self.back is None:
+            return torch.empty_like(host).copy_(host), None
+        # Allocated in the computing stream, so that the memory is reused there without a wait. The copy must wait for
+        # kernels of that stream which may still use the memory.
+        copy = torch.empty_like(host, device=self.device)
+        self.back.wait_stream(self.computing())
+        with torch.cuda.stream(self.back):
+            copy.copy_(host, non_blocking=True)
+            return copy, self.back.record_event()
 
 
 class HostCopy:
@@ -48,22 +75,21 @@ class HostCopy:
 
     def __init__(self, tensor: torch.Tensor, streams: CopyStreams) -> None:
         self._streams = streams
+        # The tensor on its way back, the end of that copy, and the stream that has the tensor's memory.
+        self._loaded: torch.Tensor | None = None
+        self._returned: Any = None
+        self._computing: Any = None
         self._source: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
-        self._loaded: torch.Tensor | None = None
         self._taken = False
-        self._copied: Any = None
-        self._returned: Any = None
         with torch.no_grad():
-            if streams.out is None:
-                self._host = torch.empty_like(self._source).copy_(self._source)
-                return
-            # torch keeps freed pinned memory for the next request, so that a step allocates none after the first one.
-            self._host = torch.empty_like(self._source, device="cpu", pin_memory=True)
-            streams.out.wait_stream(torch.cuda.current_stream(streams.device))
-            with torch.cuda.stream(streams.out):
-                self._host.copy_(self._source, non_blocking=True)
-                self._copied = streams.out.record_event()
+            self._host, self._copied = streams.to_host(self._source)
+
+    def __del__(self) -> None:
+        # A backward may never ask for a tensor that was loaded: it failed, or the script dropped its loss. The memory
+        # goes back to the computing stream, whose next kernels would write there while the copy still runs.
+        if self._loaded is not None and self._returned is not None:
+            self._computing.wait_event(self._returned)
 
     @property
     def bytes(self) -> int:
@@ -90,7 +116,7 @@ class HostCopy:
             )
         if self._copied is not None:
             # The memory goes back to the allocator of the computing stream, whose next kernels may write into it.
-            torch.cuda.current_stream(self._streams.device).wait_event(self._copied)
+            self._streams.computing().wait_event(self._copied)
         self._source = None
 
     def load(self) -> None:
@@ -101,17 +127,9 @@ class HostCopy:
     def _load(self) -> None:
         if self.on_device:
             return
+        self._computing = self._streams.computing()
         with torch.no_grad():
-            if self._streams.back is None:
-                self._loaded = torch.empty_like(self._host).copy_(self._host)
-                return
-            # Allocated in the computing stream, so that the memory is reused there without a wait. The copy must wait
-            # for kernels of that stream which may still use the memory.
-            self._loaded = torch.empty_like(self._host, device=self._streams.device)
-            self._streams.back.wait_stream(torch.cuda.current_stream(self._streams.device))
-            with torch.cuda.stream(self._streams.back):
-                self._loaded.copy_(self._host, non_blocking=True)
-                self._returned = self._streams.back.record_event()
+            self._loaded, self._returned = self._streams.to_device(self._host)
 
     def take(self) -> torch.Tensor:
         """Return the tensor on its device, and keep only the copy in the host's memory."""
@@ -123,6 +141,6 @@ class HostCopy:
             return tensor
         assert self._loaded is not None
         if self._returned is not None:
-            torch.cuda.current_stream(self._streams.device).wait_event(self._returned)
+            self._streams.computing().wait_event(self._returned)
         tensor, self._loaded = self._loaded, None
         return tensor

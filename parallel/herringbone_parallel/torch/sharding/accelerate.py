@@ -32,7 +32,9 @@ def complete() -> None:
     from accelerate import accelerator, parallelism_config, state
 
     # [1]
-    parallelism_config.ParallelismConfig.dp_shard_enabled = property(_has_shards)
+    config = parallelism_config.ParallelismConfig
+    config.dp_shard_enabled = property(_has_shards)
+    config.__post_init__ = _with_replicas_of_split_models(config.__post_init__)
     state.AcceleratorState.__init__ = _sharding_on_cpus(state)
     # [2]
     cls = accelerator.Accelerator
@@ -47,6 +49,24 @@ def _has_shards(config: Any) -> bool:
     accelerate prepares a model by `fully_shard` or by DistributedDataParallel, which refuses split layers.
     """
     return bool(config.dp_shard_size > 1 or config.tp_size > 1)
+
+
+def _with_replicas_of_split_models(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a `ParallelismConfig.__post_init__` that accepts copies of a model of which only layers are split.
+
+    accelerate refuses them for want of an axis of shards, which `_has_shards` gives the mesh: one of a single rank.
+    """
+
+    def __post_init__(self: Any) -> None:  # noqa: N807 - its name
+        given = self.dp_replicate_size
+        replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "1")) if given is None else given
+        if replicas > 1:
+            self.dp_replicate_size = 1
+        original(self)
+        if replicas > 1:
+            self._set_size("dp_replicate", replicas)
+
+    return __post_init__
 
 
 def _sharding_on_cpus(state: Any) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -45,24 +45,7 @@ def save(
 
     Raises `ParallelError` without a `checkpoint_id`, for S3's arguments, and when a rank cannot write.
     """
-    _refuse(options)
-    _refuse_parts(process_group)
-    if storage_writer is not None or planner is not None:
-        from torch.distributed.checkpoint import state_dict_saver as dcp
-
-        dcp.save(
-            state_dict,
-            checkpoint_id=checkpoint_id,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-        )
-        return
-    from herringbone_parallel.torch.checkpoint import api
-
-    folder, tag = _place(checkpoint_id)
-    state, rest = _split(state_dict)
-    api.save(folder, tag, state, contents=_contents(rest), peers=_peers(process_group))
+    _save("save", state_dict, checkpoint_id, storage_writer, planner, process_group, options)
 
 
 def async_save(
@@ -79,24 +62,7 @@ def async_save(
     `maybe_finalize_async_calls` says when it is complete, and raises its error. Raises `ParallelError` as `save` does.
     """
     global _started
-    _refuse(options)
-    _refuse_parts(process_group)
-    if storage_writer is not None or planner is not None:
-        from torch.distributed.checkpoint import state_dict_saver as dcp
-
-        pending: Any = dcp.async_save(
-            state_dict,
-            checkpoint_id=checkpoint_id,
-            storage_writer=storage_writer,
-            planner=planner,
-            process_group=process_group,
-        )
-    else:
-        from herringbone_parallel.torch.checkpoint import api
-
-        folder, tag = _place(checkpoint_id)
-        state, rest = _split(state_dict)
-        pending = api.async_save(folder, tag, state, contents=_contents(rest), peers=_peers(process_group))
+    pending = _save("async_save", state_dict, checkpoint_id, storage_writer, planner, process_group, options)
     _started += 1
     _pending[_started] = pending
 
@@ -155,6 +121,35 @@ def load(
     if rest:
         values = loaded.user_content() or {}
         state_dict.update({name: value for name, value in values.items() if name in rest})
+
+
+def _save(
+    name: Literal["save", "async_save"],
+    state_dict: dict[str, Any],
+    checkpoint_id: str | os.PathLike[str] | None,
+    storage_writer: Any,
+    planner: Any,
+    process_group: dist.ProcessGroup | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """Call the function of this name: torch's own for a storage writer or a planner of the script, otherwise ours."""
+    _refuse(options)
+    _refuse_parts(process_group)
+    if storage_writer is not None or planner is not None:
+        from torch.distributed.checkpoint import state_dict_saver as dcp
+
+        return getattr(dcp, name)(
+            state_dict,
+            checkpoint_id=checkpoint_id,
+            storage_writer=storage_writer,
+            planner=planner,
+            process_group=process_group,
+        )
+    from herringbone_parallel.torch.checkpoint import api
+
+    folder, tag = _place(checkpoint_id)
+    state, rest = _split(state_dict)
+    return getattr(api, name)(folder, tag, state, contents=_contents(rest), peers=_peers(process_group))
 
 
 def _is_over(pending: Any) -> bool:

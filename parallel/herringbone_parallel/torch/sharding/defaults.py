@@ -9,12 +9,15 @@ Scripts import both names before or after `init`, so the names stay, and their d
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_parallel.torch.sharding import parts
 from herringbone_parallel.torch.sharding.mesh import JobMesh
 
@@ -61,13 +64,16 @@ def _with_mesh(original: Callable[..., None], mesh: JobMesh, device: torch.devic
         **options: Any,
     ) -> None:
         if process_group is None and options.get("device_mesh") is None:
-            options["device_mesh"] = mesh.shards
-            sharding_strategy = _strategy(sharding_strategy, replicas=mesh.degrees.replicate > 1)
+            sharding_strategy = _strategy(sharding_strategy, mesh.degrees)
+            options["device_mesh"] = mesh.shards if _shards(mesh.degrees) > 1 else mesh.replicas
         if options.get("device_id") is None and device.type == "cpu":
             # Without a device, torch looks for an accelerator and raises where there is none.
             options["device_id"] = device
         cut = parts.make_plain(module) if mesh.tensor is not None else frozenset()
-        original(self, module, process_group, sharding_strategy, *args, **options)
+        with warnings.catch_warnings():
+            # The user has set the degree that leads to this strategy, and can set no other.
+            warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated", FutureWarning)
+            original(self, module, process_group, sharding_strategy, *args, **options)
         if mesh.tensor is not None:
             parts.remember(self, cut)
             group = mesh.tensor.get_group()
@@ -79,11 +85,28 @@ def _with_mesh(original: Callable[..., None], mesh: JobMesh, device: torch.devic
     return __init__
 
 
-def _strategy(named: Any, *, replicas: bool) -> Any:
-    """Return the strategy that the mesh allows: the named one, with replicas or without as the job has them."""
+def _strategy(named: Any, degrees: Mesh) -> Any:
+    """Return the strategy that the mesh allows: the named one, with replicas or without as the job has them.
+
+    Raises `ParallelError` for NO_SHARD in a job that shards: FullyShardedDataParallel would shard in spite of it.
+    """
     from torch.distributed.fsdp import ShardingStrategy
 
+    shards = _shards(degrees)
+    if named is ShardingStrategy.NO_SHARD and shards > 1:
+        raise ParallelError(
+            f"FullyShardedDataParallel with NO_SHARD: the job shards the training state over {shards} ranks. Set the"
+            " job's hybrid_shard_degree to 1, leave sharding_strategy out, or give a process_group of the script's own"
+        )
+    if shards == 1:
+        # By the other strategies torch would sum over the shards of one rank, and never over the replicas.
+        return ShardingStrategy.NO_SHARD
+    replicas = degrees.replicate > 1
     keeps_parameters = (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2)
     if named in keeps_parameters:
         return keeps_parameters[replicas]
     return ShardingStrategy.HYBRID_SHARD if replicas else ShardingStrategy.FULL_SHARD
+
+
+def _shards(degrees: Mesh) -> int:
+    return degrees.shard * degrees.context

@@ -56,6 +56,11 @@ class JobMesh:
         return self.parameters[SHARD_CONTEXT if self.degrees.replicate == 1 else (REPLICATE, SHARD_CONTEXT)]
 
     @property
+    def replicas(self) -> DeviceMesh:
+        """The ranks that have the same part of the parameters as this one; itself alone without replicas."""
+        return self.parameters[REPLICATE]
+
+    @property
     def tensor(self) -> DeviceMesh | None:
         """The ranks that share each layer with this one; None without tensor parallelism."""
         return self.parameters[TENSOR] if self.degrees.tensor > 1 else None

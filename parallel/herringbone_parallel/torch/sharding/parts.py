@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -60,6 +61,8 @@ def clip(wrapped: nn.Module, max_norm: float, norm_type: float, tensor: dist.Pro
 
     Raises `ParallelError` for a model that was wrapped without `use_orig_params`.
     """
+    from torch.distributed.fsdp import ShardingStrategy
+
     cut = _cut.get(wrapped, frozenset())
     gradients = list(_gradients(wrapped))
     operation = dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM
@@ -74,7 +77,10 @@ def clip(wrapped: nn.Module, max_norm: float, norm_type: float, tensor: dist.Pro
                 totals[index] = torch.maximum(totals[index], sizes.max())
             else:
                 totals[index] += sizes.pow(norm_type).sum()
-    dist.all_reduce(totals, operation, group=wrapped.process_group)
+    # Declared as Any: a module's attributes are tensors or modules for mypy.
+    strategy: Any = wrapped.sharding_strategy
+    if strategy is not ShardingStrategy.NO_SHARD:
+        dist.all_reduce(totals, operation, group=wrapped.process_group)
     dist.all_reduce(totals[:1], operation, group=tensor)
     norm = totals.max() if math.isinf(norm_type) else totals.sum().pow(1 / norm_type)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -22,16 +22,13 @@ import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.model_parallel.mesh import of_version2
+from herringbone_contract.model_parallel.served import RECENT_TORCH
 from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
 from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
 from herringbone_parallel.torch.sharding.mesh import JobMesh, open_mesh
 from herringbone_parallel.torch.step_hook import count_steps
-
-# `torch.distributed.fsdp.fully_shard` and the public `DTensor` came with it.
-OLDEST_TORCH = (2, 6)
 
 
 @dataclass
@@ -89,12 +86,7 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     check_torch(torch.__version__)
     settings = launch.model_parallel_v2(os.environ, _read(config))
     place = launch.rank_info(os.environ)
-    degrees = of_version2(
-        place.size,
-        hybrid_shard=settings.hybrid_shard_degree,
-        context=settings.context_parallel_degree,
-        tensor=settings.tensor_parallel_degree,
-    )
+    degrees = settings.mesh(place.size)
     device, backends = torch.device("cpu"), "gloo"
     if torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
@@ -150,8 +142,8 @@ def check_torch(version: str) -> None:
     >>> check_torch("2.13.0+cpu")
     """
     major, minor = version.split(".")[:2]
-    if (int(major), int(minor)) < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
+    if (int(major), int(minor)) < RECENT_TORCH:
+        oldest = ".".join(map(str, RECENT_TORCH))
         raise ParallelError(
             f"version 2 of smdistributed.modelparallel needs torch {oldest} or newer, and this rank has torch"
             f" {version}: set framework_version to {oldest} or newer, or install it with the job's requirements.txt"

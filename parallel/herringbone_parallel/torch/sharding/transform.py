@@ -135,21 +135,20 @@ def shard(
 def copy_from_rank0(model: nn.Module, device: torch.device, *, make: bool = False) -> None:
     """Give all ranks rank 0's parameters and buffers; this rank's on the meta device stay there, unless `make`.
 
-    Raises `ParallelError` if rank 0 has values for a name and another rank has no such tensor.
+    Raises `ParallelError` on all ranks if one has other tensors than rank 0: other names, shapes or types.
     """
     ours = dict((*model.named_parameters(), *model.named_buffers()))
-    described = [[(name, tensor.is_meta) for name, tensor in ours.items()]]
+    described = [[(name, _kind(tensor), tensor.is_meta) for name, tensor in ours.items()]]
     dist.broadcast_object_list(described, device=device)
-    if [name for name, _ in described[0]] != list(ours):
-        missing = sorted({name for name, _ in described[0]} ^ set(ours))
-        raise ParallelError(f"this rank's model differs from rank 0's: {', '.join(missing[:5])} is in one of them only")
+    theirs = {name: kind for name, kind, _ in described[0]}
+    _agree_on_names({name: _kind(tensor) for name, tensor in ours.items()}, theirs)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if make:
-        _make(model, [ours[name] for name, on_meta in described[0] if not on_meta and ours[name].is_meta], device)
+        _make(model, [ours[name] for name, _, on_meta in described[0] if not on_meta and ours[name].is_meta], device)
         ours = dict((*model.named_parameters(), *model.named_buffers()))
     with torch.no_grad():
-        for name, on_meta in described[0]:
+        for name, _, on_meta in described[0]:
             if on_meta:
                 continue
             tensor = ours[name]
@@ -163,6 +162,27 @@ def copy_from_rank0(model: nn.Module, device: torch.device, *, make: bool = Fals
                 tensor.copy_(distribute_tensor(values, tensor.device_mesh, tensor.placements))
             elif not tensor.is_meta:
                 tensor.copy_(values)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _agree_on_names(ours: dict[str, str], theirs: dict[str, str]) -> None:
+    """Raise `ParallelError` on all ranks if the tensors of one, by name, are others than rank 0's (`theirs`)."""
+    difference = ""
+    if lone := sorted(ours.keys() ^ theirs.keys()):
+        difference = f"{', '.join(lone[:5])} is in one of them only"
+    elif other := [name for name in theirs if ours[name] != theirs[name]]:
+        difference = f"{other[0]} is {ours[other[0]]} there, and {theirs[other[0]]} on rank 0"
+    elif list(ours) != list(theirs):
+        difference = "it has the same tensors in another order"
+    differences: list[Any] = [None] * dist.get_world_size()
+    # Before the first value travels: a rank that raised alone would leave the others waiting.
+    dist.all_gather_object(differences, difference)
+    for rank, text in enumerate(differences):
+        if text:
+            raise ParallelError(f"the model of rank {rank} differs from rank 0's: {text}")
 
 
 def _make(model: nn.Module, on_meta: Iterable[torch.Tensor], device: torch.device) -> None:

@@ -124,6 +124,19 @@ def _property(name: str, running: Running) -> property:
     return property(read, write, delete)
 
 
+def _check_ids(ids: torch.Tensor, vocabulary: int) -> None:
+    """Raise `IndexError`, as torch's embedding does, for ids that are in no rank's part. All ranks have the same ids.
+
+    On a device the ids are not read: the computation would have to wait for them.
+    """
+    # Subclasses, such as those of a tracer, may have no values.
+    if type(ids) is torch.Tensor and ids.device.type == "cpu" and ids.numel():
+        lowest, highest = (int(end) for end in torch.aminmax(ids))
+        if lowest < 0 or highest >= vocabulary:
+            outside = lowest if lowest < 0 else highest
+            raise IndexError(f"index out of range in self: {outside} in an embedding of {vocabulary} rows")
+
+
 def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
     """Return the forward of a module of this kind; None if it is the module's own."""
 
@@ -145,6 +158,7 @@ def forward_of(kind: Kind, peers: Peers) -> Callable[..., Any] | None:
 
     def embedding_rowwise(module: Any, original: Callable[..., Any], ids: torch.Tensor, **options: Any) -> Any:
         size = module.weight.shape[0]
+        _check_ids(ids, size * peers.degree)
         local = ids - peers.index * size
         elsewhere = (local < 0) | (local >= size)
         rows = original(local.masked_fill(elsewhere, 0), **options)

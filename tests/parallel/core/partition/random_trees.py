@@ -57,15 +57,16 @@ def _values(generator: random.Random, paths: Sequence[str]) -> list[Value]:
 
 def all_splits(groups: int, partitions: int) -> np.ndarray:
     """Return every way to put the groups on that many non-empty partitions, one per row."""
-    rows = np.zeros((1, 1), np.int8)
+    # One split per column until the end: numpy handles long rows fastest, and the tests look at millions of splits.
+    splits = np.zeros((1, 1), np.int8)
+    opened = np.ones(1, np.int8)
     for _ in range(groups - 1):
-        opened = rows.max(axis=1) + 1
-        parts = []
-        for label in range(partitions):
-            legal = rows[opened >= label]
-            parts.append(np.concatenate([legal, np.full((len(legal), 1), label, np.int8)], axis=1))
-        rows = np.concatenate(parts)
-    return rows[rows.max(axis=1) == partitions - 1]
+        legal = [np.flatnonzero(opened >= label) for label in range(partitions)]
+        labels = np.repeat(np.arange(partitions, dtype=np.int8), [len(columns) for columns in legal])
+        columns = np.concatenate(legal)
+        splits = np.concatenate([splits[:, columns], labels[None]])
+        opened = np.maximum(opened[columns], labels + 1)
+    return np.ascontiguousarray(splits[:, opened == partitions].T)
 
 
 def costs_of(problem: Problem, splits: np.ndarray, partitions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,8 +80,12 @@ def costs_of(problem: Problem, splits: np.ndarray, partitions: int) -> tuple[np.
             memory[partition] += problem.memory[group] * is_on
     for flow in problem.flows:
         weight = problem.seconds_share * flow.seconds
+        sent = np.zeros(len(splits))
         for partition, groups in enumerate(on):
-            received = np.any([groups[user] for user in flow.users], axis=0) & ~groups[flow.source]
-            cost[partition] += weight * received
-            cost[splits[:, flow.source], np.arange(len(splits))] += weight * received
+            users_on = np.logical_or.reduce([groups[user] for user in flow.users])
+            received = weight * (users_on & ~groups[flow.source])
+            cost[partition] += received
+            sent += received
+        for partition, groups in enumerate(on):
+            cost[partition] += sent * groups[flow.source]
     return cost.T, memory.T

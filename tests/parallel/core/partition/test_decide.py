@@ -141,3 +141,12 @@ def test_more_groups_than_the_tables_hold_are_joined_and_spread_evenly():
     """2,500 positions would need tables of 50 MB each; neighbours are joined first."""
     decision = decide(tree(*(layer(f"m{n}", 10) for n in range(2_500))), 4, memory_weight=1.0)
     assert decision.gap < 0.005
+
+
+def test_a_search_ends_at_a_gap_that_is_good_enough():
+    # More groups than the exhaustive search takes, so that the certificate is a bound and the gap stays.
+    model = tree(*(layer(f"l{index}", 10 + index * 37 % 11, seconds=1.0 + index * 13 % 7) for index in range(40)))
+    rough, best = (decide(model, 3, memory_weight=0.5, good_enough=share) for share in (0.5, 0.0))
+    assert rough.gap <= 0.5
+    assert best.bottleneck <= rough.bottleneck <= rough.bound * 1.5
+    assert rough.method in ("contiguous", "moves")

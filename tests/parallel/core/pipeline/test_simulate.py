@@ -148,7 +148,23 @@ def test_a_rank_that_a_program_never_visits_is_idle() -> None:
     assert run([[Segment(0, 1, 1), Segment(2, 1, 1)]] * 2, "interleaved").idle[1] == 1.0
 
 
+@pytest.mark.parametrize(("cores", "step_s"), [(4.0, 33.0), (2.0, 50.0), (1.0, 96.0)])
+def test_ranks_that_share_cores_run_slower_only_while_too_many_run(cores: float, step_s: float) -> None:
+    step = simulate([chain(4, backward=2)] * 8, pipeline="interleaved", active=6, cores=cores)
+    assert step.step_s == pytest.approx(step_s)
+    # A core is never busier than always.
+    assert sum(1 - idle for idle in step.idle) * step.step_s >= 96 - 1e-6
+
+
+def test_two_ranks_on_one_core_end_together() -> None:
+    programs: list[Program] = [[Segment(0, 2, 0)], [Segment(1, 3, 0)]]
+    step = simulate(programs, pipeline="_only_forward", active=1, cores=1.0)
+    assert [events[0].end_s for events in step.events] == [4.0, 5.0]
+
+
 def test_invalid_simulations_are_refused() -> None:
+    with pytest.raises(ParallelError, match="cores"):
+        simulate([chain(2)], pipeline="simple", active=1, cores=0.0)
     with pytest.raises(ParallelError, match="both must be at least 1"):
         run([], "simple")
     with pytest.raises(ParallelError, match="both must be at least 1"):

@@ -79,6 +79,11 @@ def invert(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
+def claim_another_type(path: Path) -> None:
+    """Change the header, but not the save that it names."""
+    path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"I32"'))
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
@@ -101,6 +106,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     ),
     "other": (lambda path: shutil.copy(__file__, path / "rank-9.safetensors"), "foreign", "the manifest has no such"),
     "header": (lambda path: invert(path / "rank-00000.safetensors", 100), "foreign", "is foreign"),
+    "type": (
+        lambda path: claim_another_type(path / "rank-00001.safetensors"),
+        "damaged",
+        "00001.safetensors .rank 1 on .* is damaged: the checksum of its header differs",
+    ),
     "values": (lambda path: invert(path / "rank-00001.safetensors", -1), "damaged", "differs of model.own-1|weight"),
 }
 
@@ -124,6 +134,30 @@ def test_damage_is_named_by_verify_and_by_load(tmp_path: Path, saved: Path, dama
         return float(state["model"]["weight"].tensor.sum())
 
     assert thread_ranks.run(2, load) == [0, 0], "nothing is changed"
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        (b'"extra":3', b'{"__python__":"later","value":1}', "of the unknown kind 'later'; a newer release wrote it"),
+        (b'"model.step":1', b'{"__python__":"tensor","dtype":"int64"}', "of the kind 'tensor' is damaged: KeyError"),
+        (b'"lr":2', b'{"__python__":"float","value":"x"}', "of the kind 'float' is damaged: ValueError"),
+    ],
+)
+def test_a_damaged_value_is_named_before_anything_is_loaded(
+    tmp_path: Path, entry: bytes, value: bytes, message: str
+) -> None:
+    weight = torch.ones(4)
+    state = {"model": {"weight": weight, "step": 1}, "optimizer": {"param_groups": [{"lr": 2, "params": []}]}}
+    checkpoint.save(tmp_path, "a", state, contents=checkpoint.Contents(extra=3))
+    path = tmp_path / "a/manifest.json"
+    text = path.read_bytes()
+    assert text.count(entry) == 1
+    path.write_bytes(text.replace(entry, entry.partition(b":")[0] + b":" + value))
+    weight.zero_()
+    with pytest.raises(ParallelError, match=message):
+        checkpoint.load(tmp_path, state, "a")
+    assert not weight.any()
 
 
 def test_a_manifest_is_the_last_file_and_one_that_is_torn_is_named(tmp_path: Path, saved: Path) -> None:
@@ -291,10 +325,11 @@ def test_old_checkpoints_are_removed_after_an_interrupted_removal(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b_partial", "newest"]
 
 
-def test_an_error_that_nobody_waits_for_is_shown_at_the_end(tmp_path: Path) -> None:
+def test_an_error_that_nobody_waits_for_is_shown_at_the_end_and_fails_the_script(tmp_path: Path) -> None:
     code = (
         "import sys, torch; from herringbone_parallel.torch.checkpoint import api;"
         "api.async_save(sys.argv[1], 'a', {'w': torch.ones(1)}, on_complete=lambda: 1 / 0)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "ZeroDivisionError" in done.stderr
+    assert done.returncode == 1

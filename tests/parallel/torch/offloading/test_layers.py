@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -105,6 +108,40 @@ def test_parameters_and_expanded_tensors_stay_on_the_device() -> None:
     result.backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [1000.0] * WIDTH
+
+
+class Streams(CopyStreams):
+    """Notes in which order the computation waits for copies, which are numbered as on a device."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.notes: list[str] = []
+
+    def computing(self) -> Any:
+        return self
+
+    def wait_event(self, event: str) -> None:
+        self.notes.append(f"wait for {event}")
+
+    def to_host(self, source: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return super().to_host(source)[0], "out"
+
+    def to_device(self, host: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        copy = super().to_device(host)[0]
+        weakref.finalize(copy, self.notes.append, "freed")
+        return copy, "back"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_loaded_tensor_is_freed_after_its_copy_is_over(taken: bool) -> None:
+    streams = Streams()
+    copy = HostCopy(torch.ones(3), streams)
+    copy.drop_source()
+    copy.load()
+    if taken:
+        copy.take()
+    del copy
+    assert streams.notes == ["wait for out", "wait for back", "freed"]
 
 
 def test_a_write_into_a_saved_input_is_refused_by_name() -> None:

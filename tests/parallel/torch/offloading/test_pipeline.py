@@ -107,3 +107,41 @@ def test_gradients_are_the_same_bits_and_the_peak_follows_the_horizon(
         assert peak_bytes <= (most + 1) * saved_bytes / MICROBATCHES
         if pipeline == "simple":
             assert peak_bytes < peak(order, None) * saved_bytes / MICROBATCHES
+
+
+def warnings_of(checkpointed: bool) -> list[list[str]]:
+    """Return the warnings of a step without gradients, and of two steps with a backward."""
+    import warnings
+
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    net = Net()
+    if checkpointed:
+        for layer in (*net.first, *net.second):
+            smp.set_activation_checkpointing(layer)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def evaluate(batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).square().mean()
+
+    @smp.step
+    def train_step(batch: torch.Tensor) -> None:
+        model.backward(model(batch).square().mean())
+
+    texts = []
+    for run in (torch.no_grad()(evaluate), train_step, train_step):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(torch.randn(2 * ROWS, WIDTH))
+        texts.append([str(warning.message)[:25] for warning in caught])
+    return texts
+
+
+@pytest.mark.parametrize(("partitions", "checkpointed"), [(1, True), (2, True), (2, False)])
+def test_a_rank_without_inputs_to_move_warns_after_its_first_backward(
+    ranks: Ranks, partitions: int, checkpointed: bool
+) -> None:
+    parameters = {"partitions": partitions, "microbatches": 2, "offload_activations": True}
+    texts, *_ = ranks.run(warnings_of, parameters, checkpointed)
+    assert texts == [[], [] if checkpointed else ["offload_activations moves"], []]

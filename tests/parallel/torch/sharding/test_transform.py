@@ -128,6 +128,8 @@ def wrapped_by_the_script(strategy: str, given: bool) -> tuple[float, int, str]:
         (4, 2, "FULL_SHARD", 2, "HYBRID_SHARD"),
         (4, 2, "_HYBRID_SHARD_ZERO2", 2, "_HYBRID_SHARD_ZERO2"),
         (2, 2, "HYBRID_SHARD", 2, "FULL_SHARD"),
+        # One shard: torch would average over nobody with the strategy that the script names.
+        (2, 1, "FULL_SHARD", 2, "NO_SHARD"),
     ],
 )
 def test_torch_s_own_class_uses_the_job_s_mesh(
@@ -169,8 +171,10 @@ def wrapped_with_tensor_parallelism() -> tuple[float, float, str]:
     return error, norm.item(), "accepted"
 
 
-def test_torch_s_own_class_shards_tensor_parallel_layers(ranks: Ranks) -> None:
-    for error, norm, refusal in ranks.shard(wrapped_with_tensor_parallelism, 4, {"tensor_parallel_degree": 2}):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_torch_s_own_class_shards_tensor_parallel_layers(ranks: Ranks, shards: int) -> None:
+    parameters = {"tensor_parallel_degree": 2, "hybrid_shard_degree": shards}
+    for error, norm, refusal in ranks.shard(wrapped_with_tensor_parallelism, 4, parameters):
         assert error < 1e-6
         assert norm > 0
         assert "save to a folder per state.tp_rank with process_group=model.process_group" in refusal

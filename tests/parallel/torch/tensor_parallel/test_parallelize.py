@@ -137,6 +137,10 @@ def train_shared(name: str) -> Any:
     with torch.no_grad():
         # torch's fast path for inference must not be taken.
         evaluated = module(batch_of(9))
+        # As in one process, on every rank.
+        for outside in (-1, VOCABULARY):
+            with pytest.raises(IndexError, match="index out of range in self"):
+                module(batch_of(9).index_fill(1, torch.tensor(1), outside))
     return losses, norms, evaluated, {key: whole(value) for key, value in module.state_dict().items()}
 
 

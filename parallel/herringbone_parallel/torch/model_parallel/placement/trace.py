@@ -8,7 +8,6 @@ loss, belong to the model.
 
 from __future__ import annotations
 
-import functools
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -20,12 +19,12 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from herringbone_parallel.core.partition.work import Device
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.model_parallel.failures import note_module
 from herringbone_parallel.torch.model_parallel.placement.untouched import SavedModel, storage_key
+from herringbone_parallel.torch.operation_work import is_free, work
 
 
 @dataclass(slots=True)
@@ -135,10 +134,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cost = self.costs.setdefault(path, ModuleCost(len(self.costs)))
         cost.clocked += self._now() - start
         outputs = _tensors(result)
-        if not (_is_view(func) or func in _FREE):
-            cost.estimated += self._device.seconds(
-                _operations(func, args, kwargs, result), _total(inputs) + _total(outputs)
-            )
+        if not is_free(func):
+            cost.estimated += self._device.seconds(work(func, args, kwargs, result), _total(inputs) + _total(outputs))
         # Gradients travel back the way their values came, so only the forward is noted.
         if node is None:
             self._note_tensors(path, func, inputs, outputs)
@@ -201,33 +198,6 @@ def watching(trace: Trace) -> Iterator[None]:
             yield
     finally:
         nn.Module.__call__ = before  # type: ignore[method-assign]
-
-
-# Operations that allocate memory and do not touch it.
-_FREE = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.empty_strided.default}
-
-
-# Recurrent layers in one operation, for which torch has no formula: the number of products with each matrix.
-_RECURRENT = {"mkldnn_rnn_layer": 1, "mkldnn_rnn_layer_backward": 2, "_cudnn_rnn": 1, "_cudnn_rnn_backward": 2}
-
-
-@functools.cache
-def _is_view(func: Any) -> bool:
-    returns = func._schema.returns
-    return bool(returns) and not func._schema.is_mutable and any(one.alias_info is not None for one in returns)
-
-
-def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    count = flop_registry.get(func.overloadpacket)
-    if count is not None:
-        return int(count(*args, **kwargs, out_val=result))
-    times = _RECURRENT.get(func.overloadpacket.__name__)
-    if times is None:
-        return 0
-    inputs = args[0]
-    matrices = [tensor for tensor in _tensors(args[1:3]) if tensor.dim() == 2]
-    rows: int = inputs.numel() // inputs.shape[-1]
-    return 2 * times * rows * sum(matrix.numel() for matrix in matrices)
 
 
 def _tensors(structure: Any) -> list[torch.Tensor]:

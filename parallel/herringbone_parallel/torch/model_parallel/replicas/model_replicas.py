@@ -75,15 +75,14 @@ class ModelReplicas:
         self._replicas.take_after(0, [tensor.detach() for tensor in (*model.local_parameters(), *buffers)])
 
     @contextmanager
-    def join(self, model: LocalModel, optimizers: Sequence[Wrapper], uneven: Uneven, *, enable: bool) -> Iterator[None]:
+    def join(self, model: LocalModel, optimizers: Sequence[Wrapper], uneven: Uneven) -> Iterator[None]:
         """Let replicas make unequal numbers of steps inside the `with` block; they leave it together and equal."""
         if self._replicas is None:
             raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
-        self._set_uneven(uneven if enable else None)
+        self._set_uneven(uneven)
         try:
             yield
-            if enable:
-                self._leave_together(self._replicas, model, optimizers)
+            self._leave_together(self._replicas, model, optimizers)
         finally:
             self._set_uneven(None)
 

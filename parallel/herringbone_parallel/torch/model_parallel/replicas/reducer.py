@@ -114,6 +114,16 @@ class Reducer:
         """Note that this step has a backward, so that it ends with a reduction."""
         self._backward_expected = True
 
+    def check_reduced(self) -> None:
+        """Raise `ParallelError` for an update by gradients that are not reduced yet: replicas would differ from it."""
+        passes = self._options.backward_passes_per_step
+        if done := self._passes % passes:
+            raise ParallelError(
+                f"optimizer.step() after {done} of {passes} backward_passes_per_step: the gradients are not averaged"
+                f" over the replicas yet. Call it after every {passes} steps, and leave out the last ones of an epoch"
+                " that are fewer; or leave backward_passes_per_step out"
+            )
+
     def backward_ended(self) -> None:
         """Note that the backward of a microbatch has ended; nothing follows from that here."""
 

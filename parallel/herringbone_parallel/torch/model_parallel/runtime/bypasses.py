@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -51,7 +51,13 @@ def serve_bypasses() -> None:
     # Not imported for that alone: the first optimizer of a process imports it.
     add = getattr(sys.modules.get("torch._dynamo.trace_rules"), "add", None)
     if add is not None:
-        add(_PACKAGE)
+        _skip_package(add)
+
+
+@cache
+def _skip_package(add: Callable[[str], None]) -> None:
+    # Once in a process: each call of `add` lengthens torch's list, and compiles the expression of the whole list again.
+    add(_PACKAGE)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from herringbone_contract.errors import ParallelError
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks, free_port
 
@@ -68,6 +69,10 @@ def accumulate(passes: int, checkpointed: bool) -> dict[str, torch.Tensor]:
         if (step + 1) % passes == 0:
             optimizer.step()
             optimizer.zero_grad()
+        else:
+            # The gradients of this replica alone.
+            with pytest.raises(ParallelError, match=rf"after {step % passes + 1} of {passes} .*every {passes} steps"):
+                optimizer.step()
     return model.state_dict()
 
 

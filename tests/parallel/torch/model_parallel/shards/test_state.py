@@ -110,6 +110,8 @@ def look_at_gradients() -> dict[str, Any]:
         model.load_state_dict(whole, assign=True)
     with pytest.raises(Exception, match=r"model.join\(\) with sharded_data_parallel_degree"), model.join():
         pass
+    with model.join(enable=False):
+        train_step()
     with pytest.raises(Exception, match="Adafactor uses the norm, the rows or the columns of a whole parameter"):
         smp.DistributedOptimizer(torch.optim.Adafactor(model.parameters()))
     with pytest.raises(Exception, match=r"register_comm_hook\(\) with sharded_data_parallel_degree"):

@@ -140,9 +140,15 @@ def test_delayed_parameters_are_shared_once_they_have_values(ranks: Ranks) -> No
 def queries() -> Any:
     import herringbone_parallel.torch.model_parallel.api as smp
 
-    model, _ = model_of(1)
+    model, optimizer = model_of(1)
+    step(model, optimizer)
     parameters = dict(model.local_named_parameters())
+    walk, walks = model.local_named_parameters, []
+    model.local_named_parameters = lambda: walks.append(None) or walk()
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)
+    del model.local_named_parameters
     return {
+        "walks of a clip": len(walks),
         "modules": [type(module).__name__ for module in model.distributed_modules],
         "shared": model.is_distributed_parameter(parameters["layers.0.linear1.weight"]),
         "normalisation": model.is_distributed_parameter(parameters["layers.0.norm1.weight"]),
@@ -160,6 +166,8 @@ def test_a_model_answers_which_parameters_are_shared(ranks: Ranks) -> None:
         "modules": ["Linear", "TransformerEncoderLayer", "TransformerEncoderLayer", "Embedding"],
         "shared": True, "normalisation": False, "scaled": ["norm.weight", "norm.bias"],
         "default": True, "by replicas": True, "sizes": (2, 2, 1, 1),
+        # One to find out whose the parameters are, and one for those that are shared, however many there are.
+        "walks of a clip": 2,
     }  # fmt: skip
 
 
