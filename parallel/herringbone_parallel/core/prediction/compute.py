@@ -1,0 +1,262 @@
+"""Estimates the seconds that a measured step computes: by operations timed on the device, or by the device's figures.
+
+    costs = Costs(measurement, device, timings)
+    work = costs.work(partition)            # arrays: one entry for each partition
+    work.seconds(Part.FORWARD, scale=2.0)
+
+An operation costs the time to start it, plus the larger of its arithmetic and its memory traffic (the roofline model).
+The first part does not grow with the batch. A GPU runs operations while the processor starts later ones, so there the
+larger of both sums counts; on a CPU both add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from herringbone_contract.prediction.devices import Device
+from herringbone_parallel.core.prediction.measurement import Measurement, Module, Operation, Parameter, Phase, Timings
+from herringbone_parallel.core.prediction.stages import Partition
+
+Array = NDArray[np.float64]
+
+
+class Part(IntEnum):
+    """A part of a step's work. `AGAIN` is the forward of checkpointed modules, which a layout may run twice."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    AGAIN = 3
+
+
+class _Growth(IntEnum):
+    """The dependence of an operation's busy time on the layout."""
+
+    # On parameters alone.
+    FIXED = 0
+    # With the samples of the rank.
+    SAMPLES = 1
+    # With the samples, divided by the ranks that share the layer.
+    SHARED = 2
+
+
+_PARTS = {
+    Phase.FORWARD: Part.FORWARD,
+    Phase.RECOMPUTE: Part.BACKWARD,
+    Phase.BACKWARD: Part.BACKWARD,
+    Phase.BETWEEN: Part.OPTIMIZER,
+    Phase.OPTIMIZER: Part.OPTIMIZER,
+}
+# An operation that a program of matrices or convolutions spends its arithmetic in; float32 ones may run as tf32.
+_CONVOLUTION = "convolution"
+# Operations on fewer bytes say nothing about rates.
+_SMALL = 1 << 14
+_NO_SCALE = (Phase.BETWEEN, Phase.OPTIMIZER)
+
+
+class Work:
+    """The seconds of a step by partition.
+
+    `started` and `busy` are indexed by part, growth and partition: the processor's time to start operations, and the
+    time in which the device computes.
+    """
+
+    def __init__(self, started: Array, busy: Array, *, overlapped: bool) -> None:
+        self._started, self._busy, self._overlapped = started, busy, overlapped
+
+    def seconds(self, part: Part, *, scale: float = 1.0, share: int = 1, passes: float = 1.0) -> Array:
+        """Return the seconds of each partition.
+
+        `scale` is the samples of a step divided by the measured ones, `share` the ranks that share a layer, `passes`
+        the number of passes in a step divided by the measured one.
+        """
+        fixed, samples, shared = self._busy[part]
+        busy = passes * fixed + scale * (samples + shared / share)
+        started = passes * self._started[part].sum(axis=0)
+        seconds: Array = np.maximum(busy, started) if self._overlapped else busy + started
+        return seconds
+
+
+class Costs:
+    """The seconds of each call of a measured step on one device."""
+
+    def __init__(self, measurement: Measurement, device: Device, timings: Timings | None = None) -> None:
+        self._calls = len(measurement.calls)
+        # An operation on a GPU only enters a queue.
+        self.overlapped = timings is None and not device.name.lower().startswith("cpu")
+        self.busy_share_timed = 0.0
+        operations = measurement.operations
+        indices = np.array([call.operation for call in measurement.calls], dtype=np.int64)
+        phases = np.array([call.phase for call in measurement.calls], dtype=np.int64)
+        counts = np.bincount(indices, minlength=len(operations))
+        started, busy = self._by_operation(operations, device, timings, counts)
+        if timings is None:
+            dispatch = np.full(len(Phase), device.call_seconds)
+        else:
+            dispatch = np.array([timings.dispatch_seconds.get(phase.name.lower(), 0.0) for phase in Phase])
+        moved = np.array(
+            [operation.moved_bytes > 0 or operation.operations > 0 for operation in operations], dtype=bool
+        )
+        starts = started[indices] + dispatch[phases] * (moved[indices] if self.overlapped else 1.0)
+        self.starts: Array = starts
+        self.busy: Array = busy[indices]
+        self.parts = np.array([_PARTS.get(Phase(phase), -1) for phase in phases], dtype=np.int64)
+        self.growth = _growths(measurement, indices, phases)
+        self.again = _again(measurement)[np.array([call.module for call in measurement.calls], dtype=np.int64)]
+        self.again &= phases == Phase.FORWARD
+
+    def work(self, partition: Partition) -> Work:
+        """Return the work of each partition; what belongs to no single one is divided by their parameters' bytes."""
+        count = partition.count
+        shape = (len(Part), len(_Growth), count)
+        started, busy = np.zeros(shape), np.zeros(shape)
+        homes = partition.calls
+        for rows, parts in ((self.parts >= 0, self.parts), (self.again, np.full_like(self.parts, Part.AGAIN))):
+            known = rows & (homes >= 0)
+            cells = (parts[known] * len(_Growth) + self.growth[known]) * count + homes[known]
+            for total, seconds in ((started, self.starts), (busy, self.busy)):
+                total += np.bincount(cells, weights=seconds[known], minlength=total.size).reshape(shape)
+        # Work of no single partition is the optimizer's over all parameters.
+        rest = (self.parts >= 0) & (homes < 0)
+        if rest.any():
+            cells = self.parts[rest] * len(_Growth) + self.growth[rest]
+            for total, seconds in ((started, self.starts), (busy, self.busy)):
+                sums = np.bincount(cells, weights=seconds[rest], minlength=len(Part) * len(_Growth))
+                total += sums.reshape(shape[:2])[..., None] * _part_of_parameters(partition)
+        return Work(started, busy, overlapped=self.overlapped)
+
+    def _by_operation(
+        self, operations: tuple[Operation, ...], device: Device, timings: Timings | None, counts: NDArray[np.int64]
+    ) -> tuple[Array, Array]:
+        """Return the seconds to start each operation beyond dispatch, and those in which the device computes."""
+        if timings is None:
+            return np.zeros(len(operations)), np.array([_roofline(operation, device) for operation in operations])
+        timed = np.array([timings.seconds.get(index, np.nan) for index in range(len(operations))])
+        rate = _fitted(operations, timed)
+        seconds = np.array(
+            [rate(operation) if np.isnan(known) else known for operation, known in zip(operations, timed, strict=True)]
+        )
+        total = float((seconds * counts).sum())
+        self.busy_share_timed = float((np.where(np.isnan(timed), 0.0, timed) * counts).sum()) / total if total else 0.0
+        # A small part of a timed call is its start, which does not grow with the batch.
+        start = np.minimum(seconds, timings.start_seconds)
+        return start, seconds - start
+
+
+def _roofline(operation: Operation, device: Device) -> float:
+    rates = device.operations_per_second
+    dtype = operation.dtype
+    if dtype == "float32" and _CONVOLUTION in operation.name and "tf32" in rates:
+        dtype = "tf32"
+    rate = rates.get(dtype) or rates.get("float32") or max(rates.values())
+    busy = max(operation.operations / rate, operation.moved_bytes / device.bytes_per_second)
+    return busy / device.fraction
+
+
+def _fitted(operations: tuple[Operation, ...], timed: Array) -> Callable[[Operation], float]:
+    """Return the seconds of an operation that was not timed: by the rate of those of its name, else of its kind."""
+    sizes = np.array([_size(operation) for operation in operations])
+    known = ~np.isnan(timed)
+    small = known & (sizes < _SMALL)
+    # A small operation takes the time to start it. Its rate would make a large one of its name far too slow.
+    start = float(np.median(timed[small])) if small.any() else 0.0
+    names: dict[str, list[int]] = {}
+    for index in np.flatnonzero(known & (sizes >= _SMALL)).tolist():
+        for name in (operations[index].name, _kind(operations[index]), ""):
+            names.setdefault(name, []).append(index)
+    rates = {
+        name: float(np.maximum(timed[indices] - start, 0.0).sum() / sizes[indices].sum())
+        for name, indices in names.items()
+    }
+
+    def seconds(operation: Operation) -> float:
+        rate = next((rates[name] for name in (operation.name, _kind(operation), "") if name in rates), 0.0)
+        return start + rate * _size(operation)
+
+    return seconds
+
+
+def _kind(operation: Operation) -> str:
+    return " arithmetic" if operation.operations else " memory"
+
+
+def _size(operation: Operation) -> float:
+    # Bytes and arithmetic on one scale: a core of today does about 8 operations in the time of a byte from memory.
+    return max(operation.operations / 8, float(operation.moved_bytes))
+
+
+def _growths(measurement: Measurement, indices: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.int64]:
+    parameters = {parameter.shape for parameter in measurement.parameters} | {
+        parameter.shape[::-1] for parameter in measurement.parameters
+    }
+    # An operation whose tensors all have a parameter's shape, such as the addition of two gradients.
+    alike = np.array([_on_parameters(operation, parameters) for operation in measurement.operations], dtype=bool)
+    shared = _shared(measurement)[np.array([call.module for call in measurement.calls], dtype=np.int64)]
+    growth = np.where(shared, _Growth.SHARED, _Growth.SAMPLES)
+    return np.where(alike[indices] | np.isin(phases, _NO_SCALE), _Growth.FIXED, growth)
+
+
+def _on_parameters(operation: Operation, parameters: set[tuple[int, ...]]) -> bool:
+    shapes = [shape for shape in operation.shapes if shape]
+    return bool(shapes) and all(shape in parameters for shape in shapes) and not operation.operations
+
+
+def _shared(measurement: Measurement) -> NDArray[np.bool_]:
+    """Return True for modules that tensor parallelism divides: split ones, and those that work between split ones."""
+    split = {module.path for module in measurement.modules if module.split}
+    columns = {_parent(module.path) for module in measurement.modules if module.split == "column"}
+    rows = {_parent(module.path) for module in measurement.modules if module.split == "row"}
+    between = {path for path in columns & rows if path}
+
+    def is_shared(module: Module) -> bool:
+        inside = _parent(module.path) in between and _is_between(module.type)
+        return module.path in split or module.path in between or inside
+
+    return np.array([is_shared(module) for module in measurement.modules], dtype=bool)
+
+
+def _is_between(kind: str) -> bool:
+    """Return True for modules that work on each element alone, so on the part of a rank."""
+    return "Norm" not in kind and "Dropout" not in kind
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _again(measurement: Measurement) -> NDArray[np.bool_]:
+    """Return True for modules below one whose forward may be run again."""
+    roots = {module.path for module in measurement.modules if module.checkpoint}
+    # Parents come before their children.
+    below: set[str] = set()
+    for module in measurement.modules:
+        if module.path in roots or _parent(module.path) in below:
+            below.add(module.path)
+    return np.array([module.path in below for module in measurement.modules], dtype=bool)
+
+
+def _part_of_parameters(partition: Partition) -> Array:
+    counts = np.bincount(partition.parameters, minlength=partition.count).astype(np.float64)
+    return counts / counts.sum() if counts.sum() else np.full(partition.count, 1 / partition.count)
+
+
+def ready_times(measurement: Measurement, costs: Costs) -> list[tuple[Parameter, float]]:
+    """Return trained parameters in the order of their gradients, with the part of the backward that is over by then."""
+    modules = np.array([call.module for call in measurement.calls], dtype=np.int64)
+    backward = costs.parts == Part.BACKWARD
+    seconds = np.where(backward, costs.starts + costs.busy, 0.0)
+    until = np.cumsum(seconds)
+    total = float(until[-1]) if len(until) else 0.0
+    # The last call of each module in the backward: numpy keeps the last of several assignments.
+    last = np.full(len(measurement.modules), total)
+    last[modules[backward]] = until[backward]
+    ready = [
+        (parameter, float(last[parameter.module]) / total if total else 1.0)
+        for parameter in measurement.parameters
+        if parameter.trainable
+    ]
+    return sorted(ready, key=lambda pair: pair[1])

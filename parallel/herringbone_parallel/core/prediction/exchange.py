@@ -1,0 +1,218 @@
+"""Estimates the messages of a rank in a step: gradients, sharded states, split layers, sequences.
+
+    exchanges = Exchanges(measurement, costs_on)
+    exchanges.of(layout, hosts, partition, seconds, links).exposed
+
+What depends on the measurement alone is computed once, because a search asks for hundreds of layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from herringbone_contract.prediction.question import Hosts
+from herringbone_parallel.core.prediction.communication import BUCKET_COPIES, SHARD_COPIES, Links
+from herringbone_parallel.core.prediction.compute import Array, Costs, ready_times
+from herringbone_parallel.core.prediction.layout import Layout
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase
+from herringbone_parallel.core.prediction.stages import Partition
+from herringbone_parallel.core.sums.buckets import cut_buckets
+from herringbone_parallel.core.sums.simulate import Sum
+
+# DistributedDataParallel's sizes: a small first bucket, so that sums start early.
+_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
+
+
+class Seconds(NamedTuple):
+    """The work of each partition in a step: forward and backward, optimizer."""
+
+    forward: Array
+    backward: Array
+    optimizer: Array
+
+    @property
+    def total(self) -> Array:
+        return self.forward + self.backward + self.optimizer
+
+
+class Exchange(NamedTuple):
+    """The seconds of a rank's messages: inside the forward and backward, and after them.
+
+    `exposed` delay the step even where computation hides messages. `work` is the time that they take in all.
+    """
+
+    exposed: float = 0.0
+    work: float = 0.0
+
+
+class Exchanges:
+    """The messages of one measured step for any layout; `costs_on` returns the costs of its calls on some hosts."""
+
+    def __init__(self, measurement: Measurement, costs_on: Callable[[Hosts], Costs]) -> None:
+        self._measurement = measurement
+        self._costs_on = costs_on
+        self._units = sum(module.unit for module in measurement.modules)
+        # Partitions are kept with their results, so that no other one gets the identity of one of them.
+        self._known_buckets: dict[tuple[str, int, int], tuple[Partition, list[tuple[int, float]]]] = {}
+        self._ready: dict[str, list[tuple[int, float, int]]] = {}
+
+    def of(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
+        """Return the messages of the partition that has the most parameters [2]."""
+        parts = [
+            self._gradients(layout, hosts, partition, seconds, links),
+            self._shards(layout, partition, seconds, links),
+            self._tensor_parallel(layout, partition, links),
+            self._contexts(layout, links),
+        ]
+        return Exchange(sum(part.exposed for part in parts), sum(part.work for part in parts))
+
+    def _gradients(
+        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
+    ) -> Exchange:
+        """Return the sums of gradients over replicas, in buckets that leave while the backward goes on."""
+        mesh = layout.mesh
+        group = links.group("R" if mesh.shard * mesh.context > 1 else "RSC")
+        if group.ranks == 1:
+            return Exchange()
+        # Backwards before the last one of a step only add up their gradients.
+        last_s = float(seconds.backward.max()) / layout.microbatches
+        part = mesh.tensor * mesh.shard * mesh.context
+        buckets = self._buckets(hosts, partition, part)
+        if not buckets:
+            return Exchange()
+        sums = [Sum(size, ready * last_s) for size, ready in buckets]
+        ends = group.summed(sums, layout.library)
+        copies = links.copies_s(sum(size for size, _ in buckets), BUCKET_COPIES)
+        alone = group.summed([Sum(bucket.size) for bucket in sums], layout.library)
+        every = layout.aggregation
+        return Exchange((max(0.0, max(ends) - last_s) + copies) / every, (max(alone) + copies) / every)
+
+    def _shards(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
+        """Return the gathers of parameters and the scatters of gradients between the ranks that share a state."""
+        mesh = layout.mesh
+        group = links.group("SC")
+        if group.ranks == 1:
+            if layout.shard_optimizer_state and mesh.replicate > 1:
+                gather = links.group("R").gather_s(float(self._sizes(partition).max()) / mesh.tensor)
+                return Exchange(gather, gather)
+            return Exchange()
+        size = float(self._sizes(partition).max()) / mesh.tensor
+        units = max(1, self._units // partition.count)
+        passes = layout.microbatches
+        gather = units * group.gather_s(size / units)
+        scatter = units * group.scatter_s(size / units)
+        forward, backward = float(seconds.forward.max()), float(seconds.backward.max())
+        # The next unit is gathered while the last one computes: only the first gather, and what takes longer than the
+        # computation, delay the step.
+        hidden = (units - 1) / units
+        exposed = gather / units + hidden * max(0.0, gather - forward / passes)
+        exposed += (gather + scatter) / units + hidden * max(0.0, gather + scatter - backward / passes)
+        # The measured time of a unit contains the fixed cost of its messages.
+        fixed = 2 * group.gather_s(1) + group.scatter_s(1)
+        own = units * max(0.0, links.unit_s - fixed) + links.copies_s(size, SHARD_COPIES)
+        return Exchange(passes * (exposed + own), passes * (2 * gather + scatter + own))
+
+    def _tensor_parallel(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
+        """Return the sums of activations after rows and before columns; nothing hides them."""
+        if layout.mesh.tensor == 1:
+            return Exchange()
+        group = links.group("T")
+        passes = layout.microbatches / self._measurement.microbatches
+        scale = layout.batch_scale / layout.mesh.context / passes
+        # A row sums its result in the forward, a column its input's gradient in the backward: one product of three.
+        sums_s = sum(count * group.sum_s(size * scale) for size, count in self._split_outputs.items()) / 3
+        seconds = passes * sums_s / partition.count
+        return Exchange(seconds, seconds)
+
+    def _contexts(self, layout: Layout, links: Links) -> Exchange:
+        """Return the exchange of keys and values between the ranks that share a sequence."""
+        if layout.mesh.context == 1:
+            return Exchange()
+        group = links.group("C")
+        sent = self._attention_bytes * layout.batch_scale / layout.mesh.context
+        # Keys and values pass once in the forward; with their gradients once more in the backward.
+        seconds = 3 * (layout.mesh.context - 1) * group.send_s(sent)
+        return Exchange(seconds, seconds)
+
+    def _buckets(self, hosts: Hosts, partition: Partition, part: int) -> list[tuple[int, float]]:
+        """Return the buckets of the partition with the most parameters, of which a rank has one of `part` parts.
+
+        A bucket is its bytes, and the part of the backward that is over when it is complete.
+        """
+        key = (device_key(hosts), id(partition), part)
+        if key not in self._known_buckets:
+            homes, largest = partition.parameters, int(np.argmax(self._sizes(partition)))
+            ready = [(size // part, at) for index, at, size in self._ready_times(hosts) if homes[index] == largest]
+            sizes = [("gradient", size) for size, _ in ready]
+            cut = cut_buckets(sizes, first_bytes=_FIRST_BUCKET, most_bytes=_BUCKET)
+            buckets = [(sum(ready[i][0] for i in bucket), ready[bucket[-1]][1]) for bucket in cut]
+            self._known_buckets[key] = partition, buckets
+        return self._known_buckets[key][1]
+
+    def _ready_times(self, hosts: Hosts) -> list[tuple[int, float, int]]:
+        """Return index, part of the backward and bytes of each gradient, in the order in which they are final."""
+        key = device_key(hosts)
+        if key not in self._ready:
+            index = {parameter.name: number for number, parameter in enumerate(self._measurement.parameters)}
+            self._ready[key] = [
+                (index[parameter.name], ready, parameter.bytes)
+                for parameter, ready in ready_times(self._measurement, self._costs_on(hosts))
+            ]
+        return self._ready[key]
+
+    @cached_property
+    def _gradient_bytes(self) -> Array:
+        return np.array([p.bytes if p.trainable else 0 for p in self._measurement.parameters], dtype=np.float64)
+
+    def _sizes(self, partition: Partition) -> Array:
+        """Return the bytes of the gradients of each partition."""
+        sizes = np.bincount(partition.parameters, weights=self._gradient_bytes, minlength=partition.count)
+        return sizes.astype(np.float64)
+
+    @cached_property
+    def _split_outputs(self) -> dict[float, int]:
+        """The bytes of each sum over the ranks that share layers, in one measured step, and the number of such sums."""
+        operations = self._measurement.operations
+        split = [bool(module.split) for module in self._measurement.modules]
+        phases = (Phase.FORWARD, Phase.BACKWARD)
+        counts = Counter(
+            call.operation
+            for call in self._measurement.calls
+            if split[call.module] and call.phase in phases and operations[call.operation].operations
+        )
+        sizes: Counter[float] = Counter()
+        for index, count in counts.items():
+            sizes[_output_bytes(operations[index].shapes, operations[index].dtype)] += count
+        return {size: count for size, count in sizes.items() if size}
+
+    @cached_property
+    def _attention_bytes(self) -> float:
+        """The bytes of keys and values of one measured step: about half of what attention reads and writes."""
+        operations = self._measurement.operations
+        counts = Counter(call.operation for call in self._measurement.calls if call.phase == Phase.FORWARD)
+        sizes = [
+            operations[index].moved_bytes * count
+            for index, count in counts.items()
+            if "attention" in operations[index].name
+        ]
+        return sum(sizes) / 2
+
+
+def device_key(hosts: Hosts) -> str:
+    """Return a text that is the same for hosts with the same device."""
+    # Devices that users describe themselves may share a name, so all figures are in the key.
+    return repr(hosts.device)
+
+
+def _output_bytes(shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:
+    matrices = [shape for shape in shapes if len(shape) >= 2]
+    if len(matrices) < 2:
+        return 0.0
+    left, right = matrices[-2:]
+    return float(math.prod(left[:-1]) * right[-1] * (2 if "16" in dtype else 4))

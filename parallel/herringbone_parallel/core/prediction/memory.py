@@ -1,0 +1,338 @@
+"""Predicts the memory of the largest rank of each pipeline partition, at the moment when it holds the most.
+
+    model = MemoryModel(measurement)
+    model.memory(layout_of(distribution, 4, measurement))[0].peak
+
+The measured step is replayed, with what the layout's library holds in addition:
+
+    DDP, smddp     buckets as large as all gradients, from the wrapping on
+    fully_shard    1/n of parameters, gradients and states; units that are gathered and reduced         (shards.py)
+    version 1      1/p of the layers, the live microbatches of the schedule, messages, buckets of its reducer; parts of
+                   states, or of the whole training state, which a step gathers
+    tensor         1/t of the layers that are shared, and of what is computed between them                (sharing.py)
+
+The replayed step is one in which the optimizer has its states already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from herringbone_contract.prediction.answer import Memory
+from herringbone_parallel.core.pipeline.offloading import peak as offloaded_peak
+from herringbone_parallel.core.pipeline.offloading import task_order
+from herringbone_parallel.core.pipeline.simulate import Segment, simulate
+from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
+from herringbone_parallel.core.prediction.shards import Sharded, Units
+from herringbone_parallel.core.prediction.sharing import splits_of_modules
+from herringbone_parallel.core.prediction.stages import Message, Partition, Stages, Visit
+from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
+
+Allocator = Literal["cpu", "cuda"]
+# The elements that `shard_optimizer_state` gathers together.
+_GATHERED_UPDATES = 25_000_000
+# Messages of a pipeline on CPUs: the receive buffer, the content that is copied out of it, and about the bytes of
+# finished sends that are not released yet.
+_INLINE, _TINY, _SENT = (1 << 19) + 192, 1 << 15, 12 << 20
+# The most that a half-empty segment of each kind of tensor wastes.
+_SEGMENT = 20 << 20
+
+
+class Held(NamedTuple):
+    """The bytes that one rank holds in each slot, by kind. Numbers are held in all slots."""
+
+    parameters: float
+    states: float
+    gradients: Bytes
+    activations: Bytes
+    communication: Bytes
+
+    def at_peak(self, allocator: Allocator) -> Memory:
+        """Return the memory in the slot with the most bytes."""
+        total = self.gradients + self.activations + self.communication
+        moment = int(np.argmax(total))
+        kinds = {
+            "parameters": round(self.parameters),
+            "states": round(self.states),
+            "gradients": round(float(self.gradients[moment])),
+            "activations": round(float(self.activations[moment])),
+            "communication": round(float(self.communication[moment])),
+        }
+        return Memory(**kinds, slack=slack(list(kinds.values())) if allocator == "cuda" else 0)
+
+
+class _Flow(NamedTuple):
+    """By partition: the most live microbatches, and the most bytes that they keep for their backwards."""
+
+    live: tuple[int, ...]
+    kept: tuple[float, ...]
+
+
+class _State(NamedTuple):
+    """The training state of one rank: bytes, and the parts of a gradient and of an update that it has between passes.
+
+    `buckets` are those of the replicas' averages. `gathered` are whole parameters of shards during the passes,
+    `reduced` what their reduction needs in addition, `updated` what ends a divided update.
+    """
+
+    parameters: float
+    states: float
+    trained: float
+    gradient_part: float
+    buckets: float
+    gathered: float
+    reduced: float
+    updated: float
+    update_part: float
+
+
+class MemoryModel:
+    """Predicts one measurement's memory under any number of layouts.
+
+    model = MemoryModel(measurement, Stages(measurement))
+    [memory.peak for memory in model.memory(layout)]
+    """
+
+    def __init__(self, measurement: Measurement, stages: Stages | None = None) -> None:
+        self._measurement = measurement
+        self._stages = stages or Stages(measurement)
+        # By checkpointing and horizon, which change the lives of tensors.
+        self._timelines: dict[tuple[bool, int | None], Timeline] = {}
+        self._units: dict[Timeline, Units] = {}
+        self._shards: dict[tuple[Timeline, int, int], Sharded] = {}
+        self._flows: dict[tuple[object, ...], _Flow] = {}
+        # The slots of forwards and backwards, in which microbatches are live.
+        phases = np.repeat(np.array([call.phase for call in measurement.calls], dtype=np.int64), 2)
+        self._passing = np.zeros(2 * len(measurement.calls) + 2, dtype=np.bool_)
+        self._passing[: len(phases)] = (phases > Phase.DATA) & (phases < Phase.BETWEEN)
+        parameters = measurement.parameters
+        splits = splits_of_modules(measurement)
+        self._split = np.array([splits[p.module] != "" for p in parameters], dtype=np.bool_)
+        self._parameter_bytes = np.array([p.bytes for p in parameters], dtype=np.float64)
+        self._state_bytes = np.array([p.state_bytes for p in parameters], dtype=np.float64)
+        self._trainable = np.array([p.trainable for p in parameters], dtype=np.bool_)
+        self._elements = np.array([int(np.prod(p.shape, dtype=np.int64)) for p in parameters], dtype=np.float64)
+
+    def memory(self, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
+        """Return the memory of each partition's largest rank; one entry where the model is not split into partitions.
+
+        `allocator` is the one of the device, whose blocks are larger than the tensors in them. Raises `ParallelError`
+        for a layout whose partition cannot be decided.
+        """
+        partition = self._stages.of(layout)
+        hold = self._sharded if layout.library in (Library.FULLY_SHARD, Library.VERSION2) else self._held
+        return tuple(hold(layout, partition, index, allocator).at_peak(allocator) for index in range(partition.count))
+
+    def _sharded(self, layout: Layout, partition: Partition, index: int, _: Allocator) -> Held:
+        """Return what a rank holds under `fully_shard`."""
+        ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
+        timeline = self._timeline(layout)
+        if timeline not in self._units:
+            self._units[timeline] = Units(timeline)
+        key = (timeline, ranks, tensor)
+        if key not in self._shards:
+            self._shards[key] = self._units[timeline].sharded(ranks, self._fractions(tensor))
+        sharded = self._shards[key]
+        curves = timeline.curves(partition, index, first_microbatch=False, tensor=tensor)
+        # Ranks of one context have parts of its sequences.
+        scale = layout.batch_scale / layout.mesh.context
+        return Held(
+            parameters=sharded.parameters + self._buffers(partition, index),
+            states=sharded.states,
+            gradients=sharded.gradients,
+            activations=curves.inputs * layout.batch_scale
+            + curves.batch * scale
+            + curves.fixed
+            + curves.update / ranks,
+            communication=sharded.communication,
+        )
+
+    def _held(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> Held:
+        """Return what a rank holds whose replicas average whole gradients, or divide states as version 1 does."""
+        state = self._training_state(layout, partition, index)
+        gradients, activations = self._passes(layout, partition, index, state)
+        communication = np.zeros(len(self._passing))
+        if layout.mesh.data > 1:
+            # Buckets exist from the wrapping on, next to the gradients, which are copied into them and back.
+            communication += state.buckets
+        communication[self._passing] += state.gathered
+        communication[self._last_passing] += state.reduced
+        communication[-1] += state.updated
+        if layout.mesh.pipeline > 1:
+            communication += self._messages(layout, partition, index, allocator)
+        return Held(
+            state.parameters + self._buffers(partition, index), state.states, gradients, activations, communication
+        )
+
+    def _training_state(self, layout: Layout, partition: Partition, index: int) -> _State:
+        own, mesh, limits = partition.parameters == index, layout.mesh, layout.limits
+        fractions = self._fractions(mesh.tensor)
+        sizes, states = self._parameter_bytes * fractions * own, self._state_bytes * fractions * own
+        elements = self._elements * fractions
+        divided = own & (mesh.shard > 1) & (elements >= limits.whole)
+        trained = sizes * self._trainable
+        gathered = float(sizes[divided].sum())
+        of_shards = float(trained[divided].sum())
+        size = gathered / max(float(elements[divided].sum()), 1.0)
+        # A pipeline gathers its whole partition for a step, because its ranks call modules in different orders.
+        if mesh.pipeline == 1:
+            gathered = min(gathered, limits.live * size)
+        part = np.where(divided, 1.0 / mesh.shard, 1.0)
+        # With `shard_optimizer_state`, each replica updates its part, and gathers the others', some at a time.
+        replicas = mesh.data if layout.shard_optimizer_state else 1
+        update = min(float(trained.sum()), _GATHERED_UPDATES * 4.0) if replicas > 1 else 0.0
+        total = max(float(trained.sum()), 1.0)
+        return _State(
+            parameters=float((sizes * part).sum()),
+            states=float((states * part).sum()) / replicas,
+            trained=float(trained.sum()),
+            gradient_part=1.0 - of_shards / total * (1.0 - 1.0 / mesh.shard),
+            buckets=float(trained[~divided].sum()),
+            gathered=gathered,
+            # The gradients of a bucket are copied to be reduced, and this rank's part out of it.
+            reduced=min(of_shards, limits.bucket * size) * (1.0 + 1.0 / mesh.shard),
+            updated=update * (1.0 + 1.0 / replicas),
+            update_part=float((trained * part).sum()) / total / replicas,
+        )
+
+    def _passes(self, layout: Layout, partition: Partition, index: int, state: _State) -> tuple[Bytes, Bytes]:
+        """Return gradients and activations in each slot."""
+        version1 = layout.library is Library.VERSION1
+        curves = self._timeline(layout).curves(partition, index, first_microbatch=version1, tensor=layout.mesh.tensor)
+        # Of one pass; the measured ones may have had another size.
+        scale = layout.batch_scale
+        if version1:
+            scale *= self._measurement.microbatches / layout.microbatches
+        activations = curves.inputs * layout.batch_scale + curves.batch * scale
+        activations += curves.fixed + curves.update * state.update_part
+        gradients = curves.gradients
+        if version1:
+            flow = self._flow(layout, partition)
+            # Those of the other live microbatches, next to the one that is replayed.
+            activations[self._passing] += max(flow.kept[index] - curves.kept, 0.0) * scale
+            if layout.microbatches > flow.live[index]:
+                # An earlier microbatch has made all gradients, and those of this one are added to them.
+                gradients = np.where(self._passing, state.trained, gradients)
+        if layout.aggregation > 1:
+            # The sums of earlier backwards are kept.
+            gradients = np.full_like(gradients, state.trained)
+        # Shards have whole gradients until a step's passes have ended.
+        gradients = np.where(self._passing, gradients, gradients * state.gradient_part)
+        return gradients, activations
+
+    def _timeline(self, layout: Layout) -> Timeline:
+        # Version 1 offloads whole microbatches, which its live ones account for.
+        horizon = layout.horizon if layout.offloading and layout.library is Library.VERSION2 else None
+        key = (layout.checkpointing, horizon)
+        if key not in self._timelines:
+            self._timelines[key] = Timeline(self._measurement, checkpointing=layout.checkpointing, horizon=horizon)
+        return self._timelines[key]
+
+    def _fractions(self, tensor: int) -> Bytes:
+        """Return the part of each parameter that a rank of a tensor group has."""
+        return np.where(self._split, 1.0 / tensor, 1.0)
+
+    @cached_property
+    def _last_passing(self) -> int:
+        """The slot after the last backward."""
+        passing = np.flatnonzero(self._passing)
+        return int(passing[-1]) if len(passing) else 0
+
+    def _messages(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> float:
+        """Return the bytes of received values, and of messages under way: see `messages`."""
+        live = max(self._flow(layout, partition).live)
+        tensors = layout.mesh.pipeline if allocator == "cpu" else 0
+        return messages_of(partition.messages, index, live=live, microbatches=layout.microbatches, ranks=tensors)
+
+    def _buffers(self, partition: Partition, index: int) -> float:
+        timeline = self._timeline(Layout())
+        buffers = timeline.kinds == Kind.BUFFER
+        if partition.count > 1:
+            buffers &= partition.modules[timeline.modules] == index
+        return float(timeline.bytes[buffers].sum())
+
+    def _flow(self, layout: Layout, partition: Partition) -> _Flow:
+        """Return the live microbatches of each partition, and the bytes that they keep, of the measured size."""
+        horizon = layout.horizon if layout.offloading else None
+        key = (partition, layout.microbatches, layout.pipeline, layout.active, horizon, self._timeline(layout))
+        if key not in self._flows:
+            self._flows[key] = self._simulate(layout, partition, horizon)
+        return self._flows[key]
+
+    def _simulate(self, layout: Layout, partition: Partition, horizon: int | None) -> _Flow:
+        timeline, tensor = self._timeline(layout), layout.mesh.tensor
+        curves = [
+            timeline.curves(partition, index, first_microbatch=True, tensor=tensor) for index in range(partition.count)
+        ]
+        if horizon is not None:
+            live = _live_on_device(partition.count, layout.microbatches, layout.pipeline, layout.active, horizon)
+            return _Flow(live, tuple(number * curve.kept for number, curve in zip(live, curves, strict=True)))
+        visits = partition.visits or (Visit(0, 0, len(self._passing), 1.0),)
+        program = [
+            Segment(
+                visit.partition,
+                forward_s=visit.seconds,
+                backward_s=2 * visit.seconds,
+                weight_s=visit.seconds,
+                kept_bytes=round(float(curves[visit.partition].kept_of_calls[visit.start : visit.end].sum())),
+            )
+            for visit in visits
+        ]
+        result = simulate([program] * layout.microbatches, pipeline=layout.pipeline, active=layout.active)
+        return _Flow(result.peak_live, tuple(map(float, result.peak_kept_bytes)))
+
+
+def memory(measurement: Measurement, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
+    """Return the memory of each partition's largest rank under one layout; see `MemoryModel.memory`."""
+    return MemoryModel(measurement).memory(layout, allocator)
+
+
+def messages_of(messages: Sequence[Message], index: int, *, live: int, microbatches: int, ranks: int) -> float:
+    """Return the bytes of messages that a partition's rank holds: received values, and sends that may not have left.
+
+    `ranks` is the number of ranks of the pipeline for tensors in the host's memory, and 0 for those of a GPU. In the
+    host's memory a message up to 512 KiB arrives in a buffer of that size, and stays there unless it is tiny. Each
+    microbatch that is live anywhere may have sent its values ahead. Source: torch.model_parallel.runtime.transport.
+    """
+
+    def held(size: int) -> int:
+        return _INLINE if ranks and _TINY <= size <= _INLINE else size
+
+    received = sum(held(message.forward_bytes) for message in messages if message.target == index)
+    returned = max((held(message.backward_bytes) for message in messages if message.source == index), default=0)
+    sent = sum(message.forward_bytes for message in messages if message.source == index)
+    sent += sum(message.backward_bytes for message in messages if message.target == index)
+    buffers = max(ranks - 1, 0) * _INLINE
+    return buffers + live * received + returned + min(2 * sent * microbatches, _SENT)
+
+
+def slack(sizes: Sequence[int]) -> int:
+    """Return the bytes that CUDA's caching allocator reserves beyond these, if each kind lies in blocks of its own.
+
+    It asks the device for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB, and multiples of 2 MiB for
+    larger ones. Source: torch, c10/cuda/CUDACachingAllocator.h.
+
+    >>> slack([3 << 20, 0])
+    17825792
+    """
+    reserved = (size if size <= 0 else -(-size // _SEGMENT) * _SEGMENT for size in sizes)
+    return sum(reserved) - sum(sizes)
+
+
+@lru_cache(maxsize=256)
+def _live_on_device(partitions: int, microbatches: int, pipeline: str, active: int, horizon: int) -> tuple[int, ...]:
+    """Return, by partition, the most microbatches whose activations are in the device's memory at once.
+
+    >>> _live_on_device(2, 8, "interleaved", 4, 0)
+    (1, 1)
+    """
+    orders = (
+        task_order(rank=rank, partitions=partitions, microbatches=microbatches, pipeline=pipeline, active=active)
+        for rank in range(partitions)
+    )
+    return tuple(offloaded_peak(order, horizon) for order in orders)

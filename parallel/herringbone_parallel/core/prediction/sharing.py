@@ -1,0 +1,63 @@
+"""Finds the calls of a measured step that ranks divide under tensor parallelism.
+
+    column   its result is divided: each rank has some of the columns
+    ...      what is computed from it is divided, too: heads of an attention, an activation function
+    row      its result is the sum over the ranks, and whole again
+
+A column layer that no row layer follows gathers its result. In the backward the order is reversed. An attention of
+torch's own (`nn.MultiheadAttention`) is divided inside, and its result is whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase
+
+COLUMN, ROW = "column", "row"
+_ATTENTION = "MultiheadAttention"
+
+
+def divided_calls(measurement: Measurement) -> NDArray[np.bool_]:
+    """Return, for each call, True if each rank of a tensor group computes its part of the result only."""
+    splits = splits_of_modules(measurement)
+    divided = np.zeros(len(measurement.calls), dtype=np.bool_)
+    forwards: dict[int, list[int]] = {}
+    backwards: dict[int, list[int]] = {}
+    for number, call in enumerate(measurement.calls):
+        if call.phase in (Phase.FORWARD, Phase.RECOMPUTE):
+            forwards.setdefault(call.microbatch, []).append(number)
+        elif call.phase == Phase.BACKWARD:
+            backwards.setdefault(call.microbatch, []).append(number)
+    # In a backward the result of a row layer's call is the gradient of its input, which is divided.
+    for calls, begins, ends in (
+        *((calls, COLUMN, ROW) for calls in forwards.values()),
+        *((calls, ROW, COLUMN) for calls in backwards.values()),
+    ):
+        inside = False
+        last = max((number for number in calls if splits[measurement.calls[number].module] == ends), default=-1)
+        for number in calls:
+            split = splits[measurement.calls[number].module]
+            if split and measurement.modules[measurement.calls[number].module].type == _ATTENTION:
+                divided[number], inside = True, False
+                continue
+            if split == begins:
+                inside = number < last
+            elif split == ends:
+                inside = False
+            divided[number] = inside
+    return divided
+
+
+def splits_of_modules(measurement: Measurement) -> list[str]:
+    """Return how each module is divided: as it says itself, or as the nearest module around it that is divided."""
+    index = {module.path: number for number, module in enumerate(measurement.modules)}
+    splits = []
+    for module in measurement.modules:
+        path, split = module.path, module.split
+        while path and not split:
+            path = path.rpartition(".")[0]
+            split = measurement.modules[index[path]].split if path in index else ""
+        splits.append(split)
+    return splits

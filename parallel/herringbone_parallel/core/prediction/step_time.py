@@ -1,0 +1,238 @@
+"""Predicts the seconds of a training step for any layout on any hosts.
+
+    model = StepModel(measurement, timings, stages)
+    model.step_time(layout, hosts).seconds.expected
+    model.floor(layout, hosts)          # no layout is faster than its floor, which costs little to compute
+
+[1] Each rank computes forward, backward and optimizer step of its own partition, divided by the ranks that share it.
+[2] Ranks exchange data. What computation hides costs nothing on a GPU.
+[3] Ranks of a host without GPUs share its cores, for messages as well, so a host's work takes at least its processor
+    time divided by its cores.
+[4] The stages of a pipeline wait for each other, as the simulator of the runtime's schedules says.
+[5] A batch that nobody prepares in advance is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from herringbone_contract.prediction.answer import Range, StepTime
+from herringbone_contract.prediction.question import Hosts
+from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
+from herringbone_parallel.core.pipeline.simulate import Segment, simulate
+from herringbone_parallel.core.prediction.communication import Group, Links
+from herringbone_parallel.core.prediction.compute import Costs, Part, Work
+from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
+from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
+from herringbone_parallel.core.prediction.stages import Partition, Stages
+
+# The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
+# layer multiplies once for its input and once for its weight.
+_WEIGHT_PART = 0.5
+# The bounds by the origin of the figures, as parts of the expected time.
+_TIMED, _RATED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.25, 0.35, 0.6, 0.3
+
+
+class StepModel:
+    """Predicts step times from one measured step; what depends on the measurement alone is computed once.
+
+        StepModel(measurement).step_time(layout, hosts)
+
+    `timings` count for hosts whose device has the same name as the timed one.
+    """
+
+    def __init__(self, measurement: Measurement, timings: Timings | None = None, stages: Stages | None = None) -> None:
+        self._measurement = measurement
+        self._timings = timings
+        self._stages = stages or Stages(measurement)
+        self._costs: dict[str, Costs] = {}
+        self._works: dict[tuple[str, int], tuple[Partition, Work]] = {}
+        self._ways: dict[int, tuple[Partition, list[tuple[int, int]]]] = {}
+        self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
+
+    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+        """Return the seconds of a step, with bounds and their reasons."""
+        partition = self._stages.of(layout)
+        timings = self._costs_on(hosts)[1]
+        seconds = self._seconds(layout, hosts, partition)
+        links = Links(hosts, layout, timings)
+        exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
+        slow = _slowdown(layout, hosts, timings)
+        compute = float(seconds.total.max())
+        if partition.count > 1:
+            step = self._pipeline_s(layout, hosts, partition, seconds, links) + exchange.exposed
+            step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
+        else:
+            step = compute + exchange.exposed
+        if links.on_cores:
+            # [3]
+            step = max(step, (float(seconds.total.mean()) + exchange.work) * slow)
+        data = self._data_s(layout, step)
+        spread, reasons = self._bounds(layout, hosts, exchange, step, links)
+        communication = min(exchange.work if links.on_cores else exchange.exposed, step)
+        return StepTime(
+            seconds=Range(low=(step + data) * (1 - spread), expected=step + data, high=(step + data) * (1 + spread)),
+            compute=min(compute, step),
+            communication=min(communication, max(0.0, step - compute)),
+            idle=max(0.0, step - compute - communication),
+            data=data,
+            reasons=reasons,
+        )
+
+    def floor(self, layout: Layout, hosts: Hosts) -> float:
+        """Return seconds below which `step_time` does not go: the busiest rank's work, and the host's cores."""
+        partition = self._stages.of(layout)
+        seconds = self._seconds(layout, hosts, partition)
+        slow = _slowdown(layout, hosts, self._costs_on(hosts)[1])
+        return max(float(seconds.total.max()), float(seconds.total.mean()) * slow)
+
+    def _costs_on(self, hosts: Hosts) -> tuple[Costs, Timings | None]:
+        timings = self._timings if self._timings is not None and self._timings.device == hosts.device.name else None
+        key = device_key(hosts)
+        if key not in self._costs:
+            self._costs[key] = Costs(self._measurement, hosts.device, timings)
+        return self._costs[key], timings
+
+    def _work(self, hosts: Hosts, partition: Partition) -> Work:
+        key = (device_key(hosts), id(partition))
+        if key not in self._works:
+            # The partition is kept, so that no other one gets its identity.
+            self._works[key] = partition, self._costs_on(hosts)[0].work(partition)
+        return self._works[key][1]
+
+    def _seconds(self, layout: Layout, hosts: Hosts, partition: Partition) -> Seconds:
+        """Return the work of one rank of each partition [1]."""
+        work, mesh = self._work(hosts, partition), layout.mesh
+        passes = layout.microbatches / self._measurement.microbatches
+        # The ranks of a context have a part of each sequence.
+        scale = layout.batch_scale / mesh.context
+        forward, backward, again = (
+            work.seconds(part, scale=scale, share=mesh.tensor, passes=passes)
+            for part in (Part.FORWARD, Part.BACKWARD, Part.AGAIN)
+        )
+        optimizer = work.seconds(Part.OPTIMIZER) / (mesh.tensor * _state_parts(layout))
+        return Seconds(forward, backward + again if layout.checkpointing else backward, optimizer)
+
+    def _pipeline_s(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> float:
+        """Return the seconds of the pipeline's forwards and backwards, by the simulator [4]."""
+        group = links.group("P")
+        segments = list(self._segments(layout, partition, seconds, group, on_cores=links.on_cores))
+        cores = np.inf
+        if hosts.cores is not None:
+            threads = _threads(hosts, self._costs_on(hosts)[1])
+            # The other pipelines of a host have the same work, so each gets its part of the cores.
+            cores = hosts.cores / threads * group.local / hosts.ranks_per_host * group.hosts
+        link = group.outside if group.hosts > 1 else group.inside
+        simulation = simulate(
+            [segments] * layout.microbatches,
+            pipeline=layout.pipeline,
+            active=layout.active,
+            link=PipelineLink() if links.on_cores else PipelineLink(link.latency_s, link.bytes_per_second),
+            cores=float(cores),
+        )
+        return simulation.step_s
+
+    def _segments(
+        self, layout: Layout, partition: Partition, seconds: Seconds, group: Group, *, on_cores: bool
+    ) -> Iterator[Segment]:
+        way = self._way(partition)
+        visits = np.bincount([rank for rank, _ in way], minlength=partition.count)
+        forward, backward = seconds.forward / layout.microbatches, seconds.backward / layout.microbatches
+        for position, (rank, calls) in enumerate(way):
+            part = calls / sum(own for home, own in way if home == rank)
+            after = way[position + 1][0] if position + 1 < len(way) else None
+            into = sum(message.forward_bytes for message in partition.messages if message.target == after)
+            size = 0 if after is None else into // max(1, int(visits[after]))
+            # Where messages take the time of cores, the sender computes them.
+            own_s = group.send_s(size) if on_cores and size else 0.0
+            yield Segment(
+                rank=rank,
+                forward_s=float(forward[rank]) * part + own_s,
+                backward_s=float(backward[rank]) * part + own_s,
+                weight_s=float(backward[rank]) * part * _WEIGHT_PART if layout.pipeline == "zero_bubble" else 0.0,
+                sent_bytes=size,
+            )
+
+    def _way(self, partition: Partition) -> list[tuple[int, int]]:
+        """Return the partitions that a forward passes, each with the number of its calls there."""
+        if id(partition) not in self._ways:
+            homes = partition.calls[self._first_forward]
+            # A visit begins where the partition of a call differs from that of the call before.
+            starts = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist()]
+            ends = [*starts[1:], len(homes)]
+            way = [(int(homes[start]), end - start) for start, end in zip(starts, ends, strict=True) if end > start]
+            self._ways[id(partition)] = partition, way or [(0, 1)]
+        return self._ways[id(partition)][1]
+
+    def _data_s(self, layout: Layout, step_s: float) -> float:
+        """Return the wait for a batch [5]: workers prepare it during the step before, as fast as they are many."""
+        batch_s = self._measurement.data_seconds * layout.batch_scale
+        workers = self._measurement.data_workers
+        return max(0.0, batch_s / workers - step_s) if workers else batch_s
+
+    def _bounds(
+        self, layout: Layout, hosts: Hosts, exchange: Exchange, step_s: float, links: Links
+    ) -> tuple[float, tuple[str, ...]]:
+        (costs, timings), name = self._costs_on(hosts), hosts.device.name
+        if timings is not None:
+            timed = costs.busy_share_timed
+            spread = _TIMED * timed + _RATED * (1 - timed)
+            reasons = [f"{timed:.0%} of the computation was timed on {name}; the rest is estimated by its rates"]
+        elif hosts.cores is not None:
+            spread = _CPU_TABLE
+            reasons = [f"the speed of {name} comes from peak rates, which say little about processors"]
+        else:
+            spread = _FROM_TABLE
+            fraction = hosts.device.fraction
+            reasons = [f"operations are supposed to reach {fraction:.0%} of the peak rates of {name}"]
+        part = min(1.0, exchange.work / step_s) if step_s else 0.0
+        if part > 0.05:
+            spread += _MESSAGES * part
+            reasons.append(
+                f"messages between ranks take {part:.0%} of a step, as far as computation does not hide them"
+            )
+        if links.supposed:
+            spread += _MESSAGES * part
+            reasons.append(f"the network of {hosts.name} is not known: 10 Gbit/s are supposed")
+        slow = _slowdown(layout, hosts, timings)
+        if slow > 1:
+            reasons.append(f"{hosts.ranks_per_host} ranks share {hosts.cores} cores of a host: they take turns")
+        return min(0.9, spread), tuple(reasons)
+
+    @cached_property
+    def _first_forward(self) -> NDArray[np.bool_]:
+        """The calls of the first microbatch's forward."""
+        calls = self._measurement.calls
+        return np.array([call.phase == Phase.FORWARD and call.microbatch == 0 for call in calls], dtype=bool)
+
+
+def step_time(measurement: Measurement, layout: Layout, hosts: Hosts, timings: Timings | None = None) -> StepTime:
+    """Return the seconds of one layout's step; a `StepModel` is faster for several."""
+    return StepModel(measurement, timings).step_time(layout, hosts)
+
+
+def _threads(hosts: Hosts, timings: Timings | None) -> int:
+    if timings is not None:
+        return timings.threads
+    return max(1, (hosts.cores or 1) // hosts.ranks_per_host)
+
+
+def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
+    """Return the factor by which ranks are slower that share the cores of a host [3]."""
+    if hosts.cores is None:
+        return 1.0
+    ranks = min(hosts.ranks_per_host, -(-layout.mesh.ranks // hosts.count))
+    return max(1.0, ranks * _threads(hosts, timings) / hosts.cores)
+
+
+def _state_parts(layout: Layout) -> int:
+    """Return the number of ranks that share the optimizer's work on one partition."""
+    mesh = layout.mesh
+    if layout.shard_optimizer_state and layout.library is Library.VERSION1:
+        return mesh.data
+    return mesh.shard * mesh.context

@@ -1,0 +1,147 @@
+"""Measure a training script without training it.
+
+Usage: python -m herringbone_parallel.torch.measure --output FILE [--ranks N] [--device cpu|cuda] [--timeout S]
+       [--stop-at N] [--once] [--arguments-in VARIABLE] SCRIPT [ARGUMENTS]
+
+The script runs unchanged, as rank 0 of N, until its second optimizer step returns. Nothing is computed, and no GPU is
+needed. Then it runs as one of 2 N ranks until its first step, which shows whether its batch depends on N.
+Exit code 0: FILE is written. 1: the script failed. 2: wrong options. 3: the script made no step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from herringbone_contract.errors import ParallelError
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.measure.script import Session
+
+FAILED, NO_STEP = 1, 3
+_PACKAGE = str(Path(__file__).parent)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the script that the arguments name; return the exit code."""
+    options = _parse(arguments)
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        return _say(f"measuring needs torch, which cannot be imported: {error}. pip install '.[torch]'", NO_STEP)
+    from herringbone_parallel.core.prediction.measurement import to_text
+    from herringbone_parallel.torch.measure import script
+    from herringbone_parallel.torch.measure.progress import Watch
+    from herringbone_parallel.torch.measure.second_run import SecondRun
+
+    output, options.script = options.output.absolute(), options.script.absolute()
+    path = options.script
+
+    def again() -> int | None:
+        session = _session(options, 2 * options.ranks, steps=1)
+        with session.measuring():
+            script.run(path, options.arguments)
+        return session.first_batch()
+
+    # Before any thread starts and the script has run.
+    second = None if options.once else SecondRun(again)
+    session, begin = _session(options, options.ranks, options.stop_at), time.monotonic()
+
+    def give_up(place: str) -> None:
+        seconds = f"{options.timeout:g}"
+        _leave(_say(f"no step of an optimizer after {seconds} s: {place}. Give more time with --timeout", NO_STEP))
+
+    watch = Watch(session.where, path.parent, options.timeout, give_up)
+    watch.start()
+    try:
+        with session.measuring():
+            script.run(path, options.arguments)
+    except SystemExit as error:
+        if error.code:
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
+            return _say(f"the script ended with exit code {error.code}: {session.where()}", FAILED)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001  the user's script may raise anything
+        _show(error)
+        return FAILED
+    watch.stop()
+    try:
+        if second is not None:
+            session.compare(second.batch(2 * (time.monotonic() - begin) + 5))
+        text = to_text(session.result())
+    except ParallelError as error:
+        return _say(str(error), NO_STEP)
+    output.write_bytes(text)
+    return 0
+
+
+def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
+    """Enter the script's folder, with the environment of rank 0 of `ranks`."""
+    from herringbone_parallel.torch.measure.environment import is_version_1, measured_environment
+    from herringbone_parallel.torch.measure.script import Session
+
+    for name, value in measured_environment(os.environ, ranks=ranks).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    os.chdir(options.script.parent)
+    return Session(ranks=ranks, device=options.device, steps=steps, pipelined=is_version_1(os.environ))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m herringbone_parallel.torch.measure", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="the file of the measurement, JSON")
+    parser.add_argument("--ranks", type=int, default=1, help="data-parallel ranks of the job (%(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="the job's device (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds (%(default)s)")
+    parser.add_argument("--stop-at", type=int, default=2, metavar="N", help="stop after N optimizer steps (2)")
+    parser.add_argument("script", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("--once", action="store_true", help="do not run the script again to see if its batch divides")
+    parser.add_argument("--arguments-in", metavar="VARIABLE", help="variable with the script's arguments, a JSON list")
+    options = parser.parse_args(arguments)
+    if options.arguments_in is not None:
+        options.arguments = json.loads(os.environ[options.arguments_in])
+    if options.ranks < 1 or options.stop_at < 1:
+        parser.error("--ranks and --stop-at are 1 or more")
+    if not options.script.is_file():
+        parser.error(f"{options.script} is no file")
+    return options
+
+
+def _say(text: str, code: int) -> int:
+    print(f"measure: {text}", file=sys.stderr)
+    return code
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback of the script's exception without the frames of the measurement."""
+    shown = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException | None] = [shown]
+    while chain:
+        link = chain.pop()
+        if link is not None:
+            kept = [frame for frame in link.stack if not frame.filename.startswith(_PACKAGE)]
+            link.stack = traceback.StackSummary.from_list(kept)
+            chain += [link.__cause__, link.__context__]
+    print("".join(shown.format()), end="", file=sys.stderr)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process without Python's shutdown, at which the script's libraries would write and wait."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _leave(main())

@@ -1,0 +1,165 @@
+"""Time what a step needs besides its operations: Python and autograd around each call, copies, messages between ranks.
+
+    dispatch_seconds()                  # {"forward": 6e-06, "backward": 2e-06, "optimizer": 1e-06}
+    copied_bytes_per_second()
+    collectives()                       # {"all_reduce": Link(...), ...}
+    unit_seconds()
+
+All figures are processor time, so that other programs of the machine do not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from herringbone_contract.prediction.devices import Link
+
+_LAYERS, _WIDTH = 10, 8
+_UNITS = 4
+_REPEATS = 7
+_COPIED = 1 << 26
+_SIZES = (1 << 16, 1 << 23)
+# A message of no bytes still takes time, and no link is infinitely fast.
+_LEAST_LATENCY, _MOST_BYTES_PER_SECOND = 1e-6, 1e11
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the calls of operations, so that they can be repeated without Python and autograd around them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def again(self) -> None:
+        """Call all operations again."""
+        for func, args, kwargs in self.calls:
+            func(*args, **kwargs)
+
+
+def dispatch_seconds() -> dict[str, float]:
+    """Return the seconds that a step adds to each call of an operation, by phase.
+
+    A model of tiny layers takes its steps. What its operations take alone is subtracted.
+    """
+    blocks = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.LayerNorm(_WIDTH), nn.GELU()) for _ in range(_LAYERS)]
+    model = nn.Sequential(*blocks)
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs = torch.rand(4, _WIDTH)
+    outputs: list[torch.Tensor] = []
+
+    def forward() -> None:
+        outputs[:] = [model(inputs).sum()]
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        outputs[0].backward()  # type: ignore[no-untyped-call]
+
+    phases: dict[str, Callable[[], Any]] = {"forward": forward, "backward": backward, "optimizer": optimizer.step}
+    real: dict[str, list[float]] = {name: [] for name in phases}
+    alone: dict[str, list[float]] = {name: [] for name in phases}
+    kept: dict[str, _Calls] = {}
+    for phase in phases.values():
+        phase()
+    for name, phase in phases.items():
+        kept[name] = _Calls()
+        with kept[name]:
+            phase()
+    for _ in range(4 * _REPEATS):
+        for name, phase in phases.items():
+            real[name].append(_seconds(phase))
+        with torch.no_grad():
+            for name, calls in kept.items():
+                alone[name].append(_seconds(calls.again))
+    return {name: max(0.0, median(real[name]) - median(alone[name])) / max(1, len(kept[name].calls)) for name in phases}
+
+
+def copied_bytes_per_second() -> float:
+    """Return the bytes that one thread copies in a second."""
+    source, target = torch.ones(_COPIED // 4), torch.zeros(_COPIED // 4)
+    return _COPIED / median(_seconds(lambda: target.copy_(source)) for _ in range(_REPEATS))
+
+
+def collectives() -> dict[str, Link]:
+    """Return the costs of messages between the processes of this machine, as steps of a ring and by message.
+
+    The processes have a group. The time of gloo's own threads is counted.
+    """
+    processes = dist.get_world_size()
+    return {name: _link(name, processes) for name in ("all_reduce", "all_gather", "reduce_scatter", "send")}
+
+
+def unit_seconds() -> float:
+    """Return the seconds that `fully_shard` adds to a step for each unit of a few bytes, with its three messages.
+
+    A model of tiny units is trained whole and sharded, in processes that have a group.
+    """
+    inputs = torch.rand(4, _WIDTH)
+
+    def model() -> nn.Sequential:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.LayerNorm(_WIDTH)) for _ in range(_UNITS)))
+
+    def step_s(trained: nn.Module) -> float:
+        return median(_seconds(lambda: trained(inputs).sum().backward(), time.process_time) for _ in range(_REPEATS))
+
+    sharded = model()
+    for unit in sharded:
+        fully_shard(unit)
+    fully_shard(sharded)
+    return max(0.0, step_s(sharded) - step_s(model())) / _UNITS
+
+
+def _link(name: str, processes: int) -> Link:
+    seconds = [_collective_s(name, size, processes) for size in _SIZES]
+    # The steps of a ring, and the part of the bytes that each of them moves.
+    steps = {"all_reduce": 2 * (processes - 1), "send": 1}.get(name, processes - 1)
+    parts = [size if name == "send" else size / processes for size in _SIZES]
+    each = [time_s / steps for time_s in seconds]
+    per_byte = max((each[1] - each[0]) / (parts[1] - parts[0]), 1 / _MOST_BYTES_PER_SECOND)
+    return Link(latency_s=max(_LEAST_LATENCY, each[0] - parts[0] * per_byte), bytes_per_second=1 / per_byte)
+
+
+def _collective_s(name: str, size: int, processes: int) -> float:
+    whole, part = torch.zeros(size // 4), torch.zeros(size // 4 // processes)
+    rank = dist.get_rank()
+
+    def send() -> None:
+        # Each process sends to the next one and receives from the one before, so all are alike.
+        request = dist.isend(whole, (rank + 1) % processes)
+        dist.recv(torch.empty_like(whole), (rank - 1) % processes)
+        assert request is not None
+        request.wait()
+
+    # Later releases of torch have new names, and warn about the old ones.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    together = whole[: part.numel() * processes]
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: gather(together, part),
+        "reduce_scatter": lambda: scatter(part, together),
+        "send": send,
+    }
+    calls[name]()
+    # Short messages scatter more.
+    repeats = _REPEATS if size > _SIZES[0] else 4 * _REPEATS
+    # The lower quartile, because other programs of the machine only make messages dearer.
+    return sorted(_seconds(calls[name], time.process_time) for _ in range(repeats))[repeats // 4]
+
+
+def _seconds(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
+    start = clock()
+    call()
+    return clock() - start

@@ -1,0 +1,219 @@
+"""Searches with models whose memory and time are formulas, so that the best layout is known."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import msgspec
+import pytest
+
+pytest.importorskip("numpy")
+
+from herringbone_contract.prediction.answer import Answer, Memory, Range, StepTime
+from herringbone_contract.prediction.devices import Device
+from herringbone_contract.prediction.question import Hosts, Question, Search, Work
+from herringbone_parallel.core.prediction.layout import Layout
+from herringbone_parallel.core.prediction.measurement import Measurement, Module, Parameter, to_text
+from herringbone_parallel.core.prediction.predict import Predictor, held_bytes
+from herringbone_parallel.core.prediction.search import Candidate, answer, candidates, search
+from herringbone_parallel.predict import main
+
+GIB = 1 << 30
+DEVICE = Device(name="test", memory_bytes=8 * GIB, operations_per_second={"float32": 1e12}, bytes_per_second=1e11)
+
+
+class Formulas:
+    """Memory and time of a model of 12 GiB: ranks divide it; one layer's exchange costs 0.1 s, microbatches fill."""
+
+    def __init__(self, bytes_needed: int = 12 * GIB) -> None:
+        self.bytes_needed = bytes_needed
+        self.asked: list[Layout] = []
+
+    def memory(self, layout: Layout, device: str = "cpu") -> tuple[Memory, ...]:
+        mesh = layout.mesh
+        share = self.bytes_needed // (mesh.pipeline * mesh.tensor * mesh.shard)
+        return (Memory(parameters=share // (4 if layout.checkpointing else 1)),) * mesh.pipeline
+
+    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+        self.asked.append(layout)
+        mesh = layout.mesh
+        idle = (mesh.pipeline - 1) / layout.microbatches * self.floor(layout, hosts)
+        exchange = 0.1 * (mesh.tensor > 1) + 0.05 * (mesh.shard > 1)
+        expected = self.floor(layout, hosts) + idle + exchange
+        seconds = Range(low=0.9 * expected, expected=expected, high=1.1 * expected)
+        return StepTime(seconds=seconds, compute=expected - idle, communication=exchange, idle=idle, data=0.0)
+
+    def floor(self, layout: Layout, hosts: Hosts) -> float:
+        return layout.batch_scale / (layout.mesh.pipeline * layout.mesh.tensor)
+
+
+def measured(wrapper: str, *, split: str = "", checkpoint: bool = False, batch: int = 16) -> Measurement:
+    return Measurement(
+        framework="torch",
+        device="cpu",
+        batch=batch,
+        wrapper=wrapper,
+        modules=(Module("", "Model"), Module("block", "Block", split=split, checkpoint=checkpoint)),
+        parameters=(Parameter("block.weight", 1, (4, 4), "float32", 64),),
+        operations=(),
+        calls=(),
+        tensors=(),
+    )
+
+
+def hosts(count: int = 1, ranks: int = 4, **changes: object) -> Hosts:
+    return msgspec.structs.replace(
+        Hosts(name="test", count=count, ranks_per_host=ranks, device=DEVICE, devices=ranks), **changes
+    )
+
+
+def predictor(measurement: Measurement, formulas: Formulas) -> Predictor:
+    return Predictor(measurement, memory=formulas, steps=formulas)
+
+
+def asked(*alternatives: Hosts, limit: int = 50, **changes: object) -> Question:
+    given = {"distribution": {}, "search": Search(limit=limit), **changes}
+    return Question(measurement="", hosts=alternatives, **given)  # type: ignore[arg-type]
+
+
+def meshes(measurement: Measurement, base: dict[str, object], ranks: int = 4) -> set[tuple[int, ...]]:
+    found = candidates(measurement, hosts(ranks=ranks), base)
+    return {tuple(one.layout.mesh) for one in found if isinstance(one, Candidate)}
+
+
+V1 = {
+    "mpi": {"enabled": True, "processes_per_host": 4},
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2, "ddp": True}}},
+}
+V2 = {
+    "torch_distributed": {"enabled": True},
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 2}}},
+}
+SMDDP = {"smdistributed": {"dataparallel": {"enabled": True, "aggregation_frequency": 4}}}
+
+
+def test_the_script_decides_which_degrees_are_candidates():
+    # replicate, shard, context, pipeline, tensor
+    assert meshes(measured("DistributedDataParallel"), {}) == {(4, 1, 1, 1, 1)}
+    assert meshes(measured("fully_shard"), {}) == {(1, 4, 1, 1, 1)}
+    assert meshes(measured("fully_shard"), V2) == {(4, 1, 1, 1, 1), (2, 2, 1, 1, 1), (1, 4, 1, 1, 1)}
+    pipelines = {(4, 1, 1, 1, 1), (2, 2, 1, 1, 1), (1, 4, 1, 1, 1), (2, 1, 1, 2, 1), (1, 2, 1, 2, 1), (1, 1, 1, 4, 1)}
+    assert meshes(measured("smp"), {}) == meshes(measured("smp"), V1) == pipelines
+    shared = {(2, 1, 1, 1, 2), (1, 2, 1, 1, 2), (1, 1, 1, 2, 2), (1, 1, 1, 1, 4)}
+    assert meshes(measured("smp", split="column"), V1) == pipelines | shared
+
+
+def test_aggregation_is_never_more_than_the_job_asks_for():
+    found = list(candidates(measured("DistributedDataParallel"), hosts(), SMDDP))
+    assert [one.layout.aggregation for one in found if isinstance(one, Candidate)] == [1, 2, 4]
+
+
+def test_the_best_layout_that_fits_is_first_and_the_others_say_why_not():
+    formulas = Formulas()
+    question = asked(hosts(), distribution=V1, work=Work(steps=100, start_seconds=5.0))
+    predictions, _ = search(predictor(measured("smp"), formulas), question)
+    best = predictions[0]
+    # The whole model needs more than a device has. Half of it fits, and shards cost less than idle partitions.
+    assert best.mesh == {"replicate": 2, "shard": 2, "context": 1, "pipeline": 1, "tensor": 1}
+    rates = [one.samples_per_second for one in predictions if one.refusal is None]
+    assert rates == sorted(rates, reverse=True)
+    assert best.seconds is not None
+    assert best.step is not None
+    assert best.seconds.expected == pytest.approx(5.0 + 100 * best.step.seconds.expected)
+    [whole] = {one.refusal for one in predictions if one.mesh.get("replicate") == 4}
+    assert whole == "a rank needs test with 12.0 GiB at the peak, and there are 8.0 GiB"
+    assert all(one.step is None for one in predictions if one.refusal)
+
+
+def test_the_answer_has_the_dict_to_paste():
+    predictions, _ = search(predictor(measured("smp"), Formulas(GIB)), asked(hosts(), distribution=V1))
+    for prediction in predictions:
+        if prediction.refusal is None:
+            again = predictor(measured("smp"), Formulas(GIB)).planned(hosts(), prediction.distribution)
+            assert again.mesh == prediction.mesh
+            assert again.step == prediction.step
+
+
+def test_a_layout_that_fits_with_checkpointing_says_so():
+    search_of = measured("DistributedDataParallel", checkpoint=True)
+    predictions, _ = search(predictor(search_of, Formulas()), asked(hosts()))
+    assert predictions[0].refusal is not None
+    assert predictions[0].refusal.endswith("which the script can turn on, it fits: 3.0 GiB a rank")
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_the_lower_bound_leaves_the_answer_as_it_is(limit):
+    with_floor, without = Formulas(GIB), Formulas(GIB)
+    question = asked(hosts(ranks=16), distribution=V1, limit=limit)
+    pruned, _ = search(predictor(measured("smp", split="row"), with_floor), question)
+    blind = predictor(measured("smp", split="row"), without)
+    blind.floor = lambda hosts, layout: 0.0  # type: ignore[method-assign]
+    everything, _ = search(blind, question)
+    assert len(with_floor.asked) < len(without.asked)
+    assert [one.samples_per_second for one in pruned] == pytest.approx([one.samples_per_second for one in everything])
+
+
+def test_hosts_with_prices_compare_by_the_dollars_of_a_sample():
+    dear, cheap = hosts(name="dear", dollars_per_hour=10.0), hosts(count=2, name="cheap", dollars_per_hour=1.0)
+    question = asked(dear, cheap, work=Work(samples=64 * 3600))
+    predictions, _ = search(predictor(measured("DistributedDataParallel"), Formulas(GIB)), question)
+    assert [one.hosts for one in predictions] == ["cheap", "dear"]
+    # 64 samples a second on the one host, 128 on the two.
+    assert [one.dollars.expected for one in predictions if one.dollars] == pytest.approx([1.0, 10.0])
+
+
+def test_ranks_share_the_memory_of_their_device():
+    formulas = Formulas(6 * GIB)
+    prediction = predictor(measured("DistributedDataParallel"), formulas).planned(
+        hosts(devices=1, cores=2), {"torch_distributed": {"enabled": True}}
+    )
+    assert prediction.refusal == "4 ranks on test need 24.0 GiB at the peak, and there are 8.0 GiB"
+    assert prediction.device_bytes == 2 * GIB
+    parts = (Memory(parameters=3), Memory(parameters=1))
+    layout = Layout(mesh=Layout().mesh._replace(pipeline=2, replicate=2))
+    # "DPT": ranks 0 and 2 hold the first partition, and of two devices the first one has both.
+    assert held_bytes(parts, hosts(devices=2), layout) == 6
+    assert held_bytes(parts, hosts(devices=1), layout) == 8
+
+
+def test_a_peak_within_the_error_of_the_prediction_is_a_warning_for_the_planned_dict():
+    near = predictor(measured("DistributedDataParallel"), Formulas(int(8.2 * GIB)))
+    planned = near.planned(hosts(), {"torch_distributed": {"enabled": True}})
+    assert planned.refusal is None
+    assert "2% above the device's memory" in planned.reasons[-1]
+
+
+def test_a_dict_that_no_plan_would_accept_is_refused_with_its_sentence():
+    planned = predictor(measured("smp"), Formulas(GIB)).planned(hosts(ranks=3), V1)
+    assert planned.refusal is not None
+    assert "does not divide 3 ranks" in planned.refusal
+    unserved = {"pytorchxla": {"enabled": True}}
+    planned = predictor(measured(""), Formulas(GIB)).planned(hosts(), unserved)
+    assert planned.refusal is not None
+    assert "PyTorch/XLA" in planned.refusal
+
+
+def test_the_program_answers_on_standard_output(tmp_path):
+    path = tmp_path / "measurement.json"
+    path.write_bytes(to_text(measured("DistributedDataParallel")))
+    question = msgspec.structs.replace(asked(hosts()), measurement=str(path))
+    output = io.BytesIO()
+    assert main(io.BytesIO(msgspec.json.encode(question)), output) == 0
+    reply = msgspec.json.decode(output.getvalue(), type=Answer)
+    assert reply.layouts[0].mesh["replicate"] == 4
+
+
+def test_without_a_search_the_dict_is_predicted_on_each_of_the_hosts():
+    question = asked(hosts(), hosts(count=2), search=None, distribution={"torch_distributed": {"enabled": True}})
+    reply = answer(question, measured("DistributedDataParallel"))
+    assert [one.mesh["replicate"] for one in reply.layouts] == [4, 8]
+    assert reply.planned == reply.layouts[0]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"no", json.dumps({"measurement": "x", "hosts": [], "distribution": {}}).encode()]
+)
+def test_the_program_says_in_one_line_what_is_wrong(text, capsys):
+    assert main(io.BytesIO(text), io.BytesIO()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,185 @@
+"""The seconds of a step, from literal measurements."""
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from msgspec.structs import replace
+
+from herringbone_contract.model_parallel.mesh import Mesh
+from herringbone_contract.prediction.devices import Device, Link
+from herringbone_contract.prediction.question import Hosts
+from herringbone_parallel.core.partition.costs import CostNode, CostTree
+from herringbone_parallel.core.partition.costs import Link as CostLink
+from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.measurement import (
+    Call,
+    Measurement,
+    Module,
+    Operation,
+    Parameter,
+    Phase,
+    Timings,
+)
+from herringbone_parallel.core.prediction.step_time import StepModel, step_time
+
+# Two layers of 1 s forward, 2 s backward and 0.5 s optimizer each, on a device of 1 FLOP/s.
+FORWARD, BACKWARD, UPDATE = (
+    Operation("aten.mm.default", ((8, 4), (4, 4)), "float32", 100, 0),
+    Operation("aten.mm.default", ((4, 8), (8, 4)), "float32", 200, 0),
+    Operation("aten.addcdiv_.default", ((4, 4), (4, 4)), "float32", 0, 50),
+)
+TREE = CostTree(
+    root=CostNode(
+        path="",
+        children=(
+            CostNode(path="a", parameters={1: 64}, seconds=3.0),
+            CostNode(path="b", parameters={2: 64}, seconds=3.0),
+        ),
+    ),
+    link=CostLink(bytes_per_second=1e9),
+)
+STEP = Measurement(
+    framework="torch 2.13.0",
+    device="cpu",
+    wrapper="smp",
+    tree=TREE,
+    modules=(Module("", "Model"), Module("a", "Linear", "column", True, True), Module("b", "Linear", "row", True)),
+    parameters=(
+        Parameter("a.weight", 1, (4, 4), "float32", 64),
+        Parameter("b.weight", 2, (4, 4), "float32", 64),
+    ),
+    operations=(FORWARD, BACKWARD, UPDATE),
+    calls=(
+        Call(0, 1, Phase.FORWARD),
+        Call(0, 2, Phase.FORWARD),
+        Call(1, 2, Phase.BACKWARD),
+        Call(1, 1, Phase.BACKWARD),
+        Call(2, 1, Phase.OPTIMIZER),
+        Call(2, 2, Phase.OPTIMIZER),
+    ),
+    tensors=(),
+)
+DEVICE = Device(
+    name="cpu",
+    memory_bytes=1 << 30,
+    operations_per_second={"float32": 100},
+    bytes_per_second=100,
+    fraction=1.0,
+    call_seconds=0.0,
+    link=Link(bytes_per_second=1e12),
+)
+GPU = replace(DEVICE, name="gpu", link=Link(bytes_per_second=128.0))
+
+
+def on_cores(ranks: int, cores: int) -> Hosts:
+    return Hosts(name="local_process", count=1, ranks_per_host=ranks, device=DEVICE, cores=cores)
+
+
+def on_gpus(ranks: int, device: Device = GPU) -> Hosts:
+    return Hosts(name="gpus", count=1, ranks_per_host=ranks, device=device, devices=ranks)
+
+
+def seconds(layout: Layout, hosts: Hosts, timings: Timings | None = None) -> float:
+    model = StepModel(STEP, timings)
+    step = model.step_time(layout, hosts)
+    assert step.seconds.low < step.seconds.expected < step.seconds.high
+    assert step.reasons
+    parts = step.compute + step.communication + step.idle + step.data
+    assert parts == pytest.approx(step.seconds.expected)
+    assert model.floor(layout, hosts) <= step.seconds.expected * (1 + 1e-9)
+    return step.seconds.expected
+
+
+def test_one_rank_computes_all() -> None:
+    assert seconds(Layout(), on_gpus(1)) == pytest.approx(7.0)
+    assert step_time(STEP, Layout(), on_gpus(1)).compute == pytest.approx(7.0)
+
+
+def test_twice_the_batch_is_twice_the_work_but_of_the_optimizer() -> None:
+    assert seconds(Layout(batch_scale=2.0), on_gpus(1)) == pytest.approx(13.0)
+
+
+def test_checkpointed_modules_run_forward_twice() -> None:
+    assert seconds(Layout(checkpointing=True), on_gpus(1)) == pytest.approx(8.0)
+
+
+def test_ranks_take_turns_on_shared_cores() -> None:
+    layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
+    assert seconds(layout, on_cores(4, 4)) == pytest.approx(7.0, rel=1e-3)
+    assert seconds(layout, on_cores(4, 2)) == pytest.approx(14.0, rel=1e-3)
+
+
+def test_gradients_of_the_first_layer_are_summed_after_the_backward() -> None:
+    # One bucket of 128 bytes: a ring of two ranks sends it once, in a second.
+    layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
+    assert seconds(layout, on_gpus(2)) == pytest.approx(8.0)
+
+
+def test_sums_of_accumulated_gradients_happen_once_in_so_many_steps() -> None:
+    layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP, aggregation=4)
+    assert seconds(layout, on_gpus(2)) == pytest.approx(7.25)
+
+
+def test_sharded_states_are_gathered_twice_and_their_update_is_shared() -> None:
+    # Units of 64 bytes, a quarter of a second each; all but the first gathers and the last scatter are hidden.
+    layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION2)
+    assert seconds(layout, on_gpus(2)) == pytest.approx(6.5 + 3 * 0.25)
+
+
+def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
+    layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1)
+    fast = Device(**{**{f: getattr(GPU, f) for f in GPU.__struct_fields__}, "link": Link(bytes_per_second=1e15)})
+    assert seconds(layout, on_gpus(2, fast)) == pytest.approx(3.5)
+    assert seconds(layout, on_gpus(2)) > 3.5
+
+
+def test_a_pipeline_waits_as_the_simulator_says() -> None:
+    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
+    device = Device(**{**{f: getattr(GPU, f) for f in GPU.__struct_fields__}, "link": Link(bytes_per_second=1e15)})
+    # Stages of 0.5 s and 1 s: (2 microbatches + 1) x 1.5 s, and half of the optimizer.
+    assert seconds(layout, on_gpus(2, device)) == pytest.approx(5.0)
+
+
+def test_a_pipeline_on_fewer_cores_takes_the_time_of_its_work() -> None:
+    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
+    assert seconds(layout, on_cores(2, 1)) == pytest.approx(7.0, rel=1e-3)
+
+
+def test_timed_operations_replace_the_figures_of_the_device() -> None:
+    timings = Timings(device="cpu", seconds={0: 0.1, 1: 0.2, 2: 0.05}, dispatch_seconds={"forward": 0.01})
+    assert seconds(Layout(), on_cores(1, 1), timings) == pytest.approx(0.72)
+    # The timed device is another one.
+    assert seconds(Layout(), on_gpus(1), timings) == pytest.approx(7.0)
+
+
+def test_an_operation_that_was_not_timed_has_the_rate_of_its_kind_and_starts_like_a_small_one() -> None:
+    # A scalar takes 1 us, which says nothing about the rate of large operations of its name.
+    operations = (
+        Operation("aten.add_.Tensor", ((),), "float32", 0, 8),
+        Operation("aten.add_.Tensor", ((1000, 1000),), "float32", 0, 8_000_000),
+        Operation("aten.mul.Tensor", ((500, 1000),), "float32", 0, 4_000_000),
+    )
+    calls = tuple(Call(index, 1, Phase.FORWARD) for index in range(3))
+    measured = replace(STEP, operations=operations, calls=calls)
+    timings = Timings(device="cpu", seconds={0: 1e-6, 2: 1e-6 + 1e-3})
+    step = step_time(measured, Layout(), on_cores(1, 1), timings)
+    assert step.compute == pytest.approx(3e-6 + 3e-3)
+    assert "timed" in step.reasons[0]
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(0, 10.0), (1, 7.0)])
+def test_batches_are_waited_for_unless_workers_prepare_them(workers: int, expected: float) -> None:
+    measured = replace(STEP, data_seconds=3.0, data_workers=workers)
+    assert StepModel(measured).step_time(Layout(), on_gpus(1)).seconds.expected == pytest.approx(expected)
+
+
+def test_a_gpu_that_computes_faster_than_operations_start_waits_for_the_processor() -> None:
+    slow = replace(GPU, call_seconds=10.0)
+    assert seconds(Layout(), on_gpus(1, slow)) == pytest.approx(60.0)
+
+
+def test_a_network_that_nobody_knows_is_supposed_and_named() -> None:
+    hosts = Hosts(name="pair", count=2, ranks_per_host=1, device=GPU)
+    step = step_time(STEP, Layout(mesh=Mesh(replicate=2), library=Library.DDP), hosts)
+    assert any("10 Gbit/s" in reason for reason in step.reasons)
