@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from herringbone_contract.layout import RankPlacement
-from herringbone_contract.model_parallel.mesh import of_version2
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 
 ROLE = "default"
@@ -47,12 +46,7 @@ def accelerate_environment(parameters: ModelParallelV2Parameters | None, ranks: 
     if parameters is None:
         return {}
     settings = parameters.resolved()
-    mesh = of_version2(
-        ranks,
-        hybrid_shard=settings.hybrid_shard_degree,
-        context=settings.context_parallel_degree,
-        tensor=settings.tensor_parallel_degree,
-    )
+    mesh = settings.mesh(ranks)
     if mesh.replicate == mesh.ranks:
         return {}
     variables = {

@@ -90,6 +90,7 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "seconds": _is_list(_is_number),
         "own": _or_none(_is_list(_is_number)),
     },
+    "memory": {"peak": _is_count, "device": _is_text},
     "timeline": {
         "step": _is_count,
         "since": _or_none(_is_number),

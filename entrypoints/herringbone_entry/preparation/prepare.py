@@ -22,6 +22,7 @@ from herringbone_entry.preparation.shims import find_shim, shims
 from herringbone_entry.ranks.environment import arguments, contract_environment
 
 if TYPE_CHECKING:
+    from herringbone_contract.distribution import Distribution
     from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
     from herringbone_entry.launchers.mpi import MPI
 
@@ -106,16 +107,16 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
         launcher_program = find(host.environ)
     code = Path(host.paths.code)
-    steering = host.steering
-    fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
+    fill(code, host.steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=host.steering.get(Key.REGION))
     program = find_program(code, host.steering)
     num_gpus = count_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
-    num_processes = 0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus)
+    training = () if helps else _training_hosts(host)
+    num_processes = ranks_on_host(launcher, processes_per_host, num_gpus=num_gpus) if host.name in training else 0
     if sharding is not None and num_processes:
-        _check_degrees(host, num_processes)
+        _check_degrees(distribution, len(training), num_processes)
     # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
-    python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
+    python = sys.executable if helps and launcher_program is None else find_python(host, code, program, log)
     shim_folders = shims(launcher, code, python, version2=sharding is not None)
     if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
@@ -190,28 +191,24 @@ def _make_writable(folder: Path) -> None:
         ) from error
 
 
-def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | None, num_gpus: int) -> int:
-    """Return the number of ranks on this host: none outside the instance groups that the distribution names."""
+def _training_hosts(host: Host) -> tuple[str, ...]:
+    """Return the hosts of the instance groups that the distribution names; all hosts where it names none."""
     groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
-    if groups:
-        members = {group.name: group.hosts for group in host.resources.groups}
-        unknown = [group for group in groups if group not in members]
-        if unknown:
-            raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
-        if host.name not in hosts_of_groups(groups, members):
-            return 0
-    return ranks_on_host(launcher, processes_per_host, num_gpus=num_gpus)
+    if not groups:
+        return host.resources.hosts
+    members = {group.name: group.hosts for group in host.resources.groups}
+    unknown = [group for group in groups if group not in members]
+    if unknown:
+        raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
+    return hosts_of_groups(groups, members)
 
 
-def _check_degrees(host: Host, num_processes: int) -> None:
+def _check_degrees(distribution: Distribution, hosts: int, num_processes: int) -> None:
     """Raise `DistributionError` for degrees of parallelism that the ranks, one per GPU, do not fit."""
     # Imported here: only jobs that shard their model need it.
     from herringbone_contract.distribution import check_layout
 
-    groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
-    members = {group.name: group.hosts for group in host.resources.groups}
-    hosts = hosts_of_groups(groups, members) if groups else host.resources.hosts
-    check_layout(decode(host.raw_hyperparameters), hosts=len(hosts), processes_per_host=num_processes)
+    check_layout(distribution, hosts=hosts, processes_per_host=num_processes)
 
 
 def _helps(host: Host, helpers: str | None) -> bool:
@@ -233,7 +230,7 @@ def _path_of(python: str, host: Host) -> dict[str, str]:
     return {"PATH": os.pathsep.join(filter(None, [str(Path(python).parent), host.environ.get("PATH")]))}
 
 
-def _python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
+def find_python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
     """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
     path = code / "requirements.txt"
     # An empty file is common in templates, and needs no overlay.

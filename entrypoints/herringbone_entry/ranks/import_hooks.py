@@ -1,6 +1,6 @@
 """Act when the script imports certain modules: limit torch's rendezvous store, listen for orders, serve the Trainer.
 
-Only ranks of jobs with several of them, or of AWS's libraries, load this module.
+Only ranks of jobs with several of them, of AWS's libraries, or with a prediction load this module.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _COMPLETIONS = {
     "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
     "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
 }
+# Reports what a prediction is compared with.
+_COMPARED = "herringbone_parallel.torch.compared"
 
 
 def install(listen: str, orders: str, trainer_hooks: str) -> None:
@@ -37,13 +39,15 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     if trainer_hooks:
         for name in _TRAINER_MODULES:
             sys.meta_path.insert(0, AfterImport(name, lambda module: import_module(trainer_hooks).serve(module)))
+    if os.environ.get("HERRINGBONE_COMPARE") == "on":
+        sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _COMPARED, "report")))
     if "HERRINGBONE_ACCELERATE" in os.environ:
         for name, completion in _COMPLETIONS.items():
-            sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion)))
+            sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, "complete")))
 
 
-def _complete(completion: str, _module: ModuleType) -> None:
-    import_module(completion).complete()
+def _complete(completion: str, function: str, _module: ModuleType) -> None:
+    getattr(import_module(completion), function)()
 
 
 class ListenerStart:

@@ -27,13 +27,10 @@ from typing import Any, NoReturn
 
 from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message, Wire, WireError
+from herringbone_entry.ranks.opt_ml import OPT_ML, refuse_other_jobs_files
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000
-# The folder that AWS's containers have, and the parts of it that hold a job's files.
-_OPT_ML = "/opt/ml"
-_JOB_FOLDERS = ("checkpoints", "code", "input", "model", "output")
-_FILE_EVENTS = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir", "os.symlink", "shutil.rmtree"}
 # `os._exit` is replaced below, and this name keeps the original.
 _really_exit = os._exit
 
@@ -56,13 +53,14 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
-    if message["listen"] or message["trainer_hooks"] or int(message["environment"]["WORLD_SIZE"]) > 1:
+    several = int(message["environment"]["WORLD_SIZE"]) > 1
+    if several or message["listen"] or message["trainer_hooks"] or "HERRINGBONE_COMPARE" in os.environ:
         from herringbone_entry.ranks import import_hooks
 
         import_hooks.install(message["listen"], message["orders"], message["trainer_hooks"])
     take_orders(message["orders"])
     os.chdir(message["code"])
-    guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))
+    refuse_other_jobs_files(os.environ.get("SAGEMAKER_BASE_DIR", OPT_ML))
     report = Report(wire, message["code"])
     sys.excepthook = _excepthook(message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
@@ -86,6 +84,10 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
         _show(error)
         report.leave(1, error)
+    if writer := sys.modules.get("herringbone_parallel.torch.checkpoint.api"):
+        from herringbone_entry.ranks import last_saves
+
+        last_saves.finish(writer, _show, report.leave)
     report.done()
 
 
@@ -202,35 +204,6 @@ class Report:
         return (own or frames)[-_MAX_FRAMES:]
 
 
-def guard_opt_ml(base: str) -> None:
-    """Refuse Python's file operations on the job folders below `/opt/ml`, unless `/opt/ml` is this host's own tree.
-
-    There it is the machine's: all jobs share it, so one would resume from another's checkpoint.
-    """
-    if base == _OPT_ML:
-        return
-    with contextlib.suppress(OSError):
-        if os.path.samefile(base, _OPT_ML):  # noqa: PTH121 - pathlib costs 5 ms
-            return
-    if os.path.realpath(base).startswith(f"{_OPT_ML}/"):
-        return
-
-    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _FILE_EVENTS:
-            for path in arguments[:2]:
-                # `Path` has this method; numbers are open descriptors.
-                text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-                if text.startswith(_OPT_ML) and text[len(_OPT_ML) + 1 :].split("/")[0] in _JOB_FOLDERS:
-                    raise PermissionError(
-                        errno.EACCES,
-                        f"this job's files are in {base}, and this {_OPT_ML} belongs to all jobs of the machine; use "
-                        "SM_CHECKPOINT_DIR, SM_MODEL_DIR, SM_OUTPUT_DATA_DIR and SM_CHANNEL_<NAME>",
-                        text,
-                    )
-
-    sys.addaudithook(refuse)
-
-
 def _descriptor_of(secret: str, *, inheritable: bool) -> str:
     """Return a path that gives the secret once: every child gets a copy of the environment, and many print it.
 
@@ -255,8 +228,7 @@ def _run_python(message: Message) -> None:
         return
     path = message["program"]
     main_module = ModuleType("__main__")
-    main_module.__file__ = path
-    main_module.__dict__.update(__builtins__=__builtins__, __cached__=None, __spec__=None)
+    main_module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None)
     # Classes of the script are pickled by the name of this module, and multiprocessing's spawn reads its __file__.
     sys.modules["__main__"] = main_module
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib again
@@ -293,10 +265,8 @@ def _line_buffer() -> None:
 
 def _code_of(error: SystemExit) -> int:
     """Turn the argument of `sys.exit` into an exit code, and print a text as Python does."""
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code & 0xFF
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)
     return 1
 

@@ -73,3 +73,17 @@ def test_the_users_variables_win_and_only_other_values_are_named() -> None:
     assert variables == rest | {"HERRINGBONE_ACCELERATE": ",".join(rest)}
     assert line == "FSDP_VERSION=1 of `environment` counts; this job's distribution alone would set FSDP_VERSION=2"
     assert give_way({}, users) == ({}, "")
+
+
+def test_degrees_that_the_ranks_of_the_training_hosts_do_not_fit_fail_the_job(make_job) -> None:
+    job = make_job(hosts=3)
+    job.groups = {"cpu": ["algo-1"], "train": ["algo-2", "algo-3"]}
+    job.write(
+        "print('ran')", sagemaker_torch_distributed_enabled=True, sagemaker_distribution_instance_groups=["train"],
+        mp_parameters={"tensor_parallel_degree": 4},
+    )  # fmt: skip
+    ended = job.run()
+    assert {result.code for result in ended.values()} == {1}
+    assert "tensor_parallel_degree 4 does not divide 2 ranks" in ended["algo-2"].failure_text
+    assert "(2 hosts x 1 processes_per_host)" in ended["algo-2"].failure_text
+    assert not any(result.rank_lines for result in ended.values())

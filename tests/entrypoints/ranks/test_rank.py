@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +96,22 @@ def test_a_module_of_the_users_does_not_hide_pythons_from_the_wrapper(make_job, 
     job.write(f"import {name}; print({name}.mine) if {name!r} in ('code', 'attach', 'traceback') else print('yes')")
     (job.base() / "code" / f"{name}.py").write_text("mine = 'yes'")
     assert job.run()["algo-1"].lines == ["[algo-1:0] yes"]
+
+
+def test_a_save_in_the_background_that_failed_is_the_failure_of_a_script_that_ends(make_job, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    job = make_job()
+    job.write(
+        f"""
+import sys, torch
+from herringbone_parallel.torch.checkpoint import api
+api.async_save({str(tmp_path / "saved")!r}, "a", {{"w": torch.ones(1)}}, on_complete=lambda: 1 / 0)
+sys.exit(0)
+"""
+    )
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure.exception) == (1, "ZeroDivisionError")
+    assert sum(line.startswith("[algo-1:0] ZeroDivisionError") for line in ended.lines) == 1
 
 
 def test_a_module_entry_point_runs_as_main(make_job) -> None:
