@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
+    from herringbone.prediction.options import Measure
     from herringbone_contract.errors import (
         ArchiveError,
         AwsAccessError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         JobNameError,
         JobNotFoundError,
         LaunchError,
+        MeasurementError,
         OptionError,
         RequestError,
         ServiceError,
@@ -58,6 +60,7 @@ __all__ = [
     "TrainingInput",
     "FileSystemInput",
     "TensorBoardOutputConfig",
+    "Measure",
     # Follow a job.
     "TrainingJob",
     "attach",
@@ -78,6 +81,7 @@ __all__ = [
     "JobNotFoundError",
     "JobFailedError",
     "LaunchError",
+    "MeasurementError",
     "ServiceError",
     "SlurmError",
     "TrackerError",
@@ -102,6 +106,7 @@ _MODULES = {
     "ShuffleConfig": "herringbone.estimators.inputs",
     "TrainingInput": "herringbone.estimators.inputs",
     "FileSystemInput": "herringbone.estimators.inputs",
+    "Measure": "herringbone.prediction.options",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
     "log_metrics": "herringbone_contract.events.script",

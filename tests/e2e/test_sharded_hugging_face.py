@@ -58,6 +58,7 @@ LAYOUTS = [
     layout("hybrid 2x2", 4, hybrid_shard_degree=2),
     layout("tensor 2 x shard 2", 2, tensor_parallel_degree=2),
     layout("context 2 x shard 2", 2, context_parallel_degree=2),
+    layout("tensor 2 x replicas 2", 2, tensor_parallel_degree=2, hybrid_shard_degree=1),
 ]
 
 
@@ -108,8 +109,9 @@ def test_four_ranks_train_save_and_resume_as_one_process_does() -> None:
             rank.wait()
     assert [rank.returncode for rank in ranks] == [0] * 4, outputs[0][-3_000:]
     lines = results(outputs[0])
-    assert len(lines) == 9
-    for name, share in (("hybrid 2x2", 1 / 2), ("tensor 2 x shard 2", 1 / 4), ("context 2 x shard 2", 1 / 4)):
+    assert len(lines) == 12
+    shares = (1 / 2, 1 / 4, 1 / 4, 1 / 2)
+    for (name, *_), share in zip(LAYOUTS, shares, strict=True):
         for script in ("Trainer", "Trainer resumed", "accelerate"):
             check(lines[f"{name}: {script}"], share)
 

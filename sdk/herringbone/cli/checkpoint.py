@@ -94,7 +94,8 @@ def convert_checkpoint(source: Path, target: Path, optimizer: bool, python: str,
                        {"model": ..., "optimizer": ...}
     a folder           a checkpoint of Herringbone, or as SOURCE of torch's DCP
 
-    TARGET must not exist. Of pickles only tensors are read (torch's weights_only).
+    TARGET must not exist. In a folder that has checkpoints, a job still resumes from the newest of those, until a
+    script names TARGET's tag. Of pickles only tensors are read (torch's weights_only).
     """
     result = _run_conversion(python, source, target, optimizer)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.clean import CleanupReport
 
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
+_DEVICE_COLUMNS = ("HOST", "DEVICE", "MEMORY", "TFLOP/S", "BANDWIDTH")
 _MEASURE_SECONDS = 0.5
 
 
@@ -37,19 +39,26 @@ def command() -> None:
 @_inventory
 @json_option("one JSON value")
 def check(inventory: Path, as_json: bool) -> int:
-    """Connect to every machine, show its equipment, and measure the network between every pair.
+    """Connect to every machine, show its equipment, and measure its device and the network between every pair.
 
-    Exits with 1 when something would stop a job from running, or slow it down.
+    The device's rates are kept for `herringbone plan --measure`. A machine on which a job runs is not measured. Exits
+    with 1 when something would stop a job from running, or slow it down.
     """
     # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
+    from herringbone.backends.device_cache import DeviceCache
     from herringbone.backends.ssh import check as checking
     from herringbone.backends.ssh.inventory import read_inventory
     from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
+    from herringbone.jobs.home import find_home
 
     transport = OpenSSHTransport(control=control_folder())
-    report = checking.check(read_inventory(inventory), transport, seconds=_MEASURE_SECONDS)
+    machines = read_inventory(inventory)
+    report = checking.check(machines, transport, seconds=_MEASURE_SECONDS)
+    checking.keep_devices(
+        machines, report, DeviceCache(find_home().cache / "devices"), today=str(datetime.now(timezone.utc).date())
+    )
     print(json.dumps(msgspec.to_builtins(report)) if as_json else "\n".join(table(report)))
     return 1 if report.problems else 0
 
@@ -59,6 +68,9 @@ def table(report: CheckReport) -> list[str]:
     from herringbone.backends.ssh.check import shown_speed
 
     lines = aligned([_COLUMNS, *map(_row, report.machines)])
+    devices = [_device_row(machine) for machine in report.machines if machine.device is not None]
+    if devices:
+        lines += ["", *aligned([_DEVICE_COLUMNS, *devices])]
     if report.pairs:
         pairs = [("FROM", "TO", "SPEED")]
         pairs += [
@@ -66,6 +78,16 @@ def table(report: CheckReport) -> list[str]:
         ]
         lines += ["", *aligned(pairs)]
     return lines + [f"problem: {problem}" for problem in report.problems]
+
+
+def _device_row(machine: MachineReport) -> tuple[str, ...]:
+    device = machine.device
+    assert device is not None
+    name = f"{device.name} ({device.model})" if device.model else device.name
+    if not device.operations_per_second:
+        return (machine.name, name, shown_bytes(device.memory_bytes), device.trouble, "-")
+    rates = ", ".join(f"{rate / 1e12:.3g} {dtype}" for dtype, rate in device.operations_per_second.items())
+    return (machine.name, name, shown_bytes(device.memory_bytes), rates, f"{device.bytes_per_second / 1e9:.3g} GB/s")
 
 
 def _row(machine: MachineReport) -> tuple[str, ...]:

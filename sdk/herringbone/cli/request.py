@@ -21,7 +21,7 @@ from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
 from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
-from herringbone.estimators.strategy_names import named_strategy
+from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.jobs.job import attach
 from herringbone.planning.again import inputs_of
 from herringbone_contract.errors import InputError, OptionError
@@ -103,7 +103,11 @@ def job_flags(command: Decorated) -> Decorated:
             add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)"),
             add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)"),
             add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI"),
-            add("--distribution", metavar="JSON", help="the distribution dict, a file with it, or a strategy's name"),
+            add(
+                "--distribution",
+                metavar="JSON",
+                help="the distribution dict, a file with it, a strategy's name, or auto",
+            ),
             add(
                 "--input",
                 "inputs",
@@ -202,6 +206,8 @@ def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
 
 
 def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:
+    if distribution == AUTO:
+        raise OptionError("--processes-per-host: distribution auto chooses the ranks of a host; leave this out")
     # Copies, because a job file's mapping may be shared through a YAML anchor.
     strategies = dict(_mapping("distribution", named_strategy(distribution)))
     mpi = _mapping("distribution.mpi", strategies.get("mpi"))
@@ -326,14 +332,16 @@ def _flags(request: JobFlags, *, base: Path) -> dict[str, Any]:
         # An empty path would be the current folder.
         flags["source_dir"] = str(base / request.source_dir) if request.source_dir else ""
     if request.distribution is not None:
-        flags["distribution"] = _distribution(request.distribution.strip())
+        flags["distribution"] = read_distribution(request.distribution.strip())
     return flags
 
 
-def _distribution(text: str) -> Mapping[str, Any] | None:
+def read_distribution(text: str) -> Mapping[str, Any] | str | None:
     """Return the dict that a dict's text, a file or a strategy's name means."""
     if text[:1] == "{":
         return _parse_mapping(text, "--distribution")
+    if text == AUTO:
+        return text
     if "/" in text or Path(text).suffix in _JOB_FILE_SUFFIXES or Path(text).exists():
         return _read_mapping(Path(text))
     return named_strategy(text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
@@ -90,6 +91,18 @@ class Checkout(NamedTuple):
     @property
     def revision(self) -> str:
         return f"{self.repo}@{self.commit}"
+
+
+@contextmanager
+def checked_out(config: GitConfig | None) -> Iterator[Checkout | None]:
+    """Fetch the commit that `git_config` names, and keep it for the block; yield None without `git_config`."""
+    if config is None:
+        yield None
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+        yield fetch_code(config, Path(scratch))
 
 
 def fetch_code(config: GitConfig, into: Path) -> Checkout:

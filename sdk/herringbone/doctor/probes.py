@@ -17,6 +17,7 @@ from pathlib import Path
 
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.jobs.home import find_home
+from herringbone.planning.packages import installed_version
 from herringbone_contract.errors import EngineError, HerringboneError, UnsupportedError
 
 # Shorter than the examination itself, so that a program that hangs leaves nothing behind.
@@ -42,12 +43,12 @@ def find_torch() -> Framework | None:
     except OSError:
         text = ""
     cuda = re.search(r"^cuda\b.*=\s*'([^']+)'", text, re.MULTILINE)
-    return Framework(_version(("torch",)) or "unknown", cuda[1] if cuda else None, count_gpus())
+    return Framework(installed_version("torch") or "unknown", cuda[1] if cuda else None, count_gpus())
 
 
 def find_framework(name: str) -> Framework | None:
     """Return the version of TensorFlow or MXNet."""
-    version = _version(_WHEELS[name])
+    version = installed_version(*_WHEELS[name])
     return None if version is None else Framework(version)
 
 
@@ -136,7 +137,7 @@ def find_core() -> str | None:
 
 def find_aws(*, ask: bool) -> Aws | None:
     """Return AWS's settings, from variables and files; with `ask`, AWS says who the caller is."""
-    version = _version(("boto3",))
+    version = installed_version("boto3")
     if version is None:
         return None
     profiles = _profiles(os.environ)
@@ -194,15 +195,6 @@ def find_pages() -> str | None:
     names = (file for file in installed if file.as_posix().endswith("share/doc/herringbone/index.md"))
     folders += [Path(str(file.locate())).resolve().parent for file in names]
     return next((str(folder) for folder in folders if (folder / "index.md").is_file()), None)
-
-
-def _version(distributions: tuple[str, ...]) -> str | None:
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from copy import copy
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from herringbone.backends.registry import backend_for
-from herringbone.code.git import Checkout, check_inside, fetch_code
+from herringbone.code.git import Checkout, check_inside, checked_out
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
-from herringbone.estimators.strategy_names import named_strategy
-from herringbone.estimators.texts import check_name, check_texts, path_text
+from herringbone.estimators.strategy_names import AUTO, named_strategy
+from herringbone.estimators.texts import check_name, check_texts, mapping_of, path_text
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Backend
     from herringbone.estimators.options_dict import OptionsDict
     from herringbone.jobs.job import TrainingJob
+    from herringbone.prediction.options import Measure
 
 
 class Estimator:
@@ -57,7 +58,7 @@ class Estimator:
         instance_type: The type of the hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*.
         instance_count: The number of hosts.
         hyperparameters: Settings of the script, which reads each as `--name value`.
-        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
+        distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
     __signature__ = ExplicitSignature()
@@ -84,13 +85,15 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         check_texts("distribution", distribution, error=DistributionError)
-        self.distribution: Distribution = parse(named_strategy(distribution), framework=self._framework)
+        # With "auto", `plan` and `fit` measure the script and choose the strategy.
+        self._auto = distribution == AUTO
+        self.distribution: Distribution = self._parsed(None if self._auto else distribution)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         for group in self._groups:
             check_texts("instance_type", group.instance_type)
         self._hyperparameters: dict[str, Any] = {}
-        self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
+        self.set_hyperparameters(**mapping_of("hyperparameters", hyperparameters))
         self.jobs: list[TrainingJob] = []
         # Of the earlier job, for an estimator that `like` made.
         self._inputs: Inputs = None
@@ -160,31 +163,53 @@ class Estimator:
             **encode_values(steering(request, job_name=None if job is None else job.name)),
         }
 
-    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> JobPlan:
+    def plan(self, inputs: Inputs = None, job_name: str | None = None, *, measure: bool | Measure = False) -> JobPlan:
         """Return the plan of the job that `fit` would start, without starting it.
 
-        >>> print(estimator.plan({"training": "data"}))      # doctest: +SKIP
+        >>> print(estimator.plan({"training": "data"}))                                     # doctest: +SKIP
+        >>> estimator.plan("data", measure=True).prediction.planned.step.seconds.expected   # doctest: +SKIP
+        0.213
 
-        Writes nothing that stays: code from `git_config` is fetched and deleted again. Raises the `UsageError` that
-        `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
+        With `measure`, a step of the script runs here without data, and the plan predicts memory, time and cost; raises
+        `MeasurementError` for a script that cannot be measured. Only this measurement stays. Raises the `UsageError`
+        that `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
-        with self._code() as code:
-            plan = self._plan(self._backend(), inputs, job_name, code)
+        with checked_out(self.options.git_config) as code:
+            plan = self._plan(self._backend(), inputs, job_name, code, measure)
         return msgspec.structs.replace(plan, made_name=job_name is None)
 
-    @contextmanager
-    def _code(self) -> Iterator[Checkout | None]:
-        """Fetch the commit that `git_config` names, and keep it for the block; yield None without `git_config`."""
-        config = self.options.git_config
-        if config is None:
-            yield None
-            return
-        import tempfile
+    def _plan(
+        self, backend: Backend, inputs: Inputs, name: str | None, code: Checkout | None = None, measure: Any = False
+    ) -> JobPlan:
+        """Return the plan with what is known, or measured, about memory and time."""
+        from herringbone.jobs.home import find_home
 
-        with tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
-            yield fetch_code(config, Path(scratch))
+        if not (self._auto or measure or find_home().has_measurements):
+            return self._made(backend, inputs, name, code)
+        # Imported here: most jobs have no prediction, and their users wait for the first line.
+        from herringbone.prediction.estimating import chosen, predicted
+        from herringbone.prediction.options import parse_measure
 
-    def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None = None) -> JobPlan:
+        settings = parse_measure(measure)
+        if self._auto:
+            plan = chosen(lambda found: self._with(found)._made(backend, inputs, name, code), settings)
+        else:
+            plan = predicted(self._made(backend, inputs, name, code), settings)
+        # A job with a prediction has one variable more.
+        return plan if plan.request is None else msgspec.structs.replace(plan, request=backend.request(plan))
+
+    def _with(self, distribution: Mapping[str, Any] | str | None) -> Self:
+        """Return a copy with another distribution; None keeps this one, "auto" lets a plan choose one like it."""
+        estimator = copy(self)
+        estimator._auto = distribution == AUTO
+        if distribution not in (None, AUTO):
+            estimator.distribution = self._parsed(distribution)
+        return estimator
+
+    def _parsed(self, distribution: Mapping[str, Any] | str | None) -> Distribution:
+        return parse(named_strategy(distribution), framework=self._framework)
+
+    def _made(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None) -> JobPlan:
         folder = Path.cwd()
         request = self._request(folder, code)
         # UTC, so that names sort by time on machines of different time zones.
@@ -197,19 +222,9 @@ class Estimator:
             folder=str(folder),
         )
         # Imported here, as below: who only makes an estimator needs none of it.
-        from herringbone.code.files import measure_code
-        from herringbone.jobs.home import find_home
-        from herringbone.planning.checks import check_trackers, disk_warnings
+        from herringbone.planning.checks import reviewed
 
-        check_trackers(plan)
-        # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
-        return msgspec.structs.replace(
-            plan,
-            unused=backend.review(plan),
-            request=backend.request(plan),
-            warnings=disk_warnings(plan),
-            code=None if request.source is None else measure_code(request.source, exclude=find_home().path),
-        )
+        return reviewed(plan, backend)
 
     def fit(
         self,
@@ -220,6 +235,7 @@ class Estimator:
         experiment_config: Mapping[str, str] | None = None,
         *,
         on_interrupt: OnInterrupt | None = None,
+        distribution: Literal["auto"] | None = None,
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
@@ -235,6 +251,7 @@ class Estimator:
         - "detach": let the job run on.
         - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
 
+        With `distribution="auto"`, the script is measured, and the job takes the strategy that trains fastest.
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
@@ -248,8 +265,11 @@ class Estimator:
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
-        with self._code() as code:
-            plan = self._plan(backend, inputs, job_name, code)
+        if distribution not in (None, AUTO):
+            raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
+        estimator = self if distribution is None else self._with(distribution)
+        with checked_out(self.options.git_config) as code:
+            plan = estimator._plan(backend, inputs, job_name, code)
             # On standard error: the log, or a program's own output, may be on standard output.
             stderr = Console(sys.stderr)
             if show_log:
@@ -291,23 +311,13 @@ class Estimator:
 
         Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
         """
-        from herringbone.jobs.checkpoints import job_code, resumed
-        from herringbone.jobs.home import find_home
         from herringbone.jobs.job import TrainingJob
         from herringbone.planning import again
 
         job = TrainingJob.attach(training_job_name)
         plan = job.plan
         settings = again.settings_of(plan, cls._arguments_of(plan))
-        if code_of_job:
-            settings = again.with_code(settings, job_code(find_home(), plan))
-        copied: dict[str, Path] = {}
-        if resume:
-            if changes.get("checkpoint_s3_uri") is not None:
-                raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
-            settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
-        settings = again.merged(settings, changes)
-        again.refuse_masked(training_job_name, settings)
+        settings, copied = again.earlier_settings(job, plan, settings, changes, resume=resume, code=code_of_job)
         estimator = cls(**settings)
         estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
         return estimator
@@ -369,7 +379,7 @@ class Estimator:
             "instance_type": self.instance_type,
             "instance_count": self.instance_count,
             "hyperparameters": self._hyperparameters or None,
-            "distribution": msgspec.to_builtins(self.distribution) or None,
+            "distribution": AUTO if self._auto else msgspec.to_builtins(self.distribution) or None,
         }
 
     @classmethod
@@ -388,11 +398,3 @@ class Estimator:
 
     def _backend(self) -> Backend:
         return backend_for(*(group.instance_type for group in self._groups))
-
-
-def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise HyperparameterError(f"{name}: expected a dict with names as keys, got {value!r}")
-    return value

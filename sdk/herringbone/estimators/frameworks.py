@@ -59,7 +59,7 @@ class PyTorch(_ScriptFirst):
         source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
         hyperparameters: Settings of the script, which reads each as `--name value`.
         image_uri: The image of the job's containers.
-        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
+        distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
     _framework: ClassVar[Framework | None] = "pytorch"
@@ -80,7 +80,7 @@ class MXNet(_ScriptFirst):
         source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
         hyperparameters: Settings of the script, which reads each as `--name value`.
         image_uri: The image of the job's containers.
-        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
+        distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
     _framework: ClassVar[Framework | None] = "mxnet"
@@ -104,7 +104,7 @@ class TensorFlow(Estimator):
         framework_version: The framework's version in the image.
         model_dir: The script's hyperparameter `model_dir`: a path or an address. False leaves the hyperparameter out.
         image_uri: The image of the job's containers.
-        distribution: The strategy that starts the ranks: a dict, or a name such as "torch_distributed".
+        distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
     _framework: ClassVar[Framework | None] = "tensorflow"

@@ -76,9 +76,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_retry_attempts: Positive | None = None
     min_instance_count: Positive | None = None
     hang_timeout: NotNegative | None = None
-    log_policies: dict[
-        str, LogAction
-    ] = {}  # regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`
+    # Regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`.
+    log_policies: dict[str, LogAction] = {}
     keep_alive_period_in_seconds: NotNegative | None = None
     volume_size: Positive = 30
     volume_kms_key: str | None = None
@@ -86,6 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     instance_placement_config: dict[str, Any] | None = None
     enable_infra_check: bool | None = None
     enable_remote_debug: bool | None = None
+    check_memory: bool = True
 
     # Input and output.
     input_mode: InputMode = "File"

@@ -46,7 +46,7 @@ class StrategyArguments(TypedDict, total=False):
     image_uri: str | None
     """The image of the job's containers. Backends: local, ssh, slurm, ml."""
     distribution: Mapping[str, Any] | str | None
-    """The strategy that starts the ranks: a dict, or a name such as "torch_distributed"."""
+    """The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto"."""
 
 
 class VersionArguments(TypedDict, total=False):
@@ -109,6 +109,8 @@ Backends: local_process, local, ssh, slurm."""
     """Let the service check the instances before the job. Backends: ml."""
     enable_remote_debug: bool | None
     """Allow a shell in the running containers. Backends: ml."""
+    check_memory: bool | None
+    """Refuse a job whose predicted peak of memory is above its device's, once its step was measured."""
 
 
 class DataOptions(TypedDict, total=False):

@@ -8,6 +8,8 @@ from typing import Any
 
 from herringbone_contract.errors import DistributionError
 
+# Not a strategy: the one that a prediction of the measured script finds best.
+AUTO = "auto"
 # Strategies that need no other key. `mpi` does: the number of ranks of a host.
 _NAMED = ("torch_distributed", "pytorchddp", "parameter_server", "multi_worker_mirrored_strategy", "pytorchxla")
 _LIBRARY = "smdistributed.dataparallel"
@@ -45,5 +47,6 @@ def named_strategy(value: Mapping[str, Any] | str | None) -> Mapping[str, Any] |
     nearest = [_ALIASES[value]] if value in _ALIASES else difflib.get_close_matches(value[:80], _NAMED, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise DistributionError(
-        f"distribution: no strategy {value[:80]!r}.{hint} Names: {', '.join([*_NAMED, _LIBRARY])}; or give a dict."
+        f"distribution: no strategy {value[:80]!r}.{hint} Names: {', '.join([*_NAMED, _LIBRARY, AUTO])};"
+        " or give a dict."
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from herringbone_contract.errors import OptionError, UsageError
+from herringbone_contract.errors import HyperparameterError, OptionError, UsageError
 
 # Control characters end lines of requests and scripts, or reach a terminal; a half of a surrogate pair is no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -53,6 +54,15 @@ def path_text(name: str, value: str | os.PathLike[str] | None) -> str | None:
     if any(len(part) > _MAX_NAME_CHARS for part in text.split("/")):
         raise OptionError(f"{name}: {text[:80]!r}... has a name of more than {_MAX_NAME_CHARS} characters; shorten it")
     return text
+
+
+def mapping_of(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a dict whose keys are names, an empty one for None. Raises `HyperparameterError` for any other value."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise HyperparameterError(f"{name}: expected a dict with names as keys, got {value!r}")
+    return value
 
 
 def _check(where: str, value: object, *, error: type[UsageError], secret: bool) -> None:

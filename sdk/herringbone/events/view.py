@@ -151,6 +151,8 @@ class JobView:
         # Seconds of the last steps, by rank; and the number of steps so far.
         self.step_seconds: dict[int, deque[float]] = {}
         self.step_counts: dict[int, int] = {}
+        # The most bytes that a rank has held, by rank, and where: "cuda" or "cpu".
+        self.memory_peaks: dict[int, tuple[int, str]] = {}
         # The last samples, by host.
         self.samples: dict[str, deque[dict[str, Any]]] = {}
         self.checkpoints: deque[Event] = deque(maxlen=_MAX_EVENTS)
@@ -218,6 +220,12 @@ class JobView:
         if rank in self.step_counts or len(self.step_counts) < _MAX_RANKS:
             self.step_counts[rank] = count
             self.step_seconds.setdefault(rank, deque(maxlen=_RECENT_STEPS)).extend(seconds)
+
+    def _take_memory(self, event: Event) -> None:
+        rank, peak = int(event["rank"]), (int(event["peak"]), str(event["device"]))
+        if rank in self.memory_peaks or len(self.memory_peaks) < _MAX_RANKS:
+            # Of several attempts, the one that held the most.
+            self.memory_peaks[rank] = max(peak, self.memory_peaks.get(rank, peak))
 
     def _take_sample(self, event: Event) -> None:
         self.samples.setdefault(event["host"], deque(maxlen=_RECENT_SAMPLES)).append(event)

@@ -2,7 +2,7 @@
 
 column `facts`      what the client knows: the image that runs, the commit of the code
 output/versions.json    what the first host reports: its Python, Herringbone and framework
-the events          the last value of each metric
+the events          the last value of each metric, and what was measured of a prediction
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.prediction.comparison import as_members, compare, prediction_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
@@ -23,6 +25,7 @@ from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend
+    from herringbone.events.view import JobView
     from herringbone.jobs.home import JobFolder
 
 _VERSIONS_BYTES = 4096
@@ -60,9 +63,16 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
         # The events of a job that runs on other machines would have to travel first.
         if record.done or _has_files(backend, record.name):
             facts["FinalMetricDataList"] = final_metrics(job_metrics(record, backend))
+            if prediction := prediction_of(record.plan_dict):
+                facts["Prediction"] = as_members(compare(prediction, _view(record, backend)))
     if record.done:
         add_facts(JobIndex(backend.home.index), record.name, facts)
     return facts
+
+
+def _view(record: JobRecord, backend: Backend) -> JobView:
+    with closing(LiveView(backend.events(record.name))) as live:
+        return live.rest(record.ended) if record.done else live.read()
 
 
 def _has_files(backend: Backend, name: str) -> bool:

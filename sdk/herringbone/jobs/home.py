@@ -120,6 +120,19 @@ class Home:
     def cache(self) -> Path:
         return self.path / "cache"
 
+    @property
+    def measurements(self) -> Path:
+        """The measured steps of scripts; see `herringbone.prediction.cache`."""
+        return self.cache / "measurements"
+
+    @property
+    def has_measurements(self) -> bool:
+        """True if a script was measured, so that something may be known about a job before it starts."""
+        try:
+            return next(self.measurements.iterdir(), None) is not None
+        except OSError:
+            return False
+
     def job(self, name: str) -> JobFolder:
         """Return the folder of a job. Raises `JobNameError` for a name that would lead to another folder."""
         return JobFolder(self.path / "jobs" / _part(name))

@@ -20,6 +20,7 @@ from herringbone.page.history import History
 from herringbone.page.thin import rounded, thinned
 from herringbone.page.timeline import timeline_data
 from herringbone.planning.shown import plan_rows
+from herringbone.prediction.comparison import as_tiles, compare, prediction_of
 from herringbone_contract.errors import ContractError
 from herringbone_contract.masking import printable
 
@@ -57,6 +58,7 @@ def job_data(
         "origin": origin,
         "model": address(record.model),
         "bill": _text(view.bill) or None,
+        "prediction": _prediction(record, view),
         "metrics": _metrics(view.series.values(), origin, fineness),
         "throughput": _throughput(history, origin, fineness.buckets),
         "resources": _resources(history, origin, fineness.buckets),
@@ -240,6 +242,12 @@ def _plan(record: JobRecord) -> list[tuple[str, str]]:
     # A plan of another release has other members.
     except (KeyError, TypeError, ValueError, AttributeError):
         return [("plan", "of another release of Herringbone")] if record.plan_dict else []
+
+
+def _prediction(record: JobRecord, view: JobView) -> list[dict[str, str | None]]:
+    """Return predicted and measured figures of a job that was measured before; [] for all others."""
+    prediction = prediction_of(record.plan_dict)
+    return [] if prediction is None else as_tiles(compare(prediction, view))
 
 
 def _hyperparameters(record: JobRecord) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Take the arguments of a new estimator from the plan of an earlier job. Pure.
+"""Take the arguments of a new estimator from the plan of an earlier job. Pure, except for `earlier_settings`.
 
     stored plan -> settings_of + inputs_of -> merged with the user's changes -> an estimator's arguments
 
@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from herringbone.estimators.inputs import FileSystemInput, TrainingInput, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.planning.plan import JobPlan
-from herringbone_contract.constants import MASK
-from herringbone_contract.errors import InputError
+from herringbone_contract.constants import MASK, HostVariable
+from herringbone_contract.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from herringbone.jobs.job import TrainingJob
 
 _FOLDERS = ("checkpoint_s3_uri", "output_path", "model_uri")
 _SSH = "ssh:"
@@ -28,6 +31,9 @@ _MERGED = ("hyperparameters", "environment")
 def settings_of(plan: JobPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the constructor's arguments of a job; `arguments` are those of its own signature."""
     settings = {**arguments, **changed_options(plan.options)}
+    if settings.get("environment", {}).get(HostVariable.COMPARE) == "on":
+        # Added to a job with a prediction, which the new job may not have.
+        settings["environment"] = {k: v for k, v in settings["environment"].items() if k != HostVariable.COMPARE}
     folder = Path(plan.folder)
     for name in _FOLDERS:
         if settings.get(name) is not None:
@@ -81,6 +87,28 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         if name in settings and isinstance(changes.get(name, {}), Mapping):
             result[name] = {**settings[name], **changes.get(name, {})}
     return result
+
+
+def earlier_settings(
+    job: TrainingJob, plan: JobPlan, settings: dict[str, Any], changes: Mapping[str, Any], *, resume: bool, code: bool
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Return the settings of a job with changes, and the checkpoints to copy before it starts.
+
+    `resume` begins from the job's checkpoints, `code` runs the copy of its code. Raises `InputError`.
+    """
+    from herringbone.jobs.checkpoints import job_code, resumed
+    from herringbone.jobs.home import find_home
+
+    if code:
+        settings = with_code(settings, job_code(find_home(), plan))
+    copied: dict[str, Path] = {}
+    if resume:
+        if changes.get("checkpoint_s3_uri") is not None:
+            raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
+        settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
+    settings = merged(settings, changes)
+    refuse_masked(job.name, settings)
+    return settings, copied
 
 
 def refuse_masked(job_name: str, settings: Mapping[str, Any]) -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from herringbone.code.files import check_source
+import msgspec
+
+from herringbone.code.files import check_source, measure_code
 from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
@@ -19,6 +22,9 @@ from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.model_parallel.served import Library
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import Backend
 
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
@@ -48,6 +54,19 @@ REFUSED = {
     "volume_kms_key": "the job's folder is not encrypted",
     "output_kms_key": "the model is not encrypted",
 }
+
+
+def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
+    """Return a plan that its backend accepts, with what backend, disks and code say about it. Raises `UsageError`."""
+    check_trackers(plan)
+    # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
+    return msgspec.structs.replace(
+        plan,
+        unused=backend.review(plan),
+        request=backend.request(plan),
+        warnings=disk_warnings(plan),
+        code=None if plan.source is None else measure_code(plan.source, exclude=find_home().path),
+    )
 
 
 def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retries: int = 0) -> None:

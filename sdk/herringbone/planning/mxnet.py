@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import re
 import sys
 from collections.abc import Callable
 from pathlib import PurePath
 
 from herringbone.planning.checks import brings_packages
+from herringbone.planning.packages import installed_version, release_of
 from herringbone.planning.plan import JobPlan
 
 # The first numpy without `numpy.bool`, which MXNet's last release reads when it is imported.
@@ -25,10 +23,8 @@ Installed = tuple[str | None, str | None]
 
 def installed_mxnet() -> Installed:
     """Return the versions of this Python's MXNet and numpy; "" for an MXNet whose version is unknown."""
-    mxnet = _version("mxnet")
-    if mxnet is None and importlib.util.find_spec("mxnet") is not None:
-        mxnet = ""  # a package for GPUs, which has another name, or a build without metadata
-    return mxnet, _version("numpy")
+    # A package for GPUs has another name.
+    return installed_version("mxnet", module="mxnet"), installed_version("numpy")
 
 
 def missing_mxnet(plan: JobPlan, installed: Callable[[], Installed]) -> dict[str, str]:
@@ -46,18 +42,6 @@ def missing_mxnet(plan: JobPlan, installed: Callable[[], Installed]) -> dict[str
     if mxnet is None:
         return {"MXNet": f"not there: {python} none: {_REMEDY}"}
     # MXNet without a numpy does not import either.
-    if numpy is None or _release(numpy) >= _NUMPY_TOO_NEW:
+    if numpy is None or (release_of(numpy) or (0, 0)) >= _NUMPY_TOO_NEW:
         return {"MXNet": f"needs a numpy older than 1.24, and {python} {numpy or 'none'}: {_REMEDY}"}
     return {}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _release(version: str) -> tuple[int, int]:
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    return (0, 0) if numbers is None else (int(numbers[1]), int(numbers[2]))

@@ -33,6 +33,7 @@ from herringbone_contract.errors import (
 from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters, masked_texts
+from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
 
 
@@ -82,6 +83,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
     - `warnings` are about this machine at the time of the plan, such as a disk with little room.
+    - `prediction` is what a measured step of the script tells about memory, time and cost; None where none is known.
     """
 
     job_name: str
@@ -101,6 +103,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     code: CodeSize | None = None
     made_name: bool = False
     warnings: tuple[str, ...] = ()
+    prediction: Answer | None = None
 
     @property
     def launcher(self) -> str:

@@ -9,7 +9,8 @@ import msgspec
 
 from herringbone.code.size import CodeSize
 from herringbone.estimators.options import DAY_SECONDS
-from herringbone_contract.constants import STEERING_PREFIX, Key
+from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
+from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import HOMOGENEOUS_GROUP
 
 _SHOWN_CHARS = 100
@@ -34,6 +35,11 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
     if plan.get("request") and "script" in plan["request"]:
         rows += [("batch script", line) for line in plan["request"]["script"].splitlines()]
     rows.append(("limit", f"{plan['options'].get('max_run', DAY_SECONDS)} s"))
+    if plan.get("prediction") is not None:
+        # Imported here: most plans have none.
+        from herringbone.prediction.texts import prediction_rows
+
+        rows += prediction_rows(msgspec.convert(plan["prediction"], Answer))
     if advice is not None:
         rows.append(("advice", advice))
     if plan.get("code") is not None:
@@ -109,7 +115,10 @@ def _setting_rows(plan: Mapping[str, Any], *, verbose: bool) -> list[tuple[str, 
             text = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
             rows.append(("internal" if internal else "hyperparameter", f"{name} = {text}"))
     options = plan["options"]
-    rows += [("environment", f"{name}={value}") for name, value in sorted(options.get("environment", {}).items())]
+    for name, value in sorted(options.get("environment", {}).items()):
+        # The user did not write it.
+        if verbose or (name, value) != (HostVariable.COMPARE, "on"):
+            rows.append(("environment", f"{name}={value}"))
     rows += [("metric", f"{metric['Name']} from {metric['Regex']}") for metric in options.get("metric_definitions", ())]
     rows += [("tracker", destination) for destination in options.get("track", ())]
     return rows

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import re
 import sys
 from collections.abc import Callable
 
 from herringbone.planning.checks import brings_packages
+from herringbone.planning.packages import installed_version, is_older
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.distribution import Launcher
 
-_PACKAGES = ("tensorflow", "tensorflow-cpu")
 # The first release with Keras 3, for which Herringbone's library is written.
 _LIBRARY_NEEDS = (2, 16)
 # Both strategies are TensorFlow's own, so a script under them surely imports it.
@@ -21,13 +18,8 @@ _STRATEGIES = (Launcher.PARAMETER_SERVER, Launcher.MULTI_WORKER_MIRRORED)
 
 def installed_tensorflow() -> str | None:
     """Return the version of this Python's TensorFlow: "" where its version is unknown, None without TensorFlow."""
-    for package in _PACKAGES:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    # A package of another name, such as tf-nightly, provides the module as well.
-    return None if importlib.util.find_spec("tensorflow") is None else ""
+    # tf-nightly provides the module as well.
+    return installed_version("tensorflow", "tensorflow-cpu", module="tensorflow")
 
 
 def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str, str]:
@@ -45,7 +37,7 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
     remedy = "`pip install 'tensorflow>=2.16'`, or name tensorflow in the job's requirements.txt"
     if version is None:
         return {"distribution": f"needs {needed}, and {python} none: {remedy}"}
-    if library and _release(version) < _LIBRARY_NEEDS:
+    if library and is_older(version, _LIBRARY_NEEDS):
         return {"distribution": f"needs {needed}, with Keras 3, and {python} {version}: {remedy}"}
     return {}
 
@@ -55,7 +47,7 @@ def old_tensorflow(plan: JobPlan) -> dict[str, str]:
     version = plan.options.framework_version
     if version is None or plan.arguments.get("image_uri") or not _uses_library(plan):
         return {}
-    if _release(version) >= _LIBRARY_NEEDS:
+    if not is_older(version, _LIBRARY_NEEDS):
         return {}
     return {
         "framework_version": f"{version}: smdistributed needs TensorFlow 2.16 or newer, with Keras 3, in an image that"
@@ -72,9 +64,3 @@ def _uses_library(plan: JobPlan) -> bool:
         or distribution.model_parallel_v2 is not None
     )
     return library and plan.estimator == "TensorFlow"
-
-
-def _release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; a version without two, such as "2", counts as new enough."""
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    return _LIBRARY_NEEDS if numbers is None else (int(numbers[1]), int(numbers[2]))

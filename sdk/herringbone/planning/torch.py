@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import sys
 from collections.abc import Callable
 
 from herringbone.planning.checks import brings_packages
+from herringbone.planning.packages import installed_version, is_older
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.model_parallel.served import RECENT_TORCH, needs_recent_torch
 
@@ -16,10 +15,7 @@ _NEEDED = ".".join(str(number) for number in RECENT_TORCH)
 
 def installed_torch() -> str | None:
     """Return the version of this Python's torch, None without torch."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_version("torch")
 
 
 def too_old_here(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str, str]:
@@ -32,7 +28,7 @@ def too_old_here(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str
     if setting is None or brings_packages(plan):
         return {}
     version = installed()
-    if version is None or _release(version) >= RECENT_TORCH:
+    if version is None or not is_older(version, RECENT_TORCH):
         return {}
     return {
         setting: f"needs torch {_NEEDED} or newer, and ranks run in {sys.executable}, which has {version}:"
@@ -43,12 +39,6 @@ def too_old_here(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str
 def too_old_image(plan: JobPlan) -> dict[str, str]:
     """Return, as a refusal, a `framework_version` of our images that is too old for a setting."""
     setting, version = needs_recent_torch(plan.distribution), plan.options.framework_version
-    if setting is None or version is None or plan.arguments.get("image_uri") or _release(version) >= RECENT_TORCH:
+    if setting is None or version is None or plan.arguments.get("image_uri") or not is_older(version, RECENT_TORCH):
         return {}
     return {"framework_version": f"{version}: {setting} needs torch {_NEEDED} or newer; leave framework_version out"}
-
-
-def _release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; a version without two, such as "2", counts as new enough."""
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    return RECENT_TORCH if numbers is None else (int(numbers[1]), int(numbers[2]))

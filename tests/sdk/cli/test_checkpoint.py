@@ -151,6 +151,17 @@ def test_round_trips_through_every_form_keep_the_bits(tmp_path: Path) -> None:
         assert all(torch.equal(other.state[parameter][key], value) for key, value in entry.items())
 
 
+def test_a_converted_checkpoint_does_not_become_a_jobs_newest_one(tmp_path: Path) -> None:
+    save(tmp_path / "job", "a")
+    convert.convert(tmp_path / "job/a", tmp_path / "job/imported", with_optimizer=True)
+    assert checkpoint.find(tmp_path / "job").name == "a"
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["a", "imported", "newest"]
+    assert checkpoint.find(tmp_path / "job", "imported")
+    # In a folder without checkpoints it is the one to begin with.
+    convert.convert(tmp_path / "job/a", tmp_path / "new/folder/imported", with_optimizer=True)
+    assert checkpoint.find(tmp_path / "new/folder").name == "imported"
+
+
 def test_empty_tensors_are_kept_and_values_that_are_no_tensors_are_named(tmp_path: Path) -> None:
     state = {"model": {"w": torch.ones(2), "none": torch.empty(0, 3), "_extra_state": 7}, "step": 1}
     checkpoint.save(tmp_path, "a", state)

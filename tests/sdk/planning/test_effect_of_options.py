@@ -19,7 +19,7 @@ EFFECTIVE = {
         "output_path",
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
-    *("hang_timeout", "environment", "base_job_name", "metric_definitions", "track"),
+    *("hang_timeout", "check_memory", "environment", "base_job_name", "metric_definitions", "track"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}

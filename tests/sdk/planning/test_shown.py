@@ -65,6 +65,13 @@ def test_a_given_name_is_shown_and_folders_of_the_job_are_named(tmp_path, monkey
     assert rows["host algo-1"] == "1 rank"
 
 
+def test_a_variable_that_only_compares_a_prediction_is_internal(tmp_path, monkeypatch):
+    compared = made(tmp_path, monkeypatch, environment={"HERRINGBONE_COMPARE": "on"})
+    assert "HERRINGBONE_COMPARE" not in compared.text()
+    assert "HERRINGBONE_COMPARE=on" in compared.text(verbose=True)
+    assert "=off" in made(tmp_path, monkeypatch, environment={"HERRINGBONE_COMPARE": "off"}).text()
+
+
 def test_notes_about_the_code_are_in_the_plan_and_before_the_job(tmp_path, monkeypatch):
     plan = made(tmp_path, monkeypatch, job_name="digits-1", role="me")
     plan = msgspec.structs.replace(plan, code=CodeSize(files=1, bytes=5, environments=(".venv",)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from herringbone.backends.device_cache import DeviceCache, DeviceReport
 from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.machine_facts import address_of, differences, versions_of
@@ -24,11 +25,14 @@ MIN_FREE_BYTES = 1 << 30
 _SLOW_PART = 0.5
 _THREADS = 64
 _TOKEN_BYTES = 16
+# More than the agent gives the measurement.
+_DEVICE_SECONDS = 150.0
 
 
 class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One machine; `skew` is the lead of its clock in seconds, `runs` is the job that has the machine.
 
+    `device` has the measured rates of its GPUs, or of its processor; None while a job runs, which would be disturbed.
     With `trouble`, the reason why the machine could not be examined, nothing else is known.
     """
 
@@ -47,6 +51,7 @@ class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     free_bytes: int = 0
     skew: float = 0.0
     runs: str | None = None
+    device: DeviceReport | None = None
 
 
 class LinkReport(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -86,6 +91,15 @@ def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float
         for pairs in rounds(list(reached)):
             links += pool.map(lambda pair: _measure(*reached[pair[0]], *reached[pair[1]], seconds), pairs)
     return CheckReport(machines=reports, pairs=links, problems=problems(inventory, reports, links))
+
+
+def keep_devices(inventory: Inventory, report: CheckReport, cache: DeviceCache, *, today: str) -> None:
+    """Keep the measured devices of the machines, for `plan`."""
+    machines = {machine.name: machine for machine in inventory.machines}
+    for machine in report.machines:
+        if machine.device is not None:
+            devices = max(1, len(machine.gpu_names))
+            cache.keep(machines[machine.name], machine.device, today=today, devices=devices)
 
 
 def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -158,6 +172,11 @@ def _in_order(names: Sequence[str], one: str | None, other: str | None) -> tuple
     return (one, other) if names.index(one) < names.index(other) else (other, one)
 
 
+def _device(connection: Connection) -> DeviceReport:
+    # The import of torch alone may take a minute on a machine whose disk is slow.
+    return msgspec.convert(connection.ask({"ask": "device_rates"}, timeout=_DEVICE_SECONDS), DeviceReport)
+
+
 def _examine(machine: Machine, connection: Connection) -> MachineReport:
     try:
         connection.ask({"ask": "facts"})
@@ -169,6 +188,7 @@ def _examine(machine: Machine, connection: Connection) -> MachineReport:
         address = address_of(machine, facts)
         details: dict[str, Any] = connection.ask({"ask": "detailed_facts"})
         owner = connection.ask({"ask": "owner"})["owner"]
+        device = _device(connection) if owner is None else None
     except HostError as error:
         return MachineReport(name=machine.name, trouble=str(error))
     return MachineReport(
@@ -186,6 +206,7 @@ def _examine(machine: Machine, connection: Connection) -> MachineReport:
         mpirun=details["mpirun"],
         cpus=details["cpus"],
         gpu_names=tuple(details["gpu_names"]),
+        device=device,
     )
 
 

@@ -42,7 +42,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `host` is the destination for ssh, by default the name. `address` is the address for the other machines, by default
     that of `interface`, or the one that the ssh connection used. `work_folder` holds everything that jobs keep on the
-    machine. `python` runs the ranks. `gpus` is the expected number of GPUs, None for no expectation.
+    machine. `python` runs the ranks. `gpus` is the expected number of GPUs, None for no expectation. Predictions use
+    `dollars_per_hour`, and `device`: the name of a GPU, or `memory=24GiB,flops=30e12,bandwidth=600e9`.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     work_folder: str = "~/.herringbone/host"
     python: str = "python3"
     runtime: Runtime = "process"
+    device: str | None = None
+    dollars_per_hour: float | None = None
 
     @property
     def destination(self) -> str:
@@ -262,6 +265,8 @@ def _check_words(machine: Machine, place: str) -> None:
         raise InputError(f"{place}: port: {machine.port} is not a port; expected a number from 1 to 65535")
     if machine.gpus is not None and machine.gpus < 0:
         raise InputError(f"{place}: gpus: {machine.gpus} is not a number of GPUs; expected 0 or more")
+    if machine.dollars_per_hour is not None and not 0 <= machine.dollars_per_hour < float("inf"):
+        raise InputError(f"{place}: dollars_per_hour: {machine.dollars_per_hour} is no price; expected 0 or more")
 
 
 def _mapping(raw: object, place: str) -> Mapping[str, Any]:

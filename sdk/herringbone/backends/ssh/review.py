@@ -30,7 +30,8 @@ _NOT_BAKED = "machines keep no images of their own; build one with the packages 
 
 def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     """Return the given options that have no effect here. Raises `UsageError` for what cannot be served."""
-    runtime = runtime_of(choose(plan.hosts, inventory).values())
+    machines = choose(plan.hosts, inventory).values()
+    runtime = runtime_of(machines)
     in_containers = runtime == "docker"
     check_served(_NAME, plan, _REFUSED | ({"bake_requirements": _NOT_BAKED} if in_containers else {}))
     if plan.source is None:
@@ -39,7 +40,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
         refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
         refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
-    gpus = {machine.gpus for machine in choose(plan.hosts, inventory).values()}
+    gpus = {machine.gpus for machine in machines}
     check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]

@@ -138,7 +138,8 @@ export class JobView {
       tile(job.done ? "duration" : "running for", shownSpan(job.seconds)),
       use !== null && tile("GPU use", `${Math.round(use * 100)} %`, "mean"),
       memory !== null && tile("memory", shownBytes(memory), total !== null && `of ${shownBytes(total)}`),
-      job.bill && tile("cost", job.bill));
+      job.bill && tile("cost", job.bill),
+      ...(job.prediction ?? []).map((figure) => tile(figure.name, figure.measured ?? "–", `predicted ${figure.predicted}`)));
   }
 
   showMetrics() {

@@ -61,6 +61,7 @@ class Agent:
         self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
             "facts": self._facts,
             "detailed_facts": self._detailed_facts,
+            "device_rates": self._device_rates,
             "measure": self._measure,
             "lock": self._acquire_lock,
             "unlock": self._release_lock,
@@ -134,6 +135,11 @@ class Agent:
         from herringbone.backends.ssh.agent import host_facts
 
         return host_facts.detailed_facts()
+
+    def _device_rates(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        from herringbone.backends.ssh.agent import device_rates
+
+        return device_rates.measured()
 
     def _measure(self, message: Message, _: bytes) -> Message:
         from herringbone.backends.ssh.agent import bandwidth

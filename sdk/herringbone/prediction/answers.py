@@ -1,0 +1,77 @@
+"""Ask the predictor, which runs in a process of its own because it needs numpy; keep its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from herringbone.prediction.cache import write
+from herringbone_contract.errors import MeasurementError
+from herringbone_contract.masking import printable
+from herringbone_contract.prediction.answer import Answer
+from herringbone_contract.prediction.question import Question
+
+# `-m` would look for modules in the current folder first.
+_START = (
+    "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_parallel.predict import main; sys.exit(main())"
+)
+PREDICT = (sys.executable, "-c", _START)
+_SECONDS = 120.0
+_LAST_LINES = 12
+
+
+class Predictor:
+    """Answers questions with the program `words`.
+
+    >>> Predictor().ask(question).planned.refusal                    # doctest: +SKIP
+
+    An answer is kept next to its measurement: the same question costs a few milliseconds the second time.
+    """
+
+    def __init__(self, words: Sequence[str] = PREDICT) -> None:
+        self._words = tuple(words)
+
+    def ask(self, question: Question) -> Answer:
+        """Return the answer. Raises `MeasurementError` with the predictor's own words when it has none."""
+        text = msgspec.json.encode(question)
+        kept = Path(question.measurement).with_name(f"{hashlib.sha256(text + _release()).hexdigest()[:32]}.answer")
+        # None yet, or of another release.
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(kept.read_bytes(), type=Answer)
+        answer = self._run(text)
+        # A full disk costs the copy alone.
+        with contextlib.suppress(OSError):
+            write(kept, msgspec.json.encode(answer).decode())
+        return answer
+
+    def _run(self, text: bytes) -> Answer:
+        try:
+            done = subprocess.run(self._words, input=text, capture_output=True, timeout=_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise MeasurementError(
+                f"the predictor gave no answer within {_SECONDS:.0f} s; compare fewer layouts (--limit)"
+            ) from None
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            if any(line.startswith("ModuleNotFoundError: No module named 'numpy'") for line in lines):
+                raise MeasurementError(f"{self._words[0]} has no numpy, which predictions need: pip install numpy")
+            raise MeasurementError("no prediction: " + "\n".join(map(printable, lines[-_LAST_LINES:])))
+        try:
+            return msgspec.json.decode(done.stdout, type=Answer)
+        except msgspec.DecodeError as error:
+            raise MeasurementError(f"no prediction: the predictor's answer cannot be read: {error}") from None
+
+
+def _release() -> bytes:
+    """Return a mark of the predictor's code: an answer of another release is another answer."""
+    spec = importlib.util.find_spec("herringbone_parallel")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    files = [path for folder in folders for path in Path(folder, "core", "prediction").glob("*.py")]
+    return "".join(f"{path.name} {path.stat().st_mtime_ns} " for path in sorted(files)).encode()

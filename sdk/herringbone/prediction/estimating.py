@@ -1,0 +1,89 @@
+"""Predict on behalf of an estimator: measure, choose a distribution, refuse what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from herringbone.jobs.home import find_home
+from herringbone.planning.plan import JobPlan
+from herringbone.prediction.forecast import Forecaster
+from herringbone.prediction.options import Measure, WhatIf
+from herringbone.prediction.refusal import check_memory, memory_warning
+from herringbone.prediction.texts import flag_text, mesh_text, shown_rate
+from herringbone_contract.constants import HostVariable
+from herringbone_contract.errors import UnsupportedError
+from herringbone_contract.prediction.answer import Answer, Prediction
+
+# Layouts that a search for the best one compares.
+_COMPARED = 50
+_SHOWN_REFUSALS = 5
+
+
+def predicted(plan: JobPlan, measure: Measure | None, forecaster: Forecaster | None = None) -> JobPlan:
+    """Return the plan with its prediction: measured now with `measure`, else only what an earlier measurement tells.
+
+    >>> predicted(plan, Measure()).prediction.planned.step           # doctest: +SKIP
+
+    Raises `UnsupportedError` for a job that does not fit its devices, unless the user chooses among layouts.
+    """
+    forecaster = forecaster or Forecaster(find_home())
+    plan = forecaster.known(plan) if measure is None else forecaster.measured(plan, measure)
+    if plan.prediction is None:
+        return plan
+    planned = plan.prediction.planned
+    plan = _compared(plan)
+    # Somebody who compares layouts or changes wants to see them, whether the job itself fits or not.
+    if measure is None or not (measure.choose or measure.within or measure.what_if != WhatIf()):
+        check_memory(planned, enabled=plan.options.check_memory)
+    warning = memory_warning(planned)
+    return plan if warning is None else msgspec.structs.replace(plan, warnings=(*plan.warnings, warning))
+
+
+def chosen(
+    make: Callable[[Mapping[str, Any] | None], JobPlan], measure: Measure | None, forecaster: Forecaster | None = None
+) -> JobPlan:
+    """Return the plan with the distribution that trains fastest; `make` makes a plan of a distribution.
+
+    >>> chosen(make, None).distribution.launcher                     # doctest: +SKIP
+
+    Raises `UnsupportedError` where no layout fits.
+    """
+    forecaster = forecaster or Forecaster(find_home())
+    measure = measure or Measure()
+    search = msgspec.structs.replace(measure, choose=True, limit=max(measure.limit, _COMPARED))
+    answer = forecaster.measured(make(None), search).prediction
+    assert answer is not None
+    best = best_of(answer)
+    plan = make(best.distribution)
+    note = f"distribution: auto took {mesh_text(best)}{_speed(best)}, the best of {_count(answer)}: {flag_text(best)}"
+    warnings = [note, *filter(None, [memory_warning(best)])]
+    shown = msgspec.structs.replace(answer, planned=best, layouts=answer.layouts if measure.choose else ())
+    return msgspec.structs.replace(_compared(plan), prediction=shown, warnings=(*plan.warnings, *warnings))
+
+
+def best_of(answer: Answer) -> Prediction:
+    """Return the best layout that fits. Raises `UnsupportedError` with the reasons of the others where none does."""
+    best = next((layout for layout in answer.layouts if layout.refusal is None and layout.step is not None), None)
+    if best is not None:
+        return best
+    reasons = dict.fromkeys(layout.refusal or "no time predicted" for layout in answer.layouts)
+    lines = "".join(f"\n  {reason}" for reason in list(reasons)[:_SHOWN_REFUSALS])
+    raise UnsupportedError(f"distribution: auto: no layout fits these hosts; take more or larger ones:{lines}")
+
+
+def _compared(plan: JobPlan) -> JobPlan:
+    """Return the plan of a job whose ranks report what its prediction is compared with."""
+    environment = {HostVariable.COMPARE: "on", **plan.environment}
+    return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, environment=environment))
+
+
+def _speed(layout: Prediction) -> str:
+    return "" if layout.samples_per_second is None else f", {shown_rate(layout.samples_per_second)} samples a second"
+
+
+def _count(answer: Answer) -> str:
+    fit = sum(layout.refusal is None for layout in answer.layouts)
+    return f"{fit} layout{'s' * (fit != 1)} that fit{'s' * (fit == 1)}"

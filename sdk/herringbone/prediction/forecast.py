@@ -1,0 +1,328 @@
+"""Predict a plan: find or measure its step, ask the predictor, and put the answer into the plan.
+
+Forecaster(home).measured(plan, Measure())      measures where no measurement of this job is kept
+Forecaster(home).known(plan)                    never measures: what `fit` and `plan` know already
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex
+from herringbone.planning.plan import JobPlan
+from herringbone.prediction.answers import PREDICT, Predictor
+from herringbone.prediction.cache import Measurements, link, write
+from herringbone.prediction.choosing import base_of, best_first, rank_choices
+from herringbone.prediction.hosts import MachineFigures, hosts_of, with_ranks
+from herringbone.prediction.machine import Machine, this_machine
+from herringbone.prediction.machines import known_figures
+from herringbone.prediction.measuring import (
+    MEASURE,
+    Step,
+    check_measurable,
+    measure,
+    run_program,
+    with_local_data,
+)
+from herringbone.prediction.options import Measure, WhatIf
+from herringbone.prediction.prices import price_of
+from herringbone.prediction.progress import Progress
+from herringbone.prediction.questions import Summary, changed, fewest, samples_of, scale_of, work_of
+from herringbone.prediction.texts import shown_range
+from herringbone.times import shown_span
+from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
+from herringbone_contract.prediction.answer import Answer, Prediction
+from herringbone_contract.prediction.question import Hosts, Question, Search
+from herringbone_contract.rules import mesh_of
+
+# `-m` would look for modules in the current folder first.
+TIMING = (sys.executable, "-m", "herringbone_parallel.torch.measure.timing")
+# Processor seconds of each process that times operations.
+_TIMING_SECONDS = 5.0
+_TIMING_TIMEOUT_SECONDS = 300.0
+# Until the first line of a job, where no earlier job tells: measured here for the first three, and on SageMaker the
+# usual three to four minutes from the request to a running container.
+_START_SECONDS = {"local_process": 1.0, "local": 3.0, "ssh": 4.0, "slurm": 10.0, "sagemaker": 210.0}
+_EARLIER_JOBS = 20
+
+
+class Programs(NamedTuple):
+    """The commands of the processes that a prediction starts."""
+
+    measure: Sequence[str] = MEASURE
+    timing: Sequence[str] = TIMING
+    predict: Sequence[str] = PREDICT
+
+
+class Forecaster:
+    """Predicts plans below one home.
+
+    >>> Forecaster(find_home()).measured(plan, Measure()).prediction.planned.samples_per_second    # doctest: +SKIP
+
+    `machine` gives the facts of this machine, `known` those of other machines, `price` the dollars of an instance type
+    and hour; `has_torch` tells whether scripts can be measured here. `timing_seconds` is the processor time that each
+    process may take to time operations.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        programs: Programs = Programs(),  # noqa: B008 - frozen
+        *,
+        machine: Callable[[], Machine] = this_machine,
+        known: Callable[[JobPlan], MachineFigures | None] = known_figures,
+        price: Callable[[str, Path], float | None] = price_of,
+        has_torch: Callable[[], bool] | None = None,
+        timing_seconds: float = _TIMING_SECONDS,
+    ) -> None:
+        self._home = home
+        self._programs = programs
+        self._machine, self._known, self._price = machine, known, price
+        self._has_torch, self._timing_seconds = has_torch, timing_seconds
+        self._measurements = Measurements(home)
+
+    def measured(self, plan: JobPlan, options: Measure, *, progress: Progress | None = None) -> JobPlan:
+        """Return the plan with its prediction, from one step of its script that is measured now or was before.
+
+        Raises `UsageError` for a plan that cannot be measured, `MeasurementError` for a script that cannot.
+        """
+        check_measurable(plan, self._has_torch)
+        # The script sees as many ranks as the prediction is about: many wrap their model for several ranks only.
+        target = changed(plan, options.what_if)
+        hosts = self._hosts(target, options)
+        for name in options.over:
+            # Unknown ones are refused before time is spent.
+            self._hosts(target, options, name)
+        step = _step(target, with_ranks(hosts) if options.choose else hosts)
+        path = self._folder(plan, step) / "measurement.json"
+        progress = progress or Progress(sys.stderr)
+        if options.data or not path.exists():
+            path = self._measured_with(with_local_data(plan, options.data), plan, step, options, progress)
+        return self._predicted(plan, path, options, progress)
+
+    def _measured_with(self, local: JobPlan, plan: JobPlan, step: Step, options: Measure, progress: Progress) -> Path:
+        """Return the measurement of a plan with local samples of its data; the plan itself is known from now on."""
+        folder = self._folder(local, step)
+        path = folder / "measurement.json"
+        if not path.exists():
+            assert plan.source is not None
+            with progress.of("measuring one step", plan.source.entry_point) as show:
+                measure(
+                    local,
+                    step,
+                    path,
+                    home=self._home,
+                    timeout=options.timeout,
+                    show=show,
+                    program=self._programs.measure,
+                )
+        own = self._folder(plan, step)
+        if own != folder:
+            link(own, folder)
+        return path
+
+    def known(self, plan: JobPlan) -> JobPlan:
+        """Return the plan with the prediction of a step that was measured before; the same plan without one.
+
+        Never raises: a job runs just as well without a prediction.
+        """
+        if not self._home.has_measurements or plan.source is None or plan.source.remote:
+            return plan
+        options = Measure()
+        with contextlib.suppress(HerringboneError, OSError):
+            if not self._measurements.may_have(plan):
+                return plan
+            path = self._folder(plan, _step(plan, self._hosts(plan, options))) / "measurement.json"
+            if path.exists():
+                return self._predicted(plan, path, options, None)
+        return plan
+
+    def _predicted(self, plan: JobPlan, path: Path, options: Measure, progress: Progress | None) -> JobPlan:
+        """Return the plan with the answer to the user's question; times operations here if there is `progress`."""
+        target, summary = changed(plan, options.what_if), read_summary(path)
+        hosts = self._priced(target, options)
+        timings, untimed = self._timings(plan, path, hosts, progress)
+        question = Question(
+            measurement=str(path),
+            hosts=(hosts,),
+            distribution=msgspec.to_builtins(target.distribution),
+            work=work_of(plan, summary, steps=options.steps, start_seconds=self._start_seconds(plan.backend)),
+            scale=scale_of(summary, options.what_if.batch),
+            timings=timings,
+        )
+        answer = self._ask(question) if options.within is None else self._within(question, options.within)
+        notes = [*answer.notes, *summary.notes, *filter(None, [untimed])]
+        if options.choose:
+            others = [self._priced(target, options, name) for name in options.over]
+            answers = self._search(plan, question, [hosts, *others], options.limit, progress)
+            layouts = best_first([layout for found in answers for layout in found.layouts], [hosts, *others])
+            answer = msgspec.structs.replace(answer, layouts=tuple(layouts[: options.limit]))
+            notes += [note for found in answers for note in found.notes]
+        if (hosts.cores is None) != (summary.device != "cpu"):
+            notes.append(
+                f"the step was measured as on {summary.device}; a script may choose other operations elsewhere"
+            )
+        answer = msgspec.structs.replace(answer, notes=tuple(dict.fromkeys(notes)))
+        return msgspec.structs.replace(plan, prediction=answer)
+
+    def _search(
+        self, plan: JobPlan, question: Question, hosts: list[Hosts], limit: int, progress: Progress | None
+    ) -> list[Answer]:
+        """Return the layouts of all hosts; a host without GPUs may have one rank, or one for each core."""
+        answers = []
+        for one in (ranks for host in hosts for ranks in rank_choices(host)):
+            timings, _ = self._timings(plan, Path(question.measurement), one, progress)
+            answers.append(
+                self._ask(
+                    msgspec.structs.replace(
+                        question,
+                        hosts=(one,),
+                        distribution=base_of(question.distribution, one),
+                        search=Search(limit=limit),
+                        timings=timings,
+                    )
+                )
+            )
+        return answers
+
+    def _within(self, question: Question, limit: float) -> Answer:
+        """Return the answer for the fewest hosts that train the job in `limit` seconds."""
+        work = question.work
+        if work.steps is not None:
+            samples = samples_of(self._ask(question).planned, work.steps)
+            work = msgspec.structs.replace(work, samples=samples, steps=None if samples else work.steps)
+        if work.samples is None and work.steps is None:
+            raise OptionError("within: the length of the job is not known; say how many steps it takes (--steps N)")
+        answers: dict[int, Answer] = {}
+
+        def seconds_of(count: int) -> float | None:
+            hosts = tuple(msgspec.structs.replace(one, count=count) for one in question.hosts)
+            answers[count] = self._ask(msgspec.structs.replace(question, hosts=hosts, work=work))
+            best = _best(answers[count])
+            return None if best.seconds is None or best.refusal is not None else best.seconds.expected
+
+        count, best = fewest(seconds_of, limit)
+        answer = answers[best]
+        prediction = _best(answer)
+        span = shown_span(limit)
+        time = "nobody knows how long" if prediction.seconds is None else shown_range(prediction.seconds)
+        note = (
+            f"no number of these hosts trains this in {span}; the fastest tried is {best}, in {time}"
+            if count is None
+            else f"{count} host{'s' * (count != 1)} train{'s' * (count == 1)} this in {span}: {time}"
+        )
+        return msgspec.structs.replace(answer, planned=prediction, notes=(note, *answer.notes))
+
+    def _ask(self, question: Question) -> Answer:
+        return Predictor(self._programs.predict).ask(question)
+
+    def _hosts(self, plan: JobPlan, options: Measure, name: str | None = None) -> Hosts:
+        """Return the hosts of a plan, or as many of the instance type `name`.
+
+        The user's device is that of the job's own hosts, and stands for others only where no table knows them.
+        """
+        return hosts_of(
+            plan if name is None else changed(plan, WhatIf(instance_type=name)),
+            machine=self._machine,
+            known=self._known,
+            device=options.device,
+            tables_first=_of_others(options, name),
+        )
+
+    def _priced(self, plan: JobPlan, options: Measure, name: str | None = None) -> Hosts:
+        """Return hosts with their price, to which the same holds."""
+        hosts = self._hosts(plan, options, name)
+        price = None if _of_others(options, name) else options.dollars_per_hour
+        if price is None:
+            price = hosts.dollars_per_hour
+        if price is None:
+            price = self._price(hosts.name, self._home.cache / "prices")
+        return msgspec.structs.replace(hosts, dollars_per_hour=options.dollars_per_hour if price is None else price)
+
+    def _folder(self, plan: JobPlan, step: Step) -> Path:
+        return self._measurements.folder_of(plan, device=step.device, alone=step.ranks == 1)
+
+    def _timings(self, plan: JobPlan, path: Path, hosts: Hosts, progress: Progress | None) -> tuple[str | None, str]:
+        """Return the file with the seconds of the step's operations on this machine's processor, and a note.
+
+        There is no file where the job computes elsewhere, where nothing was timed yet and no `progress` can be shown,
+        and where the operations cannot be timed, as the note then says.
+        """
+        if hosts.cores is None or hosts.name not in ("local_process", "local"):
+            return None, ""
+        processes = hosts.ranks_per_host * hosts.count
+        # As the supervisor does, unless the user sets their number.
+        own = {**os.environ, **plan.environment}.get("OMP_NUM_THREADS", "")
+        threads = int(own) if own.isdigit() else max(1, hosts.cores * hosts.count // processes)
+        timings = path.with_name(f"timings-{processes}x{threads}.json")
+        if timings.exists():
+            return str(timings), ""
+        if progress is None:
+            return None, ""
+        with (
+            progress.of(f"timing its operations in {processes} process{'es' * (processes != 1)}", "") as show,
+            tempfile.TemporaryDirectory(prefix="herringbone-timing-") as folder,
+        ):
+            output = Path(folder, "timings.json")
+            words = [*self._programs.timing, str(path), "--output", str(output), "--processes", str(processes)]
+            words += ["--threads", str(threads), "--budget", f"{self._timing_seconds:g}"]
+            try:
+                run_program(words, os.environ, Path(folder), timeout=_TIMING_TIMEOUT_SECONDS, show=show)
+                # Another plan may time the same operations now.
+                write(timings, output.read_text(encoding="utf-8"))
+            except MeasurementError as error:
+                last = str(error).rstrip().rpartition("\n")[2]
+                return None, f"operations could not be timed on this machine, so times are rough: {last}"
+        return str(timings), ""
+
+    def _start_seconds(self, backend: str) -> float:
+        """Return the usual time from the request of a job to its start: the median of earlier jobs of this backend."""
+        with contextlib.suppress(HerringboneError):
+            rows = JobIndex(self._home.index).recent(_EARLIER_JOBS)
+            waits = [
+                row.started - row.created for row in rows if row.backend == backend and row.started and row.created
+            ]
+            if waits:
+                return max(0.0, round(statistics.median(waits), 1))
+        return _START_SECONDS.get(backend, 0.0)
+
+
+def read_summary(path: Path) -> Summary:
+    """Return what the SDK needs of a measurement. Raises `MeasurementError` for a file that is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Summary)
+    except (OSError, msgspec.DecodeError) as error:
+        raise MeasurementError(
+            f"the measurement {path} cannot be read: {error}; remove its folder and measure again"
+        ) from None
+
+
+def _of_others(options: Measure, name: str | None) -> bool:
+    """Say whether hosts are of another type than the job's own."""
+    return (name or options.what_if.instance_type) is not None
+
+
+def _step(plan: JobPlan, hosts: Hosts) -> Step:
+    """Return the job that the script sees: as many ranks as read different batches, with the whole model on each."""
+    ranks = hosts.ranks_per_host * hosts.count
+    # Degrees that do not divide the ranks are the predictor's to refuse.
+    with contextlib.suppress(DistributionError):
+        mesh = mesh_of(plan.distribution, ranks)
+        ranks = ranks if mesh is None else mesh.batches
+    gpus = hosts.devices if hosts.cores is None else 0
+    return Step(ranks, min(ranks, hosts.ranks_per_host), gpus, "cuda" if gpus else "cpu")
+
+
+def _best(answer: Answer) -> Prediction:
+    """Return the best layout that fits, or that of the plan where no other was searched."""
+    return next((layout for layout in answer.layouts if layout.refusal is None), answer.planned)

@@ -1,0 +1,91 @@
+"""Facts about this machine that a prediction needs: its GPUs, its memory and its cores."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from herringbone_contract.prediction.devices import Device, device_named
+from herringbone_contract.resources import num_gpus
+
+_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_QUERY_SECONDS = 5.0
+_MIB = 1 << 20
+# Two multiply-adds of 8 numbers in each cycle of 3 GHz, and a memory channel's share. Times of a CPU come from its own
+# timings; these rates only rank layouts where no timing is at hand.
+_CORE_OPERATIONS, _CORE_BYTES = 96e9, 10e9
+
+
+class Machine(NamedTuple):
+    """One machine: bytes of memory, cores, and the devices of its GPUs that jobs may use."""
+
+    memory_bytes: int
+    cores: int
+    gpus: tuple[Device, ...] = ()
+
+
+def this_machine() -> Machine:
+    """Return the facts of this machine. Raises `UsageError` for a GPU that no table knows."""
+    return Machine(
+        _memory_bytes(),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        _gpus(),
+    )
+
+
+def cpu_device(machine: Machine, share: int = 1) -> Device:
+    """Return the processor of a machine without GPUs, or of one of `share` hosts on it, as one device.
+
+    >>> cpu_device(Machine(memory_bytes=8 << 30, cores=4), 2).memory_bytes >> 30
+    4
+    """
+    cores = max(1.0, machine.cores / share)
+    return Device(
+        name="cpu",
+        memory_bytes=max(1, machine.memory_bytes // share),
+        operations_per_second={"float32": _CORE_OPERATIONS * cores},
+        bytes_per_second=_CORE_BYTES * cores,
+    )
+
+
+def parse_gpus(answer: str) -> list[tuple[str, int]]:
+    """Return name and bytes of memory of each GPU in nvidia-smi's answer.
+
+    >>> parse_gpus("NVIDIA A10G, 23028")
+    [('NVIDIA A10G', 24146608128)]
+    """
+    gpus = []
+    for line in answer.splitlines():
+        name, _, memory = line.rpartition(",")
+        if name and memory.strip().isdigit():
+            gpus.append((name.strip(), int(memory) * _MIB))
+    return gpus
+
+
+def _gpus() -> tuple[Device, ...]:
+    count = num_gpus(os.environ)
+    if not count or shutil.which("nvidia-smi") is None:
+        return ()
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", *_QUERY], capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    # CUDA_VISIBLE_DEVICES may hide some; ranks of one host have equal ones.
+    return tuple(device_named(name) for name, _ in parse_gpus(answer)[:count])
+
+
+def _memory_bytes() -> int:
+    """Return the memory that processes here may use: the machine's, or the limit of this container."""
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            amounts.append(int(Path(path).read_text(encoding="ascii")))
+        # "max" is no number: no limit.
+        except (OSError, ValueError):
+            continue
+    return min(amounts)

@@ -1,0 +1,235 @@
+"""Measure one step of a job's script in a process of its own, which has the environment of rank 0 and trains nothing.
+
+    scratch/jobs/x/hosts/algo-1/ml    the host's tree: a copy of the code, links to the data, empty folders for output
+    scratch/work                      the current folder of the process; what the script writes is removed with it
+
+Nobody but the user reads the script's output: the error shows its end. Ctrl-C and the timeout end the process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from herringbone.estimators.inputs import Channel, TrainingInput, local_path
+from herringbone.jobs.home import Home, JobFolder
+from herringbone.planning.plan import JobPlan
+from herringbone.prediction.cache import write
+from herringbone_contract.constants import BASE_VARIABLE, HostVariable
+from herringbone_contract.distribution import Launcher
+from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError
+from herringbone_contract.masking import printable
+
+# Nothing but the environment of a rank comes from the program of a host.
+MEASURE = (sys.executable, "-m", "herringbone_entry.measure")
+PROGRESS_MARK = "measure: "
+# The measuring program's code for a script that took no step; its last line of progress says why.
+_NO_STEP_CODE = 3
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 2.0
+_TAIL_LINES = 25
+_TAIL_BYTES = 64 * 1024
+_OTHER_LAUNCHERS = {
+    Launcher.PARAMETER_SERVER: "TensorFlow",
+    Launcher.MULTI_WORKER_MIRRORED: "TensorFlow",
+    Launcher.MXNET_PARAMETER_SERVER: "MXNet",
+}
+_OTHER_ESTIMATORS = ("TensorFlow", "MXNet")
+
+
+class Step(NamedTuple):
+    """The job that the script sees while it is measured: all ranks, those of its host, GPUs, "cpu" or "cuda"."""
+
+    ranks: int
+    local_ranks: int
+    gpus: int
+    device: str
+
+
+def check_measurable(plan: JobPlan, has_torch: Callable[[], bool] | None = None) -> None:
+    """Raise `UnsupportedError` for a job whose script cannot be measured here, with the reason."""
+    framework = _OTHER_LAUNCHERS.get(plan.distribution.launcher) or next(
+        (name for name in _OTHER_ESTIMATORS if plan.estimator == name), None
+    )
+    if framework is not None:
+        raise UnsupportedError(f"measure: a script of {framework} is not measured, only PyTorch's; plan without it")
+    if plan.source is None:
+        raise UnsupportedError("measure: an image with a program of its own is not measured; give entry_point")
+    if not plan.source.entry_point.endswith(".py"):
+        raise UnsupportedError(
+            f"measure: entry_point: {plan.source.entry_point} is no Python script, and only those are measured; plan"
+            " without it"
+        )
+    if plan.source.remote:
+        raise UnsupportedError(
+            f"measure: source_dir: {plan.source.archive} is not on this machine; copy the code here and give its path"
+        )
+    if not (has_torch or _has_torch)():
+        raise UnsupportedError(
+            f"measure: {sys.executable} has no PyTorch, and one step of the script runs there: pip install '.[torch]'"
+        )
+
+
+def with_local_data(plan: JobPlan, data: Mapping[str, str]) -> JobPlan:
+    """Return a plan whose channels are all on this machine: `data` gives folders for those that are elsewhere.
+
+    Raises `InputError` for a channel without one, and for a name that is no channel of the job.
+    """
+    names = [channel.name for channel in plan.channels]
+    for name in data:
+        if name not in names:
+            raise InputError(f"measure data: the job has no channel {name!r}; it has: {', '.join(names) or 'none'}")
+    channels = tuple(_local(channel, data.get(channel.name), plan.folder) for channel in plan.channels)
+    return msgspec.structs.replace(plan, channels=channels)
+
+
+def measure(
+    plan: JobPlan,
+    step: Step,
+    output: Path,
+    *,
+    home: Home,
+    timeout: float,
+    show: Callable[[str], None],
+    program: Sequence[str] = MEASURE,
+) -> None:
+    """Measure one step of the plan's script, and write it to `output`; `show` gets lines of progress.
+
+    Raises `MeasurementError` when the script fails, takes no step or is too slow.
+    """
+    # Imported here: it brings the whole start of jobs.
+    from herringbone.backends.detached import search_path
+
+    with tempfile.TemporaryDirectory(prefix="herringbone-measure-") as scratch:
+        base = _fill(plan, Path(scratch), home)
+        # The user may sit in a folder with modules of any name, and `-m` looks there first.
+        work = Path(scratch, "work")
+        work.mkdir()
+        result = work / "measurement.json"
+        words = ["--ranks", str(step.ranks), "--local-ranks", str(step.local_ranks), "--gpus", str(step.gpus), "--"]
+        words += ["--output", str(result), "--ranks", str(step.ranks), "--device", step.device]
+        words += ["--timeout", f"{timeout:g}"]
+        environment = {
+            **os.environ,
+            **search_path(),
+            **plan.environment,
+            BASE_VARIABLE: str(base),
+            HostVariable.JOB_NAME: plan.script_job_name,
+            HostVariable.CACHE: str(home.cache),
+        }
+        run_program([*program, *words], environment, work, timeout=timeout + _GRACE_SECONDS, show=show)
+        if not result.exists():
+            raise MeasurementError("the script ended well and no step was measured; this is a fault of Herringbone's")
+        write(output, result.read_text(encoding="utf-8"))
+
+
+def run_program(
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, *, timeout: float, show: Callable[[str], None]
+) -> None:
+    """Run a program in a group of its own until it ends; `show` gets its lines that begin with PROGRESS_MARK.
+
+    Raises `MeasurementError` with the end of its output when it fails, or runs longer than `timeout` seconds.
+    """
+    log = folder / "output.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            words,
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code, last = _wait(process, log, time.monotonic() + timeout, show)
+        finally:
+            # Also after Ctrl-C and a timeout, and for processes that the script has left behind.
+            _end(process)
+    if code is None:
+        raise MeasurementError(
+            f"the script took no optimizer step within {timeout:.0f} s; give it more time (--measure-timeout), or say"
+            f" where to stop. The end of its output:\n{_tail(log)}"
+        )
+    if code == _NO_STEP_CODE and last:
+        raise MeasurementError(f"{last}. The end of the script's output:\n{_tail(log)}")
+    if code != 0:
+        raise MeasurementError(f"the script could not be measured, exit code {code}:\n{_tail(log)}")
+
+
+def _wait(
+    process: subprocess.Popen[bytes], log: Path, deadline: float, show: Callable[[str], None]
+) -> tuple[int | None, str]:
+    """Return the exit code, None after the deadline, and the last line of progress."""
+    last = ""
+    with log.open("rb") as written:
+        while True:
+            code = process.poll()
+            for line in written.read().decode(errors="replace").splitlines():
+                if line.startswith(PROGRESS_MARK):
+                    last = printable(line.removeprefix(PROGRESS_MARK)).rstrip(".")
+                    show(last)
+            if code is not None or time.monotonic() > deadline:
+                return code, last
+            time.sleep(_POLL_SECONDS)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+    finally:
+        # Also when a second Ctrl-C ends the wait, and for children that live longer than the script.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _fill(plan: JobPlan, scratch: Path, home: Home) -> Path:
+    """Fill the tree of the first host that trains, and return its base."""
+    from herringbone.backends.process.tree import fill_host
+
+    # Checkpoints and TensorBoard's files of the real job must neither be read nor written.
+    options = msgspec.structs.replace(plan.options, checkpoint_s3_uri=None, tensorboard_output_config=None)
+    host = next(host for host in plan.hosts if host.ranks != 0)
+    folder = JobFolder(scratch / "jobs" / "measured")
+    fill_host(msgspec.structs.replace(plan, options=options), host, folder, exclude=home.path)
+    return folder.host(host.name)
+
+
+def _local(channel: Channel, sample: str | None, folder: str) -> Channel:
+    if sample is None:
+        if channel.path is None:
+            raise InputError(
+                f"channel {channel.name!r}: {channel.input.s3_data} is not on this machine, and a step is measured with"
+                f" real samples; give a local folder with some: --measure-data {channel.name}=FOLDER"
+            )
+        return channel
+    path = local_path(sample, base=Path(folder))
+    if path is None or not path.exists():
+        raise InputError(f"measure data: channel {channel.name!r}: {sample}: no such file or folder on this machine")
+    return Channel(name=channel.name, input=TrainingInput(str(path)), path=str(path))
+
+
+def _tail(log: Path) -> str:
+    """Return the last lines of the output, without those about progress."""
+    text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    lines = [printable(line) for line in text.splitlines() if not line.startswith(PROGRESS_MARK)]
+    return "\n".join(lines[-_TAIL_LINES:]) or "it wrote nothing"
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
