@@ -2,7 +2,8 @@
 
 Usage: python benchmarks/sharding/run.py [--rounds 5] [--steps 30] [--ranks 2]
 
-The last line is JSON. Each ratio is the median over the rounds of the ratio of the rounds' median steps of rank 0:
+Progress goes to standard error; the last line of standard output is JSON. Each ratio is the median over the rounds of
+the ratio of the rounds' median steps of rank 0:
 
 - `torchrun`: a plain `fully_shard` script, started by us over started by torchrun.
 - `accelerate`: an accelerate script, started by us over started by `accelerate launch`; null without accelerate.
@@ -136,6 +137,8 @@ def main() -> int:
                 ratios["accelerate"].append(taken["ours"] / taken["launch"])
                 _note(seconds, "accelerate", taken)
             both = runs.herringbone("transform")
+            for name in ("plain", "transform"):
+                _say(number, f"transform {name}", both[name])
             ratios["transform"].append(both["transform"] / both["plain"])
             _note(seconds, "transform", both)
     result: dict[str, Any] = {
@@ -148,7 +151,16 @@ def main() -> int:
 
 def _in_turn(ways: Mapping[str, Any], number: int, variant: str) -> dict[str, float]:
     """Run both ways; each is first in every second round."""
-    return {name: ways[name]()[variant] for name in list(ways)[:: 1 if number % 2 else -1]}
+    taken = {}
+    for name in list(ways)[:: 1 if number % 2 else -1]:
+        taken[name] = ways[name]()[variant]
+        _say(number, f"{variant} {name}", taken[name])
+    return taken
+
+
+def _say(number: int, name: str, seconds: float) -> None:
+    """Print a line of progress."""
+    print(f"  round {number + 1}: {name} {1e3 * seconds:.1f} ms a step", file=sys.stderr, flush=True)
 
 
 def _note(seconds: dict[str, list[float]], variant: str, taken: Mapping[str, float]) -> None:
