@@ -134,7 +134,11 @@ def test_the_fragments_of_a_training_script_run_in_a_rank(base, tmp_path, status
 
 def test_every_snippet_is_counted(statuses, capsys):
     counts = Counter(statuses.values())
+    # A page that failed, or was not selected, has no counts: its own test says so.
+    pages = {snippet.page for snippet in statuses}
+    expected = sum(block.language in SNIPPETS for page in pages for block in BLOCKS[page])
     with capsys.disabled():
         print("\nsnippets:", ", ".join(f"{number} {status}" for status, number in counts.items()), f"of {TOTAL}")
-    assert counts.total() == TOTAL
-    assert counts.keys() <= {"executed", "planned", "parsed", "marked"}
+    assert counts.total() == expected
+    # Fragments stay in a rank where their test was not selected.
+    assert counts.keys() <= {"executed", "planned", "parsed", "marked", IN_A_RANK}
