@@ -151,6 +151,8 @@ class _Rank:
         self.runners = runners
         self.choose_next = make_schedule(pipeline, active=active)
         self.busy = False
+        # False from a choice of nothing on, until a message arrives or a task ends: the schedule would say the same.
+        self.changed = True
         self.events: list[Event] = []
         self.live = self.peak_live = 0
         self.kept_bytes = self.peak_kept_bytes = 0
@@ -193,6 +195,7 @@ class _Rank:
             if self.can_run(runner):
                 return runner
             # The runtime would start a thread, which waits at once; so the schedule is asked again.
+        self.changed = False
         return None
 
 
@@ -301,7 +304,7 @@ class _Step:
 
     def _start_idle_ranks(self) -> None:
         for rank in self._ranks:
-            if not rank.busy and (runner := rank.choose()) is not None:
+            if rank.changed and not rank.busy and (runner := rank.choose()) is not None:
                 self._begin(rank, runner)
 
     def _begin(self, rank: _Rank, runner: _Runner) -> None:
@@ -331,7 +334,7 @@ class _Step:
     def _finish(self, rank: _Rank, runner: _Runner, task: _Task) -> None:
         program = self._programs[runner.microbatch]
         runner.done += 1
-        rank.busy = False
+        rank.busy, rank.changed = False, True
         # The weight phase, if there is one, still needs the activations after the backward.
         if task.phase == self._last_phase and self._keeps:
             rank.kept_bytes -= program[task.segment].kept_bytes
@@ -372,6 +375,7 @@ class _Step:
 
     def _deliver(self, rank: int, microbatch: int, task: _Task) -> None:
         self._ranks[rank].runners[microbatch].mailbox.add(task)
+        self._ranks[rank].changed = True
 
     def _duration_s(self, segment: Segment, phase: str) -> float:
         if phase == FORWARD:

@@ -22,7 +22,7 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, rebuild
-from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
+from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 
 Parts = Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
 

@@ -38,6 +38,7 @@ from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
+from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.modes import entered, thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
@@ -45,7 +46,7 @@ from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTenso
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
-from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
+from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
 from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
 
@@ -376,8 +377,11 @@ def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: An
     def detached(leaf: Any) -> Any:
         if isinstance(leaf, PlacedTensor):
             check_current(leaf.value)
+            leaf.value.end()
         # A placed tensor has no graph of its own; `share` puts data without a graph in its place.
         ordinary = isinstance(leaf, torch.Tensor) and not isinstance(leaf, PlacedTensor)
         return leaf.detach() if ordinary and detach else leaf
 
+    # Results wait for the end of the step, without the inputs of their segments.
+    microbatch.tape.end()
     return replace_leaves(result, detached)

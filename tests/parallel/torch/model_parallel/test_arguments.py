@@ -13,7 +13,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.arguments import Arguments, digest
-from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
+from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.ranks import Ranks
 

@@ -200,6 +200,8 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
         for inner in module.modules()
     }
     replaced: dict[int, nn.Parameter] = {}
+    # Kept until the end, so that no other object gets the identity of one of them.
+    originals: list[nn.Parameter] = []
     for path, module in model.named_modules():
         if path not in assigned:
             continue
@@ -212,6 +214,7 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
             else:
                 # A new object, so that the data is freed when the optimizer drops the old one, at the first step.
                 if id(parameter) not in replaced:
+                    originals.append(parameter)
                     meta = torch.empty_like(parameter, device="meta")
                     foreign = replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
                     foreign.__class__ = ForeignParameter
@@ -229,3 +232,15 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
             kept = owner == rank or id(module) not in run_on_one_rank
             if buffer is not None:
                 module._buffers[name] = buffer.to(device if kept else "meta")
+    _replace_listed(model, replaced)
+
+
+def _replace_listed(model: nn.Module, replaced: dict[int, nn.Parameter]) -> None:
+    """Replace the parameters in lists that modules keep of them, by identity of the old parameter.
+
+    `nn.LSTM` has such a list, `_flat_weights`: the data of other ranks' layers would never be freed.
+    """
+    for module in model.modules():
+        for listed in module.__dict__.values():
+            if type(listed) is list and any(id(item) in replaced for item in listed):
+                listed[:] = [replaced.get(id(item), item) for item in listed]

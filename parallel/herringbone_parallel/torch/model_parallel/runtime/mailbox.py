@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken, Ticket
-from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
+from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 
 
 class Mailbox:

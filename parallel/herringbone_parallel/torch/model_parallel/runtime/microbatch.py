@@ -31,6 +31,7 @@ from herringbone_parallel.torch.model_parallel.runtime import memory
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.graph_inputs import Inputs
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
+from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
@@ -38,7 +39,6 @@ from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Move, Run, Segment, StartGradient, Tape
-from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
 # The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
@@ -190,6 +190,8 @@ class Microbatch:
     ) -> None:
         """Run the backward of everything that the tensors depend on, when the schedule says so."""
         self.trace.append(("model.backward", EVERYWHERE))
+        # Before the wait, in which other microbatches need the memory.
+        self.tape.forget_unreachable()
         self._mailbox.enter_backward()
         starts: list[StartGradient] = []
         # Ordinary tensors, whose whole graph is on this rank. They may share it, so one backward runs for all.

@@ -53,7 +53,7 @@ class Value:
         self.retained = False
         self.memory: Memory | None = None
         self.missed: Write | None = None
-        self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
+        self.flow = Flow(self, owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:
         """Return the flow, for gradients from outside the value's own graph."""
@@ -62,6 +62,11 @@ class Value:
         assert self.flow is not None
         self.flow.root = self.made
         return self.flow
+
+    def end(self) -> None:
+        """Drop the graph and keep the data: the microbatch has ended. A parameter stays itself."""
+        if not isinstance(self.made, torch.nn.Parameter):
+            self.made = self.local if self.made is not None else None
 
     @property
     def bytes(self) -> int:

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.pipeline.divergence import Trace, difference, is_deadlock
+from herringbone_parallel.torch.model_parallel.runtime.messages import Key, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.run_token import Awaited, BlockedState, RunToken
-from herringbone_parallel.torch.model_parallel.runtime.transport import Key, Purpose, Transport
+from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 
 _CONTENT_OF = {
     Purpose.VALUE: "a tensor",

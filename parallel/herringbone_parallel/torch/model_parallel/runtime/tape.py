@@ -14,6 +14,7 @@ segment has used it; autograd keeps or frees all other data, as without partitio
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,8 +25,8 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
+from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.run_token import Ticket
-from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
 
 
 class Flow:
@@ -36,11 +37,13 @@ class Flow:
     segment   the entry that made the value; None for a parameter
     reached   True once a backward has gone through the value; the same on every rank
     spent     True once a backward has used up the value's graph
+    value     a weak reference to the value: once it is gone, user code cannot ask for the gradient
     """
 
-    __slots__ = ("gradient", "owner", "reached", "root", "segment", "serial", "spent")
+    __slots__ = ("gradient", "owner", "reached", "root", "segment", "serial", "spent", "value")
 
-    def __init__(self, owner: int, serial: int, segment: Segment | None) -> None:
+    def __init__(self, value: object, owner: int, serial: int, segment: Segment | None) -> None:
+        self.value = weakref.ref(value)
         self.owner = owner
         self.serial = serial
         self.segment = segment
@@ -89,6 +92,12 @@ class Segment:
     rank: int
     runs: list[Run] = field(default_factory=list)
     entrances: dict[int, Entrance] = field(default_factory=dict)
+
+    def forget(self, others: list[Run]) -> None:
+        """Keep only `others` of the calls, and the entrances that they use."""
+        used = {flow.serial for run in others for flow in run.inputs}
+        self.entrances = {serial: entrance for serial, entrance in self.entrances.items() if serial in used}
+        self.runs = others
 
 
 @dataclass(slots=True)
@@ -153,6 +162,39 @@ class Tape:
         else:
             self._entries.append(move)
 
+    def forget_unreachable(self) -> None:
+        """Forget the calls whose results nobody can ask for: user code has dropped them, and all that depends on them.
+
+        Their segments would keep received inputs for a backward that never comes. A rank may find fewer of them than
+        another one, if references stay longer there: none of them can be part of a backward on any rank.
+        """
+        reachable: set[Flow] = set()
+        kept: list[Segment | Move] = []
+        # Backwards: a value is used after it was made.
+        for entry in reversed(self._entries):
+            if isinstance(entry, Move):
+                if _is_alive(entry.flow, reachable):
+                    kept.append(entry)
+                continue
+            runs = []
+            for run in reversed(entry.runs):
+                if any(_is_alive(flow, reachable) for flow in run.outputs):
+                    reachable.update(run.inputs)
+                    runs.append(run)
+            if len(runs) < len(entry.runs):
+                entry.forget(runs[::-1])
+            if runs:
+                kept.append(entry)
+        self._entries = kept[::-1]
+        self._open = None
+
+    def end(self) -> None:
+        """Forget everything: the user's function has returned, and asks for no more gradients."""
+        for entry in self._entries:
+            if isinstance(entry, Segment):
+                entry.forget([])
+        self._entries, self._open = [], None
+
     def backward(self, starts: Sequence[StartGradient], mailbox: Mailbox, *, retain: bool) -> None:
         """Propagate the gradients to all parameters that this rank owns.
 
@@ -190,7 +232,7 @@ class Tape:
             if not retain:
                 for run in runs:
                     _spend(run)
-                entry.runs = others
+                entry.forget(others)
             if entry.runs:
                 kept.append(entry)
         self._entries = kept[::-1]
@@ -210,6 +252,10 @@ class Tape:
                 " model.backward(loss, retain_graph=True)"
             )
         return needed
+
+
+def _is_alive(flow: Flow, reachable: set[Flow]) -> bool:
+    return flow in reachable or flow.value() is not None
 
 
 def _spend(run: Run) -> None:

@@ -10,6 +10,9 @@ would deadlock on a stream.
               larger content              --gloo, own tag--> the same thread, which now knows shape and dtype
               content of a CUDA tensor    --NCCL of the pair-> the same thread
 
+A sent tensor is referenced until the peer has received it. Each header counts the messages that its sender has
+received, so traffic in the other direction releases sends. A peer that receives much and sends nothing says so.
+
 Objects are pickled: the ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
 """
 
@@ -23,13 +26,22 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.pipeline.sends import Sends
+from herringbone_parallel.torch.model_parallel.runtime.messages import (
+    CODES,
+    DTYPES,
+    VERDICTS,
+    WITH_CONTENT,
+    Key,
+    Kind,
+    Purpose,
+)
 
 # The timeout of a receive. A receiver may idle for as long as the user's script does other things.
 NEVER = timedelta(days=365)
@@ -38,8 +50,9 @@ _GOODBYE_SECONDS_AFTER_FAILURE = 2
 _HEADER_TAG = 0
 _TAGS = 2**30
 _MAX_DIMENSIONS = 8
-# kind, key (4 numbers), tag of the second message, whether there is one, dtype, number of dimensions, dimensions
-_HEADER = struct.Struct(f"=9q{_MAX_DIMENSIONS}q")
+# kind, messages received from the peer, key (4 numbers), tag of the second message, whether there is one, dtype, number
+# of dimensions, dimensions
+_HEADER = struct.Struct(f"=10q{_MAX_DIMENSIONS}q")
 # The content begins here, behind the header: 192 is a multiple of every dtype's size.
 _CONTENT_START = 192
 # gloo accepts a message that is smaller than the buffer prepared for it. Copying up to this much behind a header is
@@ -48,66 +61,10 @@ _INLINE_BYTES = 1 << 19
 # Content of at least this size stays in the receive buffer. Smaller content is copied out: as a view it would keep the
 # whole buffer alive.
 _KEPT_BYTES = 1 << 15
-# Finished sends are released when the bytes on their way reach this. Each look costs more than a small message holds.
+# A rank that has received this much from a peer, and sent it nothing since, sends an empty message.
+_ACKNOWLEDGED_BYTES = 1 << 20
+# NCCL's sends are waited for when the bytes on their way reach this.
 _REAPED_BYTES = 1 << 23
-
-
-class _Kind(IntEnum):
-    """The kind of a message. Both goodbyes carry no content."""
-
-    TENSOR = 0
-    OBJECT = 1
-    CUDA = 2
-    # The sender asks for nothing more, but still answers.
-    GOODBYE = 3
-    # The sender does not answer any more either.
-    LAST_WORD = 4
-
-
-_DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64, torch.complex128,
-]  # fmt: skip
-_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
-
-
-class Purpose(IntEnum):
-    """The purpose of a message, which is part of its key."""
-
-    VALUE = 0
-    GRADIENT = 1
-    SHAPES = 2
-    OUTPUT = 3
-    RESULTS = 4
-    FAILURE = 5
-    # The next three begin a step, see arguments.py.
-    DIGEST = 6
-    WANTED = 7
-    ARGUMENTS = 8
-    # The last three belong to a blocked step, see stall.py.
-    PROBE = 9
-    ENDED = 10
-    DIVERGED = 11
-
-
-# Messages that end the step, whatever else was to come.
-VERDICTS = (Purpose.FAILURE, Purpose.DIVERGED)
-
-
-class Key(NamedTuple):
-    """The identity of a message among those of its sender: the `serial`-th value of a microbatch of a step."""
-
-    step: int
-    microbatch: int
-    serial: int
-    purpose: int
-
-
-class MessageId(NamedTuple):
-    """The identity of a message among those of all peers; `source` is the sender's pipeline rank."""
-
-    source: int
-    key: Key
 
 
 class _Message(NamedTuple):
@@ -152,10 +109,14 @@ class Transport:
         # Guards the sends: the members below. A thread may take it while it holds `_receive_lock`, never the reverse.
         self._send_lock = threading.Lock()
         self._next_tag = 1
-        # Sends since the last `_reap`, and those that it waits for next.
+        self._sends = Sends[_Send](self.peers)
+        # NCCL's sends since the last `_reap`, and those that it waits for next. Their works do not end on the CPU.
         self._in_flight: list[_Send] = []
         self._leaving: list[_Send] = []
         self._bytes_in_flight = 0
+        # By peer. The receiving thread of a peer counts; any sender reads the counts, and sets the bytes to zero.
+        self._received = dict.fromkeys(self.peers, 0)
+        self._unanswered_bytes = dict.fromkeys(self.peers, 0)
         # True while tensors of the caller are on their way, and not only copies of them.
         self._borrowed = False
         # Guards what the receiving threads share: the members below. `deliver` is called with it held, and takes the
@@ -207,16 +168,19 @@ class Transport:
         # Otherwise `detach` of a split module's parameter would be treated as an operation of the user's code.
         with torch._C.DisableTorchFunctionSubclass():
             tensor = tensor.detach()
-        kind = _Kind.CUDA if tensor.is_cuda else _Kind.TENSOR
-        self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
+        kind = Kind.CUDA if tensor.is_cuda else Kind.TENSOR
+        self._send(peer, kind, key, tensor, CODES[tensor.dtype], tensor.shape)
 
     def send_object(self, peer: int, key: Key, content: Any) -> None:
         """Start sending a picklable object."""
         data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
-        self._send(peer, _Kind.OBJECT, key, data, _CODES[torch.uint8], data.shape)
+        self._send(peer, Kind.OBJECT, key, data, CODES[torch.uint8], data.shape)
 
     def reap(self) -> None:
-        """Release the memory of finished sends if they hold enough of it."""
+        """Release the memory of sends that have arrived."""
+        with self._send_lock:
+            arrived = self._sends.pop_acknowledged()
+        _wait(arrived)
         if self._bytes_in_flight > _REAPED_BYTES:
             self._reap()
 
@@ -224,22 +188,26 @@ class Transport:
         """Wait until no tensor of the caller is on its way."""
         if self._borrowed:
             self.flush()
+        else:
+            self.reap()
 
     def flush(self) -> None:
         """Wait until everything sent so far has left."""
         self._borrowed = False
+        with self._send_lock:
+            sent = self._sends.pop_all()
+        # Without the lock: waiting may take long, and other threads send in the meantime.
+        _wait(sent)
         # Each call waits for the sends before the previous call, so the second one waits for all.
         self._reap()
         self._reap()
 
     def _reap(self) -> None:
-        """Wait for the sends that had begun before the last call of this method, and release their tensors."""
+        """Wait for NCCL's sends that had begun before the last call of this method, and release their tensors."""
         with self._send_lock:
             leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
             self._bytes_in_flight = 0
-        # Without the lock: waiting may take long, and other threads send in the meantime.
-        for send in leaving:
-            send.work.wait()
+        _wait(leaving)
 
     def close(self, *, patient: bool) -> None:
         """Say goodbye to every peer, wait until all of them have said it too, and send each the last word.
@@ -253,10 +221,10 @@ class Transport:
                 if self._loss is not None:
                     return
                 for peer in self.peers:
-                    self._send_empty(peer, _Kind.GOODBYE)
+                    self._send_empty(peer, Kind.GOODBYE)
                 # Peers whose goodbye comes later get the last word from the receiving thread.
                 for peer in self._departed:
-                    self._send_empty(peer, _Kind.LAST_WORD)
+                    self._send_empty(peer, Kind.LAST_WORD)
             self.flush()
             deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
             for thread in self._threads:
@@ -266,16 +234,16 @@ class Transport:
         # `deliver` references the last step, and so the whole state: groups would outlive their destruction.
         self._deliver = None
 
-    def _send_empty(self, peer: int, kind: _Kind) -> None:
+    def _send_empty(self, peer: int, kind: Kind) -> None:
         self._send(peer, kind, Key(0, 0, 0, 0), None, 0, ())
 
     def _send(
-        self, peer: int, kind: _Kind, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
+        self, peer: int, kind: Kind, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
     ) -> None:
         if len(shape) > _MAX_DIMENSIONS:
             raise ParallelError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
-        inline_bytes = 0 if payload is None or kind == _Kind.CUDA else payload.numel() * payload.element_size()
-        follows = kind == _Kind.CUDA or inline_bytes > _INLINE_BYTES
+        inline_bytes = 0 if payload is None or kind == Kind.CUDA else payload.numel() * payload.element_size()
+        follows = kind == Kind.CUDA or inline_bytes > _INLINE_BYTES
         if payload is not None and follows:
             payload = payload.contiguous()
             inline_bytes = 0
@@ -287,41 +255,38 @@ class Transport:
             tag = self._next_tag
             self._next_tag = self._next_tag % _TAGS + 1
             padding = (0,) * (_MAX_DIMENSIONS - len(shape))
-            _HEADER.pack_into(_bytes(message), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
+            received, self._unanswered_bytes[peer] = self._received[peer], 0
+            header = (kind, received, *key, tag, follows, dtype, len(shape), *shape, *padding)
+            _HEADER.pack_into(_bytes(message), 0, *header)
             # An unfinished send must stay referenced, work and tensor: gloo's matching of messages breaks for good when
             # one of them is dropped.
-            self._in_flight.append(_Send(self._group.send([message], peer, _HEADER_TAG), message))
-            self._bytes_in_flight += message.numel()
+            works, size = [_Send(self._group.send([message], peer, _HEADER_TAG), message)], message.numel()
             if follows:
                 assert payload is not None
                 self._borrowed = True
-                self._bytes_in_flight += payload.numel() * payload.element_size()
-                if kind == _Kind.CUDA:
+                content_bytes = payload.numel() * payload.element_size()
+                if kind == Kind.CUDA:
                     work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._rank, peer])
+                    self._in_flight.append(_Send(work, payload))
+                    self._bytes_in_flight += content_bytes
                 else:
-                    work = self._group.send([payload], peer, tag)
-                self._in_flight.append(_Send(work, payload))
+                    works.append(_Send(self._group.send([payload], peer, tag), payload))
+                    size += content_bytes
+            self._sends.add(peer, works, size)
+            # Here and not in a receiving thread, which would delay messages while it waits for the interpreter.
+            arrived = self._sends.pop_acknowledged()
+        _wait(arrived)
 
     def _receive_from(self, peer: int) -> None:
         """Receive the messages of one peer until its last word. Runs in the peer's own thread."""
         if self._cuda_device is not None:
             torch.cuda.set_device(self._cuda_device)
-        buffer = torch.empty(_CONTENT_START + _INLINE_BYTES, dtype=torch.uint8)
+        buffer: torch.Tensor | None = torch.empty(_CONTENT_START + _INLINE_BYTES, dtype=torch.uint8)
         try:
-            while True:
+            while buffer is not None:
                 _receive(buffer, peer, self._group, _HEADER_TAG)
-                kind, step, microbatch, serial, purpose, *header = _HEADER.unpack_from(_bytes(buffer))
-                if kind == _Kind.LAST_WORD:
-                    return
-                if kind == _Kind.GOODBYE:
-                    self._note_goodbye(peer)
-                    continue
-                content = self._content(peer, kind, header, buffer)
-                if isinstance(content, torch.Tensor) and content.untyped_storage().data_ptr() == buffer.data_ptr():
-                    # The content stays where it is, so the next message needs another buffer.
-                    buffer = torch.empty_like(buffer)
-                with self._receive_lock:
-                    self._hand_on(_Message(peer, Key(step, microbatch, serial, purpose), content))
+                # In a method of its own, whose variables do not keep the content until the next message comes.
+                buffer = self._take(peer, buffer)
         except _PeerGoneError as error:
             # While closing, a peer may be gone before its last word has arrived.
             if not self._closing:
@@ -329,13 +294,42 @@ class Transport:
         except Exception as error:  # noqa: BLE001  a step would wait for ever for the message that ended this thread
             self._lose(f"a message of pipeline rank {peer} cannot be read: {type(error).__name__}: {error}")
 
+    def _take(self, peer: int, buffer: torch.Tensor) -> torch.Tensor | None:
+        """Deliver the message in the buffer. Returns the buffer for the next one; None after a peer's last word."""
+        kind, arrived, step, microbatch, serial, purpose, *header = _HEADER.unpack_from(_bytes(buffer))
+        self._sends.acknowledge(peer, arrived)
+        if kind == Kind.LAST_WORD:
+            return None
+        if kind == Kind.GOODBYE:
+            self._note_goodbye(peer)
+        content = self._content(peer, kind, header, buffer) if kind in WITH_CONTENT else None
+        self._received[peer] += 1
+        if kind not in WITH_CONTENT:
+            return buffer
+        if isinstance(content, torch.Tensor) and content.untyped_storage().data_ptr() == buffer.data_ptr():
+            # The content stays where it is, so the next message needs another buffer.
+            buffer = torch.empty_like(buffer)
+        with self._receive_lock:
+            self._hand_on(_Message(peer, Key(step, microbatch, serial, purpose), content))
+        self._answer(peer, header)
+        return buffer
+
+    def _answer(self, peer: int, header: Sequence[int]) -> None:
+        """Say that messages have arrived, if this rank has sent nothing since many bytes of them did."""
+        _, _, code, dimensions, *shape = header
+        self._unanswered_bytes[peer] += DTYPES[code].itemsize * math.prod(shape[:dimensions])
+        if self._unanswered_bytes[peer] >= _ACKNOWLEDGED_BYTES and not self._closing:
+            # A peer that is gone by now is noticed by the next receive.
+            with suppress(RuntimeError):
+                self._send_empty(peer, Kind.RECEIVED)
+
     def _note_goodbye(self, peer: int) -> None:
         with self._receive_lock:
             self._departed.add(peer)
             if self._closing:
                 # A goodbye that comes too late finds the group destroyed on this rank.
                 with suppress(RuntimeError, ValueError):
-                    self._send_empty(peer, _Kind.LAST_WORD)
+                    self._send_empty(peer, Kind.LAST_WORD)
 
     def _lose(self, reason: str) -> None:
         with self._receive_lock:
@@ -361,8 +355,8 @@ class Transport:
         `header` is the part of the header from the tag on.
         """
         tag, follows, code, dimensions, *shape = header
-        dtype, shape = _DTYPES[code], shape[:dimensions]
-        if kind == _Kind.CUDA:
+        dtype, shape = DTYPES[code], shape[:dimensions]
+        if kind == Kind.CUDA:
             assert self._cuda_device is not None
             content = torch.empty(shape, dtype=dtype, device=torch.device("cuda", self._cuda_device))
             _receive(content, self._pair_index(peer), self._pair_groups[peer, self._rank], 0)
@@ -374,7 +368,7 @@ class Transport:
             size = dtype.itemsize * math.prod(shape)
             content = buffer[_CONTENT_START : _CONTENT_START + size]
             content = (content if size >= _KEPT_BYTES else content.clone()).view(dtype).view(shape)
-        return pickle.loads(_bytes(content)) if kind == _Kind.OBJECT else content  # noqa: S301  same trust domain
+        return pickle.loads(_bytes(content)) if kind == Kind.OBJECT else content  # noqa: S301  same trust domain
 
     def _pair_index(self, peer: int) -> int:
         """Return the peer's rank in the group of this pair; a group numbers its ranks in ascending order."""
@@ -384,6 +378,12 @@ class Transport:
 def _bytes(tensor: torch.Tensor) -> Any:
     """Return the tensor's memory as a buffer for `struct` and `pickle`."""
     return tensor.numpy()
+
+
+def _wait(sends: Sequence[_Send]) -> None:
+    """Wait for sends. One that the peer has received takes half a microsecond."""
+    for send in sends:
+        send.work.wait()
 
 
 class _PeerGoneError(Exception):
