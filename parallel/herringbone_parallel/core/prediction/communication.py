@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from herringbone_contract.prediction.devices import Link
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import Timings
+from herringbone_parallel.core.prediction.measurement import Added, Timings
 from herringbone_parallel.core.sums.cluster import Cluster
 from herringbone_parallel.core.sums.credits import choose_window
 from herringbone_parallel.core.sums.links import HostLink
@@ -113,6 +114,14 @@ class Group:
         return max(inside, outside)
 
 
+class Measured(NamedTuple):
+    """The seconds that a library adds to a step of the ranks of `group`: of the processor, and by the clock."""
+
+    work: Added
+    elapsed: Added
+    group: Group
+
+
 class Links:
     """The groups of a layout's ranks on some hosts.
 
@@ -131,7 +140,8 @@ class Links:
         self._outside = hosts.link or _ETHERNET
         self._copies = (timings.copied_bytes_per_second if timings is not None else None) or _COPIES_PER_SECOND
         # A GPU computes while Python runs the hooks.
-        self.unit_s = (timings.unit_seconds if timings is not None else _UNIT_SECONDS) if self.on_cores else 0.0
+        self.unit_s = _UNIT_SECONDS if self.on_cores else 0.0
+        self._timings = timings if self.on_cores else None
         self.supposed = hosts.link is None and hosts.count > 1
 
     def group(self, axes: str) -> Group:
@@ -142,6 +152,16 @@ class Links:
         outside = Link(latency_s=self._outside.latency_s, bytes_per_second=self._outside.bytes_per_second / part)
         inside = self._send if axes == "P" else self._inside
         return Group(hosts, local, inside, outside, self._gather, self._scatter)
+
+    def added(self, library: str, group: Group) -> Measured | None:
+        """Return what a library adds to a step of the group's ranks, None where it was not measured.
+
+        `fewer` is the part of the group for which it was measured.
+        """
+        if self._timings is None or library not in self._timings.added:
+            return None
+        fewer = replace(group, hosts=1, local=min(group.ranks, self._timings.processes))
+        return Measured(self._timings.added[library], self._timings.elapsed[library], fewer)
 
     def copies_s(self, size: float, copies: int) -> float:
         """Return the processor seconds of so many copies; a GPU makes them while it waits for messages."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from herringbone_contract.prediction.question import Hosts
-from herringbone_parallel.core.prediction.communication import BUCKET_COPIES, SHARD_COPIES, Links
+from herringbone_parallel.core.prediction.communication import BUCKET_COPIES, SHARD_COPIES, Links, Measured
 from herringbone_parallel.core.prediction.compute import Array, Costs, ready_times
 from herringbone_parallel.core.prediction.layout import Layout
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase
@@ -91,6 +91,14 @@ class Exchanges:
         copies = links.copies_s(sum(size for size, _ in buckets), BUCKET_COPIES)
         alone = group.summed([Sum(bucket.size) for bucket in sums], layout.library)
         every = layout.aggregation
+        measured = links.added("replicate", group)
+        if measured is not None:
+            size = float(sum(bucket.size for bucket in sums))
+            more = max(alone) - max(measured.group.summed([Sum(bucket.size) for bucket in sums], layout.library))
+            added = self._added(measured, partition, 1, size, more)
+            # Sums take the time of cores that compute; the wait for the last ones comes after the backward.
+            wait = min(added.exposed - added.work, max(ends) - last_s)
+            return Exchange((added.work + max(0.0, wait)) / every, added.work / every)
         return Exchange((max(0.0, max(ends) - last_s) + copies) / every, (max(alone) + copies) / every)
 
     def _shards(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
@@ -107,6 +115,16 @@ class Exchanges:
         passes = layout.microbatches
         gather = units * group.gather_s(size / units)
         scatter = units * group.scatter_s(size / units)
+        measured = links.added("shard", group)
+        if measured is not None:
+            fewer = measured.group
+            less = units * (2 * fewer.gather_s(size / units) + fewer.scatter_s(size / units))
+            added = self._added(measured, partition, units, size, 2 * gather + scatter - less)
+            update = self._updates / partition.count
+            return Exchange(
+                passes * added.exposed + update * measured.elapsed.call_s,
+                passes * added.work + update * measured.work.call_s,
+            )
         forward, backward = float(seconds.forward.max()), float(seconds.backward.max())
         # The next unit is gathered while the last one computes: only the first gather, and what takes longer than the
         # computation, delay the step.
@@ -117,6 +135,15 @@ class Exchanges:
         fixed = 2 * group.gather_s(1) + group.scatter_s(1)
         own = units * max(0.0, links.unit_s - fixed) + links.copies_s(size, SHARD_COPIES)
         return Exchange(passes * (exposed + own), passes * (2 * gather + scatter + own))
+
+    def _added(self, measured: Measured, partition: Partition, units: int, size: float, more: float) -> Exchange:
+        """Return what was measured for units of `size` bytes in all, and `more` seconds for messages of more ranks."""
+        parameters = len(self._measurement.parameters) / partition.count
+        elapsed, work = (
+            units * added.unit_s + parameters * added.parameter_s + size * added.byte_s + more
+            for added in (measured.elapsed, measured.work)
+        )
+        return Exchange(max(elapsed, work), work)
 
     def _tensor_parallel(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
         """Return the sums of activations after rows and before columns; nothing hides them."""
@@ -165,6 +192,11 @@ class Exchanges:
                 for parameter, ready in ready_times(self._measurement, self._costs_on(hosts))
             ]
         return self._ready[key]
+
+    @cached_property
+    def _updates(self) -> int:
+        """The calls of the optimizer."""
+        return sum(call.phase == Phase.OPTIMIZER for call in self._measurement.calls)
 
     @cached_property
     def _gradient_bytes(self) -> Array:

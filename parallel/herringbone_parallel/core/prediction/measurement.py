@@ -165,6 +165,18 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     notes: tuple[str, ...] = ()
 
 
+class Added(Struct, frozen=True, array_like=True):
+    """Seconds that a library adds to a step on one rank, beside the script's own operations.
+
+    They are those of a unit of few bytes, of a parameter, of a byte of parameters, and of a call of the optimizer.
+    """
+
+    unit_s: float = 0.0
+    parameter_s: float = 0.0
+    byte_s: float = 0.0
+    call_s: float = 0.0
+
+
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a measurement's operations on a real device, by the operation's index; a missing one was not timed.
 
@@ -173,7 +185,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     with its tensors. `dispatch_seconds` is the time that Python and autograd add to each call, by the name of the phase
     in lower case. `copied_bytes_per_second` is the rate of copies. `collectives` are the costs of messages between
     ranks of this host, as processor time: "all_reduce", "all_gather" and "reduce_scatter" as steps of a ring, "send".
-    `unit_seconds` is the time that `fully_shard` adds to a step for each unit of a few bytes.
+    `added` is what libraries add to a step of `processes` ranks, as processor time: "shard" with `fully_shard`,
+    "replicate" with `DistributedDataParallel`. `elapsed` is the same by the clock, with the waits for messages.
     """
 
     version: int = VERSION
@@ -185,7 +198,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatch_seconds: dict[str, float] = {}
     copied_bytes_per_second: float | None = None
     collectives: dict[str, Link] = {}
-    unit_seconds: float = 0.0
+    added: dict[str, Added] = {}
+    elapsed: dict[str, Added] = {}
 
 
 def to_text(measurement: Measurement | Timings) -> bytes:

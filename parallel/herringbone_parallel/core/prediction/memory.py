@@ -16,7 +16,7 @@ The replayed step is one in which the optimizer has its states already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
@@ -27,6 +27,7 @@ from herringbone_parallel.core.pipeline.offloading import peak as offloaded_peak
 from herringbone_parallel.core.pipeline.offloading import task_order
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
 from herringbone_parallel.core.prediction.shards import Sharded, Units
 from herringbone_parallel.core.prediction.sharing import splits_of_modules
@@ -36,9 +37,11 @@ from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
 Allocator = Literal["cpu", "cuda"]
 # The elements that `shard_optimizer_state` gathers together.
 _GATHERED_UPDATES = 25_000_000
-# Messages of a pipeline on CPUs: the receive buffer, the content that is copied out of it, and about the bytes of
-# finished sends that are not released yet.
-_INLINE, _TINY, _SENT = (1 << 19) + 192, 1 << 15, 12 << 20
+# Messages of a pipeline on CPUs: the receive buffer, the content that is copied out of it, and the bytes after which a
+# peer says that they have arrived.
+_INLINE, _TINY, _ANSWERED = (1 << 19) + 192, 1 << 15, 1 << 20
+# On GPUs: about the bytes of sends that are not released yet.
+_SENT = 12 << 20
 # The most that a half-empty segment of each kind of tensor wastes.
 _SEGMENT = 20 << 20
 
@@ -103,6 +106,7 @@ class MemoryModel:
         self._stages = stages or Stages(measurement)
         # By checkpointing and horizon, which change the lives of tensors.
         self._timelines: dict[tuple[bool, int | None], Timeline] = {}
+        self._lingering = Lingering(measurement)
         self._units: dict[Timeline, Units] = {}
         self._shards: dict[tuple[Timeline, int, int], Sharded] = {}
         self._flows: dict[tuple[object, ...], _Flow] = {}
@@ -126,9 +130,12 @@ class MemoryModel:
         """
         partition = self._stages.of(layout)
         hold = self._sharded if layout.library in (Library.FULLY_SHARD, Library.VERSION2) else self._held
-        return tuple(hold(layout, partition, index, allocator).at_peak(allocator) for index in range(partition.count))
+        return tuple(
+            max((held.at_peak(allocator) for held in hold(layout, partition, index, allocator)), key=lambda m: m.peak)
+            for index in range(partition.count)
+        )
 
-    def _sharded(self, layout: Layout, partition: Partition, index: int, _: Allocator) -> Held:
+    def _sharded(self, layout: Layout, partition: Partition, index: int, _: Allocator) -> tuple[Held, ...]:
         """Return what a rank holds under `fully_shard`."""
         ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
         timeline = self._timeline(layout)
@@ -141,7 +148,7 @@ class MemoryModel:
         curves = timeline.curves(partition, index, first_microbatch=False, tensor=tensor)
         # Ranks of one context have parts of its sequences.
         scale = layout.batch_scale / layout.mesh.context
-        return Held(
+        held = Held(
             parameters=sharded.parameters + self._buffers(partition, index),
             states=sharded.states,
             gradients=sharded.gradients,
@@ -151,11 +158,14 @@ class MemoryModel:
             + curves.update / ranks,
             communication=sharded.communication,
         )
+        return (held,)
 
-    def _held(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> Held:
-        """Return what a rank holds whose replicas average whole gradients, or divide states as version 1 does."""
+    def _held(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
+        """Return what a rank holds whose replicas average whole gradients, or divide states as version 1 does.
+
+        The first one holds this in the first backward of a step, the second one in the next backwards.
+        """
         state = self._training_state(layout, partition, index)
-        gradients, activations = self._passes(layout, partition, index, state)
         communication = np.zeros(len(self._passing))
         if layout.mesh.data > 1:
             # Buckets exist from the wrapping on, next to the gradients, which are copied into them and back.
@@ -164,9 +174,12 @@ class MemoryModel:
         communication[self._last_passing] += state.reduced
         communication[-1] += state.updated
         if layout.mesh.pipeline > 1:
-            communication += self._messages(layout, partition, index, allocator)
-        return Held(
-            state.parameters + self._buffers(partition, index), state.states, gradients, activations, communication
+            live, later = self._messages(layout, partition, index, allocator)
+            communication += np.where(self._passing, live, later)
+        parameters = state.parameters + self._buffers(partition, index)
+        return tuple(
+            Held(parameters, state.states, gradients, activations, communication)
+            for gradients, activations in self._passes(layout, partition, index, state)
         )
 
     def _training_state(self, layout: Layout, partition: Partition, index: int) -> _State:
@@ -200,8 +213,8 @@ class MemoryModel:
             update_part=float((trained * part).sum()) / total / replicas,
         )
 
-    def _passes(self, layout: Layout, partition: Partition, index: int, state: _State) -> tuple[Bytes, Bytes]:
-        """Return gradients and activations in each slot."""
+    def _passes(self, layout: Layout, partition: Partition, index: int, state: _State) -> Iterator[tuple[Bytes, Bytes]]:
+        """Yield gradients and activations in each slot, for the first backward of a step and for the next ones."""
         version1 = layout.library is Library.VERSION1
         curves = self._timeline(layout).curves(partition, index, first_microbatch=version1, tensor=layout.mesh.tensor)
         # Of one pass; the measured ones may have had another size.
@@ -210,20 +223,30 @@ class MemoryModel:
             scale *= self._measurement.microbatches / layout.microbatches
         activations = curves.inputs * layout.batch_scale + curves.batch * scale
         activations += curves.fixed + curves.update * state.update_part
-        gradients = curves.gradients
+        if partition.count > 1:
+            activations += self._lingering.of(partition, index) * state.update_part
+        passes = layout.microbatches if version1 else 1
         if version1:
             flow = self._flow(layout, partition)
             # Those of the other live microbatches, next to the one that is replayed.
-            activations[self._passing] += max(flow.kept[index] - curves.kept, 0.0) * scale
-            if layout.microbatches > flow.live[index]:
-                # An earlier microbatch has made all gradients, and those of this one are added to them.
-                gradients = np.where(self._passing, state.trained, gradients)
-        if layout.aggregation > 1:
-            # The sums of earlier backwards are kept.
-            gradients = np.full_like(gradients, state.trained)
+            others = max(flow.kept[index] - curves.kept, 0.0) * scale
         # Shards have whole gradients until a step's passes have ended.
-        gradients = np.where(self._passing, gradients, gradients * state.gradient_part)
-        return gradients, activations
+        parts = np.where(self._passing, 1.0, state.gradient_part)
+        if layout.aggregation == 1:
+            # With an aggregation, the sums of earlier backwards are always there.
+            yield curves.gradients * parts, activations + (self._passing * others if version1 else 0.0)
+        if passes * layout.aggregation == 1:
+            return
+        if version1:
+            # One microbatch less is live, unless a fresh one has taken the place of the first.
+            live = flow.live[index]
+            others *= (min(live, layout.microbatches - 1) - 1) / (live - 1) if live > 1 else 1.0
+            activations = activations + self._passing * others
+        # Gradients of this backward are added to the earlier ones, parameter by parameter.
+        grown = np.where(self._passing, state.trained, curves.gradients)
+        if layout.aggregation > 1:
+            grown = np.full_like(grown, state.trained)
+        yield grown * parts, activations + _made_again(curves.gradients) * self._passing
 
     def _timeline(self, layout: Layout) -> Timeline:
         # Version 1 offloads whole microbatches, which its live ones account for.
@@ -243,8 +266,8 @@ class MemoryModel:
         passing = np.flatnonzero(self._passing)
         return int(passing[-1]) if len(passing) else 0
 
-    def _messages(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> float:
-        """Return the bytes of received values, and of messages under way: see `messages`."""
+    def _messages(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[float, float]:
+        """Return the bytes of received values and of messages under way: see `messages_of`."""
         live = max(self._flow(layout, partition).live)
         tensors = layout.mesh.pipeline if allocator == "cpu" else 0
         return messages_of(partition.messages, index, live=live, microbatches=layout.microbatches, ranks=tensors)
@@ -292,12 +315,16 @@ def memory(measurement: Measurement, layout: Layout, allocator: Allocator = "cpu
     return MemoryModel(measurement).memory(layout, allocator)
 
 
-def messages_of(messages: Sequence[Message], index: int, *, live: int, microbatches: int, ranks: int) -> float:
-    """Return the bytes of messages that a partition's rank holds: received values, and sends that may not have left.
+def messages_of(
+    messages: Sequence[Message], index: int, *, live: int, microbatches: int, ranks: int
+) -> tuple[float, float]:
+    """Return the bytes of messages that a partition's rank holds while microbatches pass, and in the update.
 
-    `ranks` is the number of ranks of the pipeline for tensors in the host's memory, and 0 for those of a GPU. In the
-    host's memory a message up to 512 KiB arrives in a buffer of that size, and stays there unless it is tiny. Each
-    microbatch that is live anywhere may have sent its values ahead. Source: torch.model_parallel.runtime.transport.
+    They are received values, and sends of which the peer has not said that they have arrived. `ranks` is the number of
+    ranks of the pipeline for tensors in the host's memory, and 0 for those of a GPU. In the host's memory a message up
+    to 512 KiB arrives in a buffer of that size, and stays there unless it is tiny. Each microbatch that is live
+    anywhere may have sent its values ahead; gradients are answered by values until there are no more.
+    Source: torch.model_parallel.runtime.transport.
     """
 
     def held(size: int) -> int:
@@ -305,10 +332,36 @@ def messages_of(messages: Sequence[Message], index: int, *, live: int, microbatc
 
     received = sum(held(message.forward_bytes) for message in messages if message.target == index)
     returned = max((held(message.backward_bytes) for message in messages if message.source == index), default=0)
-    sent = sum(message.forward_bytes for message in messages if message.source == index)
-    sent += sum(message.backward_bytes for message in messages if message.target == index)
+    values = [message.forward_bytes for message in messages if message.source == index]
+    gradients = [message.backward_bytes for message in messages if message.target == index]
     buffers = max(ranks - 1, 0) * _INLINE
-    return buffers + live * received + returned + min(2 * sent * microbatches, _SENT)
+    if not ranks:
+        sent = float(min(2 * (sum(values) + sum(gradients)) * microbatches, _SENT))
+        return live * received + returned + sent, sent
+    # Larger messages than fit behind a header have left at the end of a step.
+    unanswered = sum(_unanswered(size, live) for size in gradients if size <= _INLINE)
+    passing = live * received + returned + sum(_unanswered(size, live) for size in (*values, *gradients))
+    return float(buffers + passing), float(buffers + unanswered)
+
+
+def _unanswered(size: int, count: int) -> int:
+    """Return the bytes of so many messages that are held at once until the peer answers.
+
+    >>> _unanswered(1 << 10, 4), _unanswered(1 << 20, 4)
+    (4096, 1048576)
+    """
+    return min(size * count, max(size, _ANSWERED))
+
+
+def _made_again(gradients: Bytes) -> Bytes:
+    """Return the bytes of gradients in the slots in which a later backward makes them and adds them to the sums.
+
+    >>> _made_again(np.array([0.0, 0.0, 5.0, 5.0, 7.0])).tolist()
+    [0.0, 0.0, 5.0, 5.0, 2.0]
+    """
+    made = np.maximum(np.diff(gradients, prepend=gradients[:1]), 0.0)
+    made[1:] += made[:-1]
+    return made
 
 
 def slack(sizes: Sequence[int]) -> int:

@@ -3,7 +3,6 @@
     dispatch_seconds()                  # {"forward": 6e-06, "backward": 2e-06, "optimizer": 1e-06}
     copied_bytes_per_second()
     collectives()                       # {"all_reduce": Link(...), ...}
-    unit_seconds()
 
 All figures are processor time, so that other programs of the machine do not count.
 """
@@ -18,13 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from herringbone_contract.prediction.devices import Link
 
 _LAYERS, _WIDTH = 10, 8
-_UNITS = 4
 _REPEATS = 7
 _COPIED = 1 << 26
 _SIZES = (1 << 16, 1 << 23)
@@ -32,7 +29,7 @@ _SIZES = (1 << 16, 1 << 23)
 _LEAST_LATENCY, _MOST_BYTES_PER_SECOND = 1e-6, 1e11
 
 
-class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the calls of operations, so that they can be repeated without Python and autograd around them."""
 
     def __init__(self) -> None:
@@ -70,11 +67,11 @@ def dispatch_seconds() -> dict[str, float]:
     phases: dict[str, Callable[[], Any]] = {"forward": forward, "backward": backward, "optimizer": optimizer.step}
     real: dict[str, list[float]] = {name: [] for name in phases}
     alone: dict[str, list[float]] = {name: [] for name in phases}
-    kept: dict[str, _Calls] = {}
+    kept: dict[str, Calls] = {}
     for phase in phases.values():
         phase()
     for name, phase in phases.items():
-        kept[name] = _Calls()
+        kept[name] = Calls()
         with kept[name]:
             phase()
     for _ in range(4 * _REPEATS):
@@ -99,26 +96,6 @@ def collectives() -> dict[str, Link]:
     """
     processes = dist.get_world_size()
     return {name: _link(name, processes) for name in ("all_reduce", "all_gather", "reduce_scatter", "send")}
-
-
-def unit_seconds() -> float:
-    """Return the seconds that `fully_shard` adds to a step for each unit of a few bytes, with its three messages.
-
-    A model of tiny units is trained whole and sharded, in processes that have a group.
-    """
-    inputs = torch.rand(4, _WIDTH)
-
-    def model() -> nn.Sequential:
-        return nn.Sequential(*(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.LayerNorm(_WIDTH)) for _ in range(_UNITS)))
-
-    def step_s(trained: nn.Module) -> float:
-        return median(_seconds(lambda: trained(inputs).sum().backward(), time.process_time) for _ in range(_REPEATS))
-
-    sharded = model()
-    for unit in sharded:
-        fully_shard(unit)
-    fully_shard(sharded)
-    return max(0.0, step_s(sharded) - step_s(model())) / _UNITS
 
 
 def _link(name: str, processes: int) -> Link:

@@ -5,13 +5,14 @@
 
 Operations run in the order of the step, and their results live about as long as in the step. Calls of one operation in
 a row would find their tensors in the cache and their memory in the allocator: they are up to a quarter faster than in
-training.
+training. For the same reason each layer has weights of its own: a step reads them from memory, and not from the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -30,14 +31,15 @@ _PASSES = 5
 # A rough guess, only for the order in which operations are tried.
 _BYTES_PER_OPERATION = 1 / 8
 _CUDA_REPEATS = 10
+# Copies of one parameter-shaped tensor, of layers that are alike: more than caches hold.
+_COPIES_BYTES = 1 << 27
 
 
 class Prepared(NamedTuple):
-    """An operation that can be called: its function and its arguments."""
+    """An operation that can be called: its function, and its arguments in the layers that are alike."""
 
     function: Callable[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
+    arguments: list[tuple[list[Any], dict[str, Any]]]
 
 
 class Replay:
@@ -64,13 +66,11 @@ class Replay:
         # One thread's own time: what other programs of the machine take is not counted.
         self._clock = time.thread_time if threads == 1 and device.type == "cpu" else time.perf_counter
         self._overhead_s = _overhead_s(self._clock)
-        self._tensors = _Tensors(device)
-        skipped = set(skipped)
-        self._calls = [
-            (call.operation, call.phase)
-            for call in measurement.calls
-            if call.phase in _PHASES and call.microbatch == 0 and call.operation not in skipped
-        ]
+        self._tensors = _Tensors(device, Counter(_sorted(parameter.shape) for parameter in measurement.parameters))
+        self._calls = _chosen(measurement, set(skipped))
+        # Later microbatches add their gradients to those of the first, and free them.
+        self._keeps_gradients = measurement.microbatches == 1
+        self._turns = _turns(measurement, self._calls)
         self._ready: dict[int, Prepared] = {}
         self._samples: dict[int, list[float]] = defaultdict(list)
 
@@ -83,6 +83,7 @@ class Replay:
         first = self._try_each(began + _FIRST_PART * budget_s)
         if self._device.type != "cpu":
             return first
+        self._enlarge(first)
         left_s = budget_s - (time.process_time() - began)
         limit = self._limit(first, left_s / _PASSES)
         for _ in range(_PASSES):
@@ -103,8 +104,8 @@ class Replay:
             # serves for such an operation.
             with contextlib.suppress(Exception):
                 if (ready := self._prepared(self._operations[index])) is not None:
-                    self._timed(ready)
-                    seconds[index] = self._timed(ready)[0]
+                    self._timed(ready, 0)
+                    seconds[index] = self._timed(ready, 0)[0]
                     self._ready[index] = ready
         return seconds
 
@@ -120,40 +121,51 @@ class Replay:
     def _pass(self, limit: int) -> None:
         """Call the operations in the order of the step; each one at most `limit` times."""
         called: Counter[int] = Counter()
-        results: list[tuple[Any, int]] = []
-        held = 0
-        backwards = sum(phase == Phase.BACKWARD for _, phase in self._calls)
-        forwards, done = 0, 0
+        results = _Results(sum(phase == Phase.BACKWARD for _, phase in self._calls))
+        gradients: list[tuple[int, Any]] = []
+        before: Any = None
         for index, phase in self._calls:
-            done += phase == Phase.BACKWARD
+            if phase == Phase.BACKWARD:
+                results.backward()
             if (ready := self._ready.get(index)) is None or called[index] >= limit:
                 continue
+            # The backward begins with the last layer.
+            layer = called[index] if phase != Phase.BACKWARD else -1 - called[index]
             called[index] += 1
-            seconds, result = self._timed(ready)
-            self._samples[index].append(seconds)
-            if phase == Phase.FORWARD and held < self._held_bytes:
-                size = _bytes(result)
-                held += size
-                results.append((result, size))
-                forwards = len(results)
-            # The backward frees the results of the forward in reverse order.
-            while phase == Phase.BACKWARD and results and len(results) > forwards * (1 - done / backwards):
-                held -= results.pop()[1]
+            seconds, result = self._timed(ready, layer)
+            start = self._clock()
+            if phase == Phase.FORWARD and results.held < self._held_bytes:
+                results.hold(result)
+            elif phase == Phase.BACKWARD and self._keeps_gradients and self._tensors.is_parameters(result):
+                # Memory that is used again would be warm, and that of gradients is not.
+                gradients.append((index, result))
+            results.free()
+            # An update needs a result until the next one is there, so that has memory of its own.
+            before = result if phase == Phase.OPTIMIZER else None
             result = None
+            # A step gives memory back, too.
+            self._samples[index].append(seconds + max(0.0, self._clock() - start - self._overhead_s))
+        del before
+        while gradients:
+            index = gradients[-1][0]
+            start = self._clock()
+            gradients.pop()
+            self._samples[index][-1] += max(0.0, self._clock() - start - self._overhead_s)
 
-    def _timed(self, ready: Prepared) -> tuple[float, Any]:
+    def _timed(self, ready: Prepared, layer: int) -> tuple[float, Any]:
+        args, kwargs = ready.arguments[layer % len(ready.arguments)]
         if self._device.type == "cuda":
-            return self._timed_on_gpu(ready)
+            return self._timed_on_gpu(ready.function, args, kwargs)
         start = self._clock()
-        result = ready.function(*ready.args, **ready.kwargs)
+        result = ready.function(*args, **kwargs)
         return max(0.0, self._clock() - start - self._overhead_s), result
 
-    def _timed_on_gpu(self, ready: Prepared) -> tuple[float, Any]:
+    def _timed_on_gpu(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[float, Any]:
         # Several calls in a row, as in a step: their launches overlap with the work before them.
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         for _ in range(_CUDA_REPEATS):
-            result = ready.function(*ready.args, **ready.kwargs)
+            result = function(*args, **kwargs)
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1000 / _CUDA_REPEATS, result
@@ -164,37 +176,121 @@ class Replay:
         function: Any = torch.ops
         for part in operation.name.split("."):
             function = getattr(function, part)
+        return Prepared(function, [self._arguments(operation, 0)])
+
+    def _arguments(self, operation: Operation, layer: int, *, added: bool = False) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments in one of the layers that are alike; `added` where a fresh gradient is added up."""
         args, kwargs = json.loads(operation.arguments)
-        below = _below(operation.name, args)
-        used: Counter[str] = Counter()
-        decoded = self._tensors.decoded(args, used, below)
-        return Prepared(function, decoded, {name: self._tensors.decoded(v, used, below) for name, v in kwargs.items()})
+        turn = self._turns.get(operation)
+        decode = _Decoding(self._tensors, _below(operation.name, args), layer, 1 if added else None, turn)
+        return [decode(arg) for arg in args], {name: decode(value) for name, value in kwargs.items()}
+
+    def _enlarge(self, seconds: dict[int, float]) -> None:
+        """Give each operation on weights those of other layers, too, as many as are called in a step."""
+        counts = Counter(self._calls)
+        for (index, phase), count in counts.items():
+            if index not in seconds:
+                continue
+            operation = self._operations[index]
+            layers = min(count, self._tensors.layers(operation))
+            added = phase == Phase.BACKWARD and len(operation.shapes) > 1 and len(set(operation.shapes)) == 1
+            self._ready[index].arguments.extend(
+                self._arguments(operation, layer, added=added) for layer in range(1, layers)
+            )
+
+
+def _chosen(measurement: Measurement, skipped: set[int]) -> list[tuple[int, Phase]]:
+    """Return the operations of one microbatch and of the optimizer, in the order of the step.
+
+    It is the last microbatch, because the gradients of later ones are added to those of the first.
+    """
+    calls = [call for call in measurement.calls if call.phase in _PHASES and call.operation not in skipped]
+    last = max((call.microbatch for call in calls), default=0)
+    there = {call.operation for call in calls if call.microbatch == last}
+    return [(call.operation, call.phase) for call in calls if call.microbatch == last or call.operation not in there]
+
+
+class _Turn(NamedTuple):
+    """The place of an operation in the update of a parameter, which works on so many tensors of the same shape."""
+
+    number: int
+    tensors: int
+
+
+def _turns(measurement: Measurement, calls: list[tuple[int, Phase]]) -> dict[Operation, _Turn]:
+    """Return the places of the optimizer's operations: a parameter, its gradient and its states take turns in them."""
+    states = {
+        parameter.shape: 2 + parameter.state_bytes // max(1, parameter.bytes) for parameter in measurement.parameters
+    }
+    turns: dict[Operation, _Turn] = {}
+    numbers: Counter[tuple[int, ...]] = Counter()
+    for index, phase in calls:
+        operation = measurement.operations[index]
+        shape = operation.shapes[0] if operation.shapes else ()
+        if phase == Phase.OPTIMIZER and shape in states and operation not in turns:
+            turns[operation] = _Turn(numbers[shape], states[shape])
+            numbers[shape] += 1
+    return turns
+
+
+class _Results:
+    """The results of a forward, which the operations of its backward free in reverse order."""
+
+    def __init__(self, backwards: int) -> None:
+        self._backwards, self._done = backwards, 0
+        self._kept: list[tuple[Any, int]] = []
+        self._forwards = 0
+        self.held = 0
+
+    def hold(self, result: Any) -> None:
+        """Keep a result of the forward."""
+        size = _bytes(result)
+        self.held += size
+        self._kept.append((result, size))
+        self._forwards = len(self._kept)
+
+    def backward(self) -> None:
+        """Count an operation of the backward."""
+        self._done += 1
+
+    def free(self) -> None:
+        """Free what the operations of the backward so far need no longer."""
+        while self._done and len(self._kept) > self._forwards * (1 - self._done / self._backwards):
+            self.held -= self._kept.pop()[1]
 
 
 class _Tensors:
-    """Random tensors, shared by all operations: one for each distinct description and position among its equals."""
+    """Random tensors, shared by all operations: one for each distinct description and position among its equals.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._known: dict[tuple[str, int, int], torch.Tensor] = {}
+    Tensors with the shape of parameters are there once for each of the layers that are alike.
+    """
 
-    def decoded(self, value: Any, used: Counter[str], below: int) -> Any:
-        """Return the argument that `Operation.arguments` describes."""
-        if isinstance(value, list):
-            return [self.decoded(item, used, below) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if "tensor" in value:
-            key = json.dumps(value)
-            used[key] += 1
-            position = (key, used[key], below)
-            if position not in self._known:
-                self._known[position] = self._made(value, below)
-            return self._known[position]
-        ((kind, text),) = value.items()
-        if kind == "float":
-            return float(text)
-        return self._device if kind == "device" else getattr(torch, text)
+    def __init__(self, device: torch.device, parameters: Counter[tuple[int, ...]]) -> None:
+        self.device, self._parameters = device, parameters
+        self._known: dict[tuple[str, int, int, int], torch.Tensor] = {}
+
+    def layers(self, operation: Operation) -> int:
+        """Return the number of layers that have parameters of an operation's shapes, as far as memory allows."""
+        return max((self._copies(shape, operation.dtype) for shape in operation.shapes), default=1)
+
+    def is_parameters(self, result: Any) -> bool:
+        """Return True if a result has a tensor of the shape of a parameter."""
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        return any(isinstance(item, torch.Tensor) and _sorted(item.shape) in self._parameters for item in results)
+
+    def _copies(self, shape: Iterable[int], dtype: str) -> int:
+        size = math.prod(shape) * int(getattr(torch, dtype or "float32").itemsize)
+        return max(1, min(self._parameters[_sorted(shape)], _COPIES_BYTES // max(1, size)))
+
+    def of(self, value: dict[str, Any], position: int, below: int, layer: int) -> torch.Tensor:
+        """Return the tensor of a description that an operation has at a position among its equals."""
+        layer %= self._copies(value["shape"], value["tensor"])
+        key = (json.dumps(value), position, below, layer)
+        if key not in self._known:
+            first = self._known.get((*key[:3], 0))
+            # Copies are made much faster than random numbers.
+            self._known[key] = self._made(value, below) if first is None else first.clone()
+        return self._known[key]
 
     def _made(self, value: dict[str, Any], below: int) -> torch.Tensor:
         dtype, shape = getattr(torch, value["tensor"]), value["shape"]
@@ -206,10 +302,46 @@ class _Tensors:
 
     def _filled(self, shape: list[int], dtype: torch.dtype, below: int) -> torch.Tensor:
         if dtype.is_floating_point or dtype.is_complex:
-            return torch.rand(shape, dtype=dtype, device=self._device)
+            return torch.rand(shape, dtype=dtype, device=self.device)
         if dtype == torch.bool:
-            return torch.rand(shape, device=self._device) < 0.9
-        return torch.randint(max(1, below), shape, dtype=dtype, device=self._device)
+            return torch.rand(shape, device=self.device) < 0.9
+        return torch.randint(max(1, below), shape, dtype=dtype, device=self.device)
+
+
+class _Decoding:
+    """Makes the arguments of one call from their description.
+
+    Of tensors with one description, those after the first `layered` ones are the same in all layers.
+    """
+
+    def __init__(self, tensors: _Tensors, below: int, layer: int, layered: int | None, turn: _Turn | None) -> None:
+        self._tensors, self._below, self._layer, self._layered = tensors, below, layer, layered
+        self._turn = turn
+        self._used: Counter[str] = Counter()
+
+    def __call__(self, value: Any) -> Any:
+        """Return the argument that `Operation.arguments` describes."""
+        if isinstance(value, list):
+            return [self(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "tensor" in value:
+            key = json.dumps(value)
+            self._used[key] += 1
+            layer = self._layer if self._layered is None or self._used[key] <= self._layered else 0
+            place = self._used[key]
+            if self._turn is not None:
+                place = 1 + (self._turn.number + place) % self._turn.tensors
+            return self._tensors.of(value, place, self._below, layer)
+        ((kind, text),) = value.items()
+        if kind == "float":
+            return float(text)
+        return self._tensors.device if kind == "device" else getattr(torch, text)
+
+
+def _sorted(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the shape without the order of dimensions, in which a transposed weight differs."""
+    return tuple(sorted(shape))
 
 
 def _below(name: str, args: list[Any]) -> int:

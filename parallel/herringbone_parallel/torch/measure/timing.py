@@ -21,15 +21,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.prediction.devices import Link
-from herringbone_parallel.core.prediction.measurement import Timings, parse, to_text
+from herringbone_parallel.core.prediction.measurement import Added, Timings, parse, to_text
 
 _MODULE = "herringbone_parallel.torch.measure.timing"
 # Operations that may kill a process before the timing gives up.
 _CRASHES = 5
 # Besides the budget: starting Python and torch on a busy machine, and the probes.
-_START_SECONDS = 120.0
+_START_SECONDS = 240.0
 # On a machine that other programs use, processor time passes more slowly than the clock.
 _BUSY = 10
 _POLL_SECONDS = 0.05
@@ -89,7 +91,8 @@ def time_operations(path: Path, *, processes: int, threads: int, budget_s: float
         seconds={int(index): value for index, value in seconds.items()},
         start_seconds=min(seconds.values()),
         dispatch_seconds=dispatch,
-        unit_seconds=median(result["unit"] for result in results),
+        added=_added([result["added"] for result in results]),
+        elapsed=_added([result["elapsed"] for result in results]),
         copied_bytes_per_second=median(result["copied"] for result in results),
         collectives={
             name: Link(
@@ -136,12 +139,8 @@ def _work(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    from herringbone_parallel.torch.measure.probes import (
-        collectives,
-        copied_bytes_per_second,
-        dispatch_seconds,
-        unit_seconds,
-    )
+    from herringbone_parallel.torch.measure.libraries import added
+    from herringbone_parallel.torch.measure.probes import collectives, copied_bytes_per_second, dispatch_seconds
     from herringbone_parallel.torch.measure.replay import Replay
 
     torch.set_num_threads(options.threads)
@@ -159,25 +158,33 @@ def _work(options: argparse.Namespace) -> None:
             note=lambda operation: note.write_text(str(operation)),
         )
         seconds = replay.run(options.budget)
-    links, unit_s = {}, 0.0
+    links: dict[str, Link] = {}
+    libraries: tuple[dict[str, Added], dict[str, Added]] = {}, {}
     if options.processes > 1 and not on_gpu:
         store = f"file://{options.output / 'store'}"
         dist.init_process_group("gloo", init_method=store, rank=options.worker, world_size=options.processes)
         links = collectives()
-        unit_s = unit_seconds()
+        # The script itself decides for this library, so it shards nothing.
+        libraries = added(shard=measurement.wrapper != "DistributedDataParallel")
         dist.destroy_process_group()
     result = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "seconds": seconds,
         "dispatch": {} if on_gpu else dispatch_seconds(),
         "copied": copied_bytes_per_second(),
-        "unit": unit_s,
+        "added": libraries[0],
+        "elapsed": libraries[1],
         "collectives": {
             name: {"latency_s": link.latency_s, "bytes_per_second": link.bytes_per_second}
             for name, link in links.items()
         },
     }
-    (options.output / f"{options.worker}.json").write_text(json.dumps(result))
+    (options.output / f"{options.worker}.json").write_bytes(msgspec.json.encode(result))
+
+
+def _added(dicts: Sequence[dict[str, list[float]]]) -> dict[str, Added]:
+    """Return the medians of what libraries add, over all processes."""
+    return {name: Added(*map(median, zip(*(one[name] for one in dicts), strict=True))) for name in dicts[0]}
 
 
 def _medians(dicts: Sequence[dict[str, float]]) -> dict[str, float]:

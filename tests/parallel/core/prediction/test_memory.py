@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
-from tests.parallel.core.prediction.steps import two_layers
+from tests.parallel.core.prediction.steps import FIRST, SECOND, two_layers
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
+from herringbone_parallel.core.prediction.lingering import Lingering
+from herringbone_parallel.core.prediction.measurement import Call, Kind, Phase, Tensor
 from herringbone_parallel.core.prediction.memory import MemoryModel, memory, messages_of, slack
 from herringbone_parallel.core.prediction.sharing import divided_calls
 from herringbone_parallel.core.prediction.stages import Message, Stages
@@ -71,17 +74,57 @@ def test_gradients_of_earlier_microbatches_are_there_when_others_are_live() -> N
     # 4 of 8 microbatches are live on the first partition, each of 10 times the measured size.
     first, _ = model.memory(layout)
     assert first.gradients == 1000
-    assert first.activations == 80 * 40 + 4 * 10 * 100
+    # The gradient of the running microbatch, before it is added to the sum of the earlier ones.
+    assert first.activations == 80 * 40 + 4 * 10 * 100 + 1000
+
+
+def test_a_second_backward_holds_its_gradient_and_the_sum_but_one_microbatch_less() -> None:
+    model = MemoryModel(two_layers("smp"))
+    large, _ = model.memory(replace(PIPELINE, microbatches=2, batch_scale=200.0))
+    # In the first backward both microbatches keep 100 bytes, each 100 times the measured size.
+    assert (large.gradients, large.activations) == (1000, 200 * 40 + 2 * 100 * 100)
+    small, _ = model.memory(replace(PIPELINE, microbatches=2, batch_scale=2.0))
+    # In the second one 1,000 bytes are there twice, which is more than a microbatch.
+    assert (small.gradients, small.activations) == (1000, 2 * 40 + 100 + 1000)
+
+
+def test_a_variable_of_the_optimizer_lingers_until_the_next_parameter_of_this_rank() -> None:
+    update = Call(0, 0, Phase.OPTIMIZER)
+    # Each parameter's calls make a tensor, and in the second call drop the one before.
+    order = (FIRST, FIRST, SECOND, SECOND, FIRST, FIRST)
+    step = two_layers(
+        "smp",
+        calls=tuple(msgspec.structs.replace(update, module=module) for module in order),
+        tensors=(Tensor(500, Kind.TEMPORARY, 1, 4, FIRST), Tensor(70, Kind.TEMPORARY, 3, 6, SECOND)),
+    )
+    partition = replace(Stages(step).of(Layout()), count=2, modules=np.array([0, 0, 1]))
+    # In the measured step until the second call of `second`, call 3; here until the second one of `first`, call 5.
+    assert Lingering(step).of(partition, 0).tolist() == [0] * 7 + [500] * 4 + [0] * 3
+    # The other rank has no more parameters: its loop has ended.
+    assert not Lingering(step).of(partition, 1).any()
 
 
 def test_messages_on_a_cpu_lie_in_buffers() -> None:
     values = (Message(0, 1, 1 << 16, 1 << 16), Message(0, 1, 100, 100))
     buffer = (1 << 19) + 192
     # A receive buffer, two live values that stay in theirs, tiny ones that do not, and sent gradients.
-    assert messages_of(values, 1, live=2, microbatches=1, ranks=2) == buffer + 2 * (buffer + 100) + 2 * (
-        (1 << 16) + 100
+    gradients = 2 * ((1 << 16) + 100)
+    assert messages_of(values, 1, live=2, microbatches=1, ranks=2) == (
+        buffer + 2 * (buffer + 100) + gradients,
+        buffer + gradients,
     )
-    assert messages_of(values, 1, live=2, microbatches=1, ranks=0) == 4 * ((1 << 16) + 100)
+    gpu = (4 * ((1 << 16) + 100), 2 * ((1 << 16) + 100))
+    assert messages_of(values, 1, live=2, microbatches=1, ranks=0) == gpu
+
+
+def test_a_peer_answers_after_a_mebibyte() -> None:
+    values = (Message(0, 1, 1 << 19, 1 << 19),)
+    buffer = (1 << 19) + 192
+    # Eight gradients of half a mebibyte, of which two are held; and the value that is received.
+    assert messages_of(values, 1, live=8, microbatches=8, ranks=2) == (
+        buffer + 8 * buffer + (1 << 20),
+        buffer + (1 << 20),
+    )
 
 
 def test_a_model_without_costs_has_no_pipeline() -> None:
@@ -115,7 +158,7 @@ def test_version_1_divides_the_training_state_and_gathers_it_for_a_step() -> Non
 def test_kept_gradients_of_an_aggregation_are_always_there() -> None:
     model = MemoryModel(two_layers())
     (held,) = model.memory(replace(DDP, library=Library.DATA_PARALLEL, aggregation=4, batch_scale=100.0))
-    assert (held.gradients, held.activations) == (4000, 100 * (40 + 100 + 200 + 8))
+    assert (held.gradients, held.activations) == (4000, 100 * (40 + 100 + 200) + 3000)
 
 
 def test_recomputed_activations_are_not_kept() -> None:

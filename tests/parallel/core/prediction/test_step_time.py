@@ -13,6 +13,7 @@ from herringbone_parallel.core.partition.costs import CostNode, CostTree
 from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import (
+    Added,
     Call,
     Measurement,
     Module,
@@ -125,6 +126,38 @@ def test_sharded_states_are_gathered_twice_and_their_update_is_shared() -> None:
     # Units of 64 bytes, a quarter of a second each; all but the first gathers and the last scatter are hidden.
     layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION2)
     assert seconds(layout, on_gpus(2)) == pytest.approx(6.5 + 3 * 0.25)
+
+
+# Forward 1 s, backward 2 s and optimizer 0.5 s for each of two layers, as above, and seconds of the libraries.
+TIMED = Timings(
+    device="cpu",
+    processes=2,
+    seconds={0: 1.0, 1: 2.0, 2: 0.5},
+    collectives={"all_reduce": Link(latency_s=0.0, bytes_per_second=128.0)},
+    added={"shard": Added(0.5, 1.0, 1 / 128, 0.5), "replicate": Added(1.0, 1.0, 1 / 64)},
+    elapsed={"shard": Added(1.0, 2.0, 1 / 128, 0.5), "replicate": Added(1.0, 1.0, 1 / 32)},
+)
+
+
+def test_measured_shards_add_their_time_by_the_clock() -> None:
+    layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION2)
+    # Two units and parameters, 128 bytes, two calls of the optimizer: 2 + 4 + 1 + 1 s.
+    assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(6.5 + 8.0)
+    # On one core the ranks take turns, so one computes while another waits: 1 + 2 + 1 + 1 s of the processor.
+    assert seconds(layout, on_cores(2, 1), TIMED) == pytest.approx(2 * (6.5 + 5.0))
+
+
+def test_more_ranks_than_measured_exchange_more_messages() -> None:
+    two, four = (Layout(mesh=Mesh(shard=ranks), library=Library.VERSION2) for ranks in (2, 4))
+    # A rank has a quarter of the optimizer instead of a half. Three messages pass a quarter of the bytes more.
+    more = seconds(four, on_cores(4, 4), TIMED) - seconds(two, on_cores(2, 2), TIMED)
+    assert more == pytest.approx(-0.25 + 3 * 128 / 4 / 128)
+
+
+def test_measured_replicas_wait_for_the_last_sums_only() -> None:
+    layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
+    # One bucket after the backward: 1 + 2 + 2 s of the processor, and a second of the link, of 2 s measured.
+    assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 5.0 + 1.0)
 
 
 def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from herringbone_parallel.core.prediction.measurement import (
+    Added,
     Call,
     Measurement,
     Module,
     Operation,
+    Parameter,
     Phase,
     parse_timings,
     to_text,
 )
-from herringbone_parallel.torch.measure import timing
+from herringbone_parallel.torch.measure import libraries, timing
 from herringbone_parallel.torch.measure.replay import Replay
 
 MATRIX = {"tensor": "float32", "shape": [8, 8]}
@@ -61,6 +64,52 @@ def test_each_operation_that_can_be_called_is_timed() -> None:
     assert set(noted) == set(range(len(OPERATIONS))) - {1}
 
 
+def test_the_optimizer_and_added_gradients_of_later_microbatches_are_timed() -> None:
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    names = ("relu", "sin", "cos", "sqrt")
+    calls = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (3, 1))
+    step = replace(
+        STEP,
+        microbatches=2,
+        operations=tuple(operation(f"aten.{name}.default", MATRIX) for name in names),
+        calls=tuple(Call(index, 0, phases[index], microbatch) for index, microbatch in calls),
+    )
+    assert set(Replay(step, torch.device("cpu")).run(0.1)) == {0, 1, 2, 3}
+
+
+def test_layers_that_are_alike_have_weights_of_their_own() -> None:
+    called: list[tuple[int, ...]] = []
+    activation = {"tensor": "float32", "shape": [2, 8]}
+    step = replace(
+        STEP,
+        parameters=tuple(Parameter(f"{number}.weight", 0, (8, 8), "float32", 256) for number in range(3)),
+        operations=(
+            operation("aten.mm.default", activation, TRANSPOSED),
+            Operation("aten.add_.Tensor", ((8, 8), (8, 8)), "float32", 0, 512, arguments=_sum(MATRIX, MATRIX)),
+        ),
+        calls=(*[Call(0, 0, Phase.FORWARD)] * 3, *[Call(1, 0, Phase.BACKWARD)] * 3),
+    )
+    replay = Replay(step, torch.device("cpu"))
+    replay.run(0.1)
+    for _, ready in sorted(replay._ready.items()):
+        called.append(tuple(len({args[place].data_ptr() for args, _ in ready.arguments}) for place in (0, 1)))
+    # Each layer has its weight and its gradient. The activation, and the gradient that is added, are in the cache.
+    assert called == [(1, 3), (3, 1)]
+
+
+def _sum(*arguments: object) -> str:
+    return json.dumps([arguments, {}])
+
+
+def test_what_libraries_add_is_divided_into_units_parameters_and_bytes() -> None:
+    few = libraries.Steps(libraries.Clocks(8.0, 9.0), libraries.Clocks(0.0, 0.0), 4, 4)
+    many = libraries.Steps(libraries.Clocks(12.0, 9.0), libraries.Clocks(0.5, 0.25), 8, 8)
+    wide = libraries.Steps(libraries.Clocks(28.0, 8.0), libraries.Clocks(0.0, 0.0), 4, 44)
+    assert libraries.solved(few, many, wide, clock=0) == Added(unit_s=1.0, parameter_s=1.0, byte_s=0.5, call_s=0.5)
+    # Noise does not make anything faster than nothing.
+    assert libraries.solved(few, many, wide, clock=1) == Added(unit_s=2.25, call_s=0.25)
+
+
 def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> None:
     measurement, output = tmp_path / "step.json", tmp_path / "timings.json"
     measurement.write_bytes(to_text(STEP))
@@ -74,6 +123,8 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
     assert timings.copied_bytes_per_second is not None
     if timings.processes == 2:
         assert set(timings.collectives) == {"all_reduce", "all_gather", "reduce_scatter", "send"}
+        assert set(timings.added) == set(timings.elapsed) == {"shard", "replicate"}
+        assert 0 < timings.added["shard"].byte_s < 1e-6
 
 
 @pytest.mark.parametrize("text", [b"{}", None])
