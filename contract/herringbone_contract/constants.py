@@ -51,6 +51,8 @@ class Key:
     # DEFAULT_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, never for others.
     HANG_TIMEOUT = "sagemaker_hang_timeout"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
+    # SageMaker adds this one to every trial of a tuning job; its value is the name of the objective metric.
+    TUNING_METRIC = "_tuning_objective_metric"
 
 
 STEERING_PREFIX = "sagemaker_"

@@ -12,6 +12,7 @@
     +-- ArchiveError               an archive that is damaged or reaches outside its folder
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
+    +-- TuningFailedError          a search ended without a result; carries the reason
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
     +-- RequestError               a running job that cannot be asked, or does not answer
     +-- HostError                  a machine that cannot be reached, or refuses a request
@@ -136,6 +137,19 @@ class JobFailedError(HerringboneError):
         super().__init__(f"job {job_name} failed: " + "\n".join(filter(None, lines)))
         self.job_name = job_name
         self.failure = failure
+
+
+class TuningFailedError(HerringboneError):
+    """A tuning job that ended without any result; `reason` says why.
+
+    To fix: Read the reason, and the log of the training job that it names; correct the script or the metric, and search
+    again.
+    """
+
+    def __init__(self, tuning_job_name: str, reason: str) -> None:
+        super().__init__(f"tuning job {tuning_job_name} failed: {reason}")
+        self.tuning_job_name = tuning_job_name
+        self.reason = reason
 
 
 class LaunchError(HerringboneError):

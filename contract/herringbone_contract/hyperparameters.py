@@ -126,12 +126,13 @@ def _decode_value(text: str) -> Any:
 def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split hyperparameters into those of the user's script and those that steer the container.
 
-    `mp_parameters` goes to the script, as in AWS's containers: scripts read it from their arguments.
+    `mp_parameters` goes to the script, as in AWS's containers: scripts read it from their arguments. The name of a
+    tuning job's objective, which SageMaker adds to its trials, does not.
 
     >>> split({"epochs": "3", "sagemaker_program": '"train.py"'})
     ({'epochs': '3'}, {'sagemaker_program': '"train.py"'})
     """
-    user = {key: text for key, text in raw.items() if not key.startswith(STEERING_PREFIX)}
+    user = {key: text for key, text in raw.items() if not key.startswith(STEERING_PREFIX) and key != Key.TUNING_METRIC}
     return user, {key: text for key, text in raw.items() if key not in user}
 
 

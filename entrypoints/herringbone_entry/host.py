@@ -25,6 +25,9 @@ from herringbone_contract.paths import Paths
 from herringbone_contract.resources import ResourceConfig, parse_resource_config
 from herringbone_entry.inherited import inherited
 
+# TensorFlow's estimator adds this hyperparameter.
+_MODEL_DIR = "model_dir"
+
 
 class Host(NamedTuple):
     """One host of the job, as its own files and variables describe it.
@@ -65,7 +68,13 @@ class Host(NamedTuple):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """The hyperparameters of the user's script."""
-        return decode_values(split(self.raw_hyperparameters)[0])
+        values = decode_values(split(self.raw_hyperparameters)[0])
+        address = values.get(_MODEL_DIR)
+        # SageMaker gives all trials of a tuning job the same `model_dir`; without the job's name, they would
+        # overwrite each other's models. Paths below /opt/ml are each trial's own.
+        if Key.TUNING_METRIC in self.raw_hyperparameters and isinstance(address, str) and "://" in address:
+            values[_MODEL_DIR] = f"{address.rstrip('/')}/{self.job_name}/model"
+        return values
 
     @property
     def steering(self) -> dict[str, Any]:

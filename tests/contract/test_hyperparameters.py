@@ -230,3 +230,8 @@ def test_split():
     user, steering = split({"epochs": "3", "mp_parameters": "{}", "model_dir": '"m"', "sagemaker_region": '"r"'})
     assert user == {"epochs": "3", "mp_parameters": "{}", "model_dir": '"m"'}
     assert steering == {"sagemaker_region": '"r"'}
+
+
+def test_the_metric_that_sagemaker_adds_to_a_trial_is_not_for_the_script():
+    user, steering = split({"lr": "0.1", "_tuning_objective_metric": "accuracy"})
+    assert (user, steering) == ({"lr": "0.1"}, {"_tuning_objective_metric": "accuracy"})

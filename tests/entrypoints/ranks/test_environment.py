@@ -134,6 +134,22 @@ def test_sm_variables_of_a_host(make_job) -> None:
     assert json.loads(variables["SM_TRAINING_ENV"])["channel_input_dirs"]["eval"] == f"{base}/input/data/eval"
 
 
+@pytest.mark.parametrize(
+    ("address", "in_a_trial"),
+    [("s3://models/digits/model", "s3://models/digits/model/digits-001/model"), ("/opt/ml/model", "/opt/ml/model")],
+)
+def test_trials_of_a_tuning_job_do_not_share_tensorflows_model_dir(make_job, address: str, in_a_trial: str) -> None:
+    job = make_job()
+    job.write("")
+    path = job.base() / "input" / "config" / "hyperparameters.json"
+    environ = {"SAGEMAKER_BASE_DIR": str(job.base()), "TRAINING_JOB_NAME": "digits-001"}
+    texts = {"model_dir": json.dumps(address), "lr": "0.1"}
+    path.write_text(json.dumps(texts))
+    assert read_host(environ).hyperparameters == {"model_dir": address, "lr": 0.1}
+    path.write_text(json.dumps({**texts, "_tuning_objective_metric": "accuracy"}))
+    assert read_host(environ).hyperparameters == {"model_dir": in_a_trial, "lr": 0.1}
+
+
 def test_a_pipe_channel_is_the_scripts_to_read(make_job) -> None:
     """Leave a FIFO to the script: the platform writes each epoch once, and another reader would take data."""
     job = make_job()
