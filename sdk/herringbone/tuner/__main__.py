@@ -1,0 +1,33 @@
+"""`python -m herringbone.tuner NAME < order`: searches. Started by `searcher.launch`, never by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from herringbone.jobs.home import find_home
+from herringbone.planning.plan import parse_plan
+from herringbone.tuner.searcher.searching import search
+from herringbone.tuner.store import TuningStore
+
+
+def main() -> None:
+    text = sys.stdin.buffer.read()
+    if not text:
+        # The client died before it had written the order.
+        return
+    store = TuningStore(find_home().tuning(sys.argv[1]))
+    search(store, parse_plan(json.loads(text)["plan"]), say=_say)
+
+
+def _say(line: str) -> None:
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    # The interpreter's own shutdown takes milliseconds.
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,196 @@
+"""A tuning job of own hosts: read its store, stop it, wait for it, and start its searcher again after a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from herringbone.jobs.polling import Pace, Pauses
+from herringbone.planning.again import refuse_masked
+from herringbone.planning.plan import parse_plan
+from herringbone.processes import is_alive, may_live
+from herringbone.tuner.description import describe_tuning
+from herringbone.tuner.searcher.launch import start_searcher
+from herringbone.tuner.searcher.searching import search
+from herringbone.tuner.strategies.early_stopping import judged
+from herringbone.tuner.trial_plan import shared_settings
+from herringbone.tuner.trials import TrialState
+from herringbone_contract.errors import LaunchError, TuningFailedError
+
+if TYPE_CHECKING:
+    from herringbone.jobs.home import Home
+    from herringbone.planning.plan import JobPlan
+    from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
+
+_PACE = Pace(shortest=0.01, longest=0.25, slower=1.2)
+# A searcher that dies this often without a new line in the store will not get any further.
+_MAX_RESTARTS = 3
+
+
+class OwnTuning:
+    """A tuning job whose trials run on own hosts.
+
+    >>> OwnTuning(TuningStore(home.tuning("digits")), home).trials()[0].objective      # doctest: +SKIP
+    0.93
+
+    `plan` is the shared plan of the trials with its secrets, which only the client that called `fit` has. Without it,
+    the stored plan serves, unless secrets are masked in it.
+    """
+
+    def __init__(self, store: TuningStore, home: Home, plan: JobPlan | None = None) -> None:
+        self.name = store.name
+        self._store = store
+        self._home = home
+        self._plan = plan
+        # The searcher that this process started: it may not hold the lock yet.
+        self._searcher: str | None = None
+
+    def __repr__(self) -> str:
+        return f"OwnTuning({self.name!r})"
+
+    def state(self) -> TuningState:
+        """Return the status, and the reason of a failed one."""
+        return self._store.state()
+
+    def definition(self) -> TuningDefinition:
+        """See `Tuning.definition`; secrets among the static hyperparameters are masked."""
+        return self._store.record().definition
+
+    def trials(self) -> list[TrialRecord]:
+        """See `Tuning.trials`; early stopping has been judged."""
+        return judged_records(self.definition(), self._store.trials())
+
+    def describe(self) -> dict[str, Any]:
+        """See `Tuning.describe`."""
+        return describe_tuning(
+            self.name, self._store.record(), self.state(), self.trials(), stopping=self._store.stop_asked
+        )
+
+    @property
+    def is_searched(self) -> bool:
+        """True while a searcher runs, here or on another machine of this home."""
+        if self._searcher is not None and is_alive(self._searcher):
+            return True
+        if self._store.is_searched:
+            return True
+        state = self.state()
+        # A file system may have locks that other machines do not see.
+        return state.searcher is not None and state.place is not None and _elsewhere(state.searcher, state.place)
+
+    def resume(self) -> bool:
+        """Start a searcher if the search is not over and none runs; return whether one was started.
+
+        Raises `InputError` for secrets that are stored masked, and `LaunchError`.
+        """
+        if self.state().done or self.is_searched:
+            return False
+        plan = self.shared_plan()
+        if not self._store.stop_asked:
+            refuse_masked(self.name, shared_settings(plan))
+        self._searcher = start_searcher(self._store, self._home, plan)
+        return True
+
+    def shared_plan(self) -> JobPlan:
+        """Return the plan that all trials share: with its secrets where this process has them."""
+        return parse_plan(dict(self._store.record().plan)) if self._plan is None else self._plan
+
+    def use(self, plan: JobPlan) -> None:
+        """Search with this shared plan, which has the secrets."""
+        self._plan = plan
+
+    def stop(self) -> None:
+        """See `Tuning.stop`."""
+        if self.state().done:
+            return
+        self._store.ask_to_stop()
+        if not self.is_searched:
+            # Nobody else would stop the running trials. No job is started, so no secret is needed.
+            search(self._store, None, say=lambda _: None)
+
+    def kill(self) -> None:
+        """Kill the running trials of a search that was asked to stop."""
+        from herringbone.backends.registry import backend_named
+
+        backend = backend_named(self._store.record().backend)
+        for record in self._store.trials():
+            if not record.done:
+                backend.kill(record.job)
+
+    def wait(self, say: Callable[[str], None] | None = None, timeout: float | None = None) -> None:
+        """See `Tuning.wait`. A searcher that was killed meanwhile is started again."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        definition, shown, restarts, size = self.definition(), set[int](), 0, -1
+        pauses = Pauses(_PACE)
+        while True:
+            # The state first: when it says that the search is over, all trials have been written.
+            state = self.state()
+            records = self._store.trials()
+            done = [record for record in records if record.done and record.number not in shown]
+            for record in done:
+                shown.add(record.number)
+                if say is not None:
+                    say(trial_line(definition, record))
+            if state.done:
+                if state.status == "Failed":
+                    raise TuningFailedError(self.name, state.reason or "its searcher said no reason")
+                return
+            progress = len(records) + len(shown)
+            if progress != size:
+                size, restarts = progress, 0
+                pauses.reset()
+            if not self.is_searched and not self.state().done:
+                restarts += 1
+                if restarts > _MAX_RESTARTS:
+                    raise LaunchError(
+                        f"tuning job {self.name}: its searcher died {restarts} times without a new trial: "
+                        f"{self._store.last_words() or 'its log is empty'}; {self._store.log} has more, and "
+                        f"HyperparameterTuner.attach({self.name!r}) tries again"
+                    )
+                self.resume()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"tuning job {self.name} is still {state.status} after {timeout} s; it goes on")
+            time.sleep(pauses.next())
+
+
+def judged_records(definition: TuningDefinition, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return records whose objective and status are those that decisions use: early stopping cuts a curve. Pure."""
+    results = judged(definition, [record.trial() for record in records])
+    return [
+        record
+        if not record.done
+        else msgspec.structs.replace(
+            record,
+            status=trial.state.value,
+            objective=trial.objective,
+            curve=trial.curve,
+            early_stopped=record.early_stopped or (trial.state is TrialState.STOPPED and record.status != "Stopped"),
+        )
+        for record, trial in zip(records, results, strict=True)
+    ]
+
+
+def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
+    """Return the line that tells a waiting user how a trial ended. Pure.
+
+    >>> trial_line(definition, record)               # doctest: +SKIP
+    'trial 1: job digits-001: Completed, accuracy 0.93 (lr=0.01)'
+    """
+    values = ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in record.values.items()
+    )
+    if record.resource is not None:
+        values += f", {definition.resource_name}={record.resource}"
+    result = "" if record.objective is None else f", {definition.metric} {record.objective:g}"
+    failure = f": {record.failure}" if record.failure else ""
+    return f"trial {record.number + 1}: job {record.job}: {record.status}{result} ({values}){failure}"
+
+
+def _elsewhere(process: str, where: str) -> bool:
+    from herringbone.processes import sees
+
+    return sees(where) is None and may_live(process, where)

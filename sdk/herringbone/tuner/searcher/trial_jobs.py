@@ -1,0 +1,129 @@
+"""The jobs of trials: start, look at, stop and forget them. The searcher's only way to the backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from herringbone.backends.registry import backend_named
+from herringbone.events.metrics import job_metrics
+from herringbone.jobs.checkpoints import copy_checkpoints, newest_files
+from herringbone.jobs.description import failure_of
+from herringbone.jobs.index import FAILED
+from herringbone.jobs.removal import remove_job
+from herringbone.planning.again import inputs_of
+from herringbone.tuner.searcher.objective import curve_of
+from herringbone.tuner.trial_plan import checkpoint_folder, estimator_class, shared_settings, trial_settings
+from herringbone_contract.errors import JobNotFoundError
+
+if TYPE_CHECKING:
+    from herringbone.jobs.index import JobRecord
+    from herringbone.jobs.polling import Pace
+    from herringbone.planning.plan import JobPlan
+    from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.store import TrialRecord, TuningStore
+
+
+@dataclass(frozen=True, slots=True)
+class JobLook:
+    """The state of a trial's job at this moment.
+
+    `failure` says in one line why it failed. `never_ran`: whoever submitted it was killed before any host ran.
+    """
+
+    status: str
+    done: bool
+    failure: str | None = None
+    never_ran: bool = False
+
+
+class Jobs(Protocol):
+    """Starts, watches and stops the jobs of trials, which it knows by their names."""
+
+    @property
+    def pace(self) -> Pace:
+        """The pauses between two looks at running jobs."""
+
+    def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
+        """Submit the job of a trial, which continues the checkpoints of `earlier`. Raises the backend's errors."""
+
+    def look(self, job: str) -> JobLook | None:
+        """Return the state of a job; None if there is no job of that name."""
+
+    def curve(self, job: str) -> tuple[float, ...]:
+        """Return the objective's values so far."""
+
+    def stop(self, job: str) -> None:
+        """Ask a job to stop."""
+
+    def forget(self, job: str) -> None:
+        """Remove what a submission left that was killed."""
+
+
+class TrialJobs:
+    """Runs trials of one tuning job on the backend of its plan.
+
+    `plan` is the shared plan with its secrets; None for a searcher that starts no job, but only stops those that run.
+    """
+
+    def __init__(self, store: TuningStore, definition: TuningDefinition, backend: str, plan: JobPlan | None) -> None:
+        self._store = store
+        self._definition = definition
+        self._backend = backend_named(backend)
+        self._plan = plan
+        self._settings: dict[str, Any] = {} if plan is None else shared_settings(plan)
+
+    @property
+    def pace(self) -> Pace:
+        return self._backend.pace
+
+    def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
+        assert self._plan is not None
+        checkpoints = self._checkpoints(record)
+        # An existing folder is the complete copy that a killed searcher made: no job of this name has run.
+        if checkpoints is not None and earlier is not None and not Path(checkpoints).exists():
+            left = Path(self._checkpoints(earlier) or "")
+            # A script that writes no checkpoints trains from the beginning, with the same result.
+            if files := newest_files([left] if left.is_dir() else []):
+                copy_checkpoints(files, Path(checkpoints))
+        settings = trial_settings(
+            self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
+        )
+        estimator = estimator_class(self._plan)(**settings)
+        # Machines of an inventory have no line: a busy one refuses, and the searcher asks again.
+        queue = self._backend.name != "ssh"
+        estimator.fit(inputs_of(self._plan), wait=False, logs=False, job_name=record.job, queue=queue)
+
+    def _checkpoints(self, record: TrialRecord) -> str | None:
+        own = self._store.checkpoints(record.job)
+        return checkpoint_folder(self._settings, record.proposal, job=record.job, own=own)
+
+    def look(self, job: str) -> JobLook | None:
+        try:
+            record = self._backend.describe(job)
+        except JobNotFoundError:
+            return None
+        failure = failure_of(record)
+        return JobLook(
+            status=record.status,
+            done=record.done,
+            failure=None if failure is None else failure.head,
+            never_ran=_never_ran(record),
+        )
+
+    def curve(self, job: str) -> tuple[float, ...]:
+        record = self._backend.describe(job)
+        return curve_of(job_metrics(record, self._backend).series, self._definition.metric)
+
+    def stop(self, job: str) -> None:
+        self._backend.stop(job)
+
+    def forget(self, job: str) -> None:
+        remove_job(job, self._backend, home=self._backend.home)
+
+
+def _never_ran(record: JobRecord) -> bool:
+    """Return whether a failed job has no host that started, and no host that failed to."""
+    failure = failure_of(record)
+    return record.status == FAILED and record.started is None and failure is not None and failure.host is None
