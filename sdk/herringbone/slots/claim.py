@@ -1,0 +1,138 @@
+"""The claim of one job on the devices of this machine: enter the line, be granted, hand it on, free it.
+
+line = open_line(os.environ, NvidiaSmi())
+claim = line.enter("digits-1", home="/home/ann/.herringbone", wants=Wants(gpus=2))
+with left_on_error(claim):
+    decision = claim.advance()                      # Granted, or Waiting
+    ...                                             # hand `claim.descriptor` to the process that goes on
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from herringbone.slots.devices import Devices, foreign_use, parse_listing
+from herringbone.slots.folder import SlotsFolder, View, cpu_shares, slots_path
+from herringbone.slots.line import Granted, Waiting, decide, foreign_text
+from herringbone.slots.release import leave, poke_next
+from herringbone.slots.ticket import Ticket, Wants
+
+if TYPE_CHECKING:
+    from herringbone.controller.config import ClaimConfig
+    from herringbone.slots.probe import Probe
+
+_RANDOM_BYTES = 6
+
+
+class Line:
+    """The line of this machine; `probe` knows its GPUs."""
+
+    def __init__(self, folder: SlotsFolder, probe: Probe, environ: Mapping[str, str]) -> None:
+        self.folder, self._probe, self._environ = folder, probe, environ
+        self._devices: Devices | None = None
+
+    @property
+    def devices(self) -> Devices:
+        """The machine's devices, asked for until the driver answers."""
+        if self._devices is None or not self._devices.gpus:
+            gpus = tuple(gpu for _, uuid, parts in parse_listing(self._probe.listing()) for gpu in (parts or [uuid]))
+            self._devices = Devices(gpus=gpus, shares=cpu_shares(self._environ))
+        return self._devices
+
+    def enter(self, job: str, *, home: str, wants: Wants, priority: int = 0, max_run: float = 0.0) -> Claim:
+        """Enter the line as its last job."""
+        name = f"{os.getuid()}.{job}.{os.urandom(_RANDOM_BYTES).hex()}"
+        with self.folder.locked():
+            ticket = Ticket(
+                name=name, job=job, user=_user(), home=home, arrival=time.time(), priority=priority, wants=wants,
+                max_run=max_run,
+            )  # fmt: skip
+            return Claim(self, ticket, self.folder.add(ticket))
+
+    def with_foreign(self, view: View, processes: str) -> Devices:
+        """Return the devices, with those that processes outside of Herringbone use."""
+        claimed = [device for ticket in view.tickets for device in ticket.granted or ()]
+        return replace(self.devices, foreign=foreign_use(processes, claimed))
+
+    def processes(self, wants: Wants) -> str:
+        """Return the processes that use GPUs; a job without GPUs need not know."""
+        return self._probe.processes() if wants.gpus else ""
+
+
+class Claim:
+    """A ticket that this process, or one that it has handed the descriptor to, keeps alive."""
+
+    def __init__(self, line: Line, ticket: Ticket, descriptor: int) -> None:
+        self._line, self.ticket, self.descriptor = line, ticket, descriptor
+
+    @property
+    def config(self) -> ClaimConfig:
+        """The claim for the controller's config."""
+        return {
+            "folder": self._line.folder.path,
+            "ticket": self.ticket.name,
+            "descriptor": self.descriptor,
+            "devices": list(self.ticket.granted or ()),
+        }
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The devices that the job was granted, and the seconds since 1970 of its arrival and of the grant."""
+        ticket = self.ticket
+        return {"Devices": list(ticket.granted or ()), "Arrival": ticket.arrival, "Granted": ticket.granted_at}
+
+    def advance(self) -> Granted | Waiting:
+        """Return the job's place, or take the devices if it is its turn."""
+        name, folder, wants = self.ticket.name, self._line.folder, self.ticket.wants
+        view = folder.read()
+        decision = decide(view.tickets, self._line.devices, view.turns, name)
+        if isinstance(decision, Waiting):
+            return decision
+        # Asked before the lock is taken: a driver may need a second.
+        processes = self._line.processes(wants)
+        with folder.locked():
+            view = folder.read()
+            decision = decide(view.tickets, self._line.with_foreign(view, processes), view.turns, name)
+            if isinstance(decision, Granted):
+                self.ticket = msgspec.structs.replace(self.ticket, granted=decision.devices, granted_at=time.time())
+                # In this order: a process that is killed in between has lost a turn, and nobody has a device for free.
+                folder.take_turn()
+                folder.replace(self.ticket)
+            elif (note := foreign_text(decision)) != self.ticket.note:
+                # `ls` shows it, and does not ask the driver.
+                self.ticket = msgspec.structs.replace(self.ticket, note=note)
+                folder.replace(self.ticket)
+        # What is left may be enough for others.
+        if isinstance(decision, Granted):
+            poke_next(folder)
+        return decision
+
+    def leave(self) -> None:
+        """Leave the line, or free the devices, and wake those who wait."""
+        leave(self._line.folder, self.ticket.name)
+
+    def close(self) -> None:
+        """Give up this process's hold on the ticket; another process may have one."""
+        os.close(self.descriptor)
+
+
+def open_line(environ: Mapping[str, str], probe: Probe) -> Line | None:
+    """Return the line of this machine; None where HERRINGBONE_SLOTS is off."""
+    path = slots_path(environ)
+    return None if path is None else Line(SlotsFolder(path), probe, environ)
+
+
+def _user() -> str:
+    # Not `getpass.getuser`, which believes the environment.
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,159 @@
+"""The line as a backend sees it: enter it, refuse a job or leave it to a waiter, and what its row says meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypedDict
+
+from herringbone.jobs.index import PENDING, JobRecord
+from herringbone.planning.plan import plan_to_send
+from herringbone.processes import identity, pid_of
+from herringbone.slots.claim import Claim, open_line
+from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
+from herringbone.slots.ticket import Wants, encode
+from herringbone_contract.errors import LaunchError, UnsupportedError
+from herringbone_contract.failure import Failure
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from herringbone.controller.config import ClaimConfig
+    from herringbone.jobs.home import Home
+    from herringbone.planning.plan import JobPlan
+    from herringbone.slots.probe import Probe
+
+_WAITER = (sys.executable, "-m", "herringbone.slots.waiter")
+
+
+class WaiterConfig(TypedDict):
+    """One waiting job, as JSON on its waiter's standard input, because the plan may hold secrets.
+
+    `ticket` is the text of the ticket. `deadline` is in seconds since 1970, None without `max_wait`.
+    """
+
+    job: str
+    backend: str
+    claim: ClaimConfig
+    ticket: str
+    plan: dict[str, Any]
+    deadline: float | None
+
+
+def enter_line(plan: JobPlan, wants: Wants, home: Home, probe: Probe) -> Claim | None:
+    """Enter this machine's line; None for a job that claims nothing, or where nobody claims anything.
+
+    Raises `UnsupportedError` for what the machine can never give.
+    """
+    if not wants:
+        return None
+    line = open_line(os.environ, probe)
+    if line is None:
+        if plan.queue:
+            raise UnsupportedError("queue: HERRINGBONE_SLOTS is off here, so there is no line; unset it")
+        return None
+    if not can_ever_start(wants, line.devices):
+        raise UnsupportedError(too_much(wants, len(line.devices.gpus), line.devices.shares))
+    options = plan.options
+    return line.enter(
+        plan.job_name, home=str(home.path), wants=wants, priority=options.priority, max_run=float(options.max_run)
+    )
+
+
+def is_granted(plan: JobPlan, slot: Claim) -> bool:
+    """Take the devices if they are free; raise `LaunchError` for a job that may not wait for them."""
+    decision = slot.advance()
+    if isinstance(decision, Granted):
+        return True
+    if not plan.queue:
+        raise LaunchError(_refusal(plan, slot, decision))
+    return False
+
+
+@contextmanager
+def left_on_error(claim: Claim | None) -> Iterator[None]:
+    """Leave the line if the body fails; close this process's descriptor in any case."""
+    try:
+        yield
+    except BaseException:
+        if claim is not None:
+            claim.leave()
+        raise
+    finally:
+        if claim is not None:
+            claim.close()
+
+
+@contextmanager
+def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environment: Mapping[str, str]) -> Iterator[str]:
+    """Start the process that holds a waiting job; the body gets its identity, and the waiter its config afterwards."""
+    folder = home.job(plan.job_name)
+    with folder.controller_log.open("wb") as log:
+        waiter = subprocess.Popen(
+            [*_WAITER, plan.job_name],
+            # As the controller's: the config may contain secrets, and its early end ends the waiter.
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            # From now on two processes keep the ticket alive, so there is no moment in which none does.
+            pass_fds=[slot.descriptor],
+            cwd=folder.path,
+            env=environment,
+        )
+    max_wait = plan.options.max_wait
+    config: WaiterConfig = {
+        "job": plan.job_name,
+        "backend": backend,
+        "claim": slot.config,
+        "ticket": encode(slot.ticket).decode(),
+        "plan": plan_to_send(plan),
+        "deadline": None if max_wait is None else slot.ticket.arrival + max_wait,
+    }
+    try:
+        yield str(identity(waiter.pid))
+        assert waiter.stdin is not None
+        with waiter.stdin as pipe:
+            pipe.write(json.dumps(config).encode())
+    except BaseException as error:
+        waiter.kill()
+        waiter.communicate()
+        if isinstance(error, BrokenPipeError):
+            raise LaunchError(
+                f"the process that waits for the job did not start: {folder.controller_words()}"
+            ) from None
+        raise
+    # It outlives this Python on purpose.
+    waiter.returncode = 0
+
+
+def signal_waiter(record: JobRecord) -> None:
+    """Ask the waiter of a waiting job to leave the line; others have none."""
+    if record.secondary_status == PENDING and record.client is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid_of(record.client), signal.SIGTERM)
+            os.kill(pid_of(record.client), signal.SIGCONT)
+
+
+def waiter_died() -> Failure:
+    """Return the failure of a waiting job whose waiter died; no program of the job has an exit code."""
+    return Failure(
+        exit_code=0, message="the process that held the job's place in line was killed, or its machine restarted"
+    )
+
+
+def _refusal(plan: JobPlan, slot: Claim, waiting: Waiting) -> str:
+    wants = slot.ticket.wants
+    what = f"{wants.gpus} GPU{'s' * (wants.gpus != 1)}" if wants.gpus else f"{wants.shares} CPU shares"
+    who = [f"job {ticket.job} of {ticket.user} has {', '.join(ticket.granted or ())}" for ticket in waiting.holders]
+    who += [f"job {ticket.job} of {ticket.user} waits in line before" for ticket in waiting.ahead]
+    who += [text] if (text := foreign_text(waiting)) else []
+    return (
+        f"job {plan.job_name} needs {what} of this machine, and they are taken: {'; '.join(who[:4])}. Wait in line "
+        "with fit(queue=True) or `herringbone run --queue`, or choose other GPUs by CUDA_VISIBLE_DEVICES"
+    )

@@ -1,0 +1,115 @@
+"""The places of this user's waiting jobs, for `fit`, `ls` and `describe`, from the files of the line alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from herringbone.jobs.index import PENDING, JobRecord
+from herringbone.slots.folder import SlotsFolder, View, slots_path
+from herringbone.slots.line import Waiting, line_text, places
+from herringbone.slots.ticket import Ticket
+from herringbone_contract.errors import HerringboneError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from herringbone.jobs.home import Home
+
+# Backends whose waiting jobs are in a line of this machine.
+OF_THIS_MACHINE = ("local_process", "local")
+# A look at a long line takes a while, and may take this part of the time.
+_LEAST_SECONDS, _SHARE = 0.5, 20
+
+
+def waits_here(record: JobRecord) -> bool:
+    """Report whether a job waits in a line, and not for a cluster or a service."""
+    return record.secondary_status == PENDING and record.backend in OF_THIS_MACHINE and not record.done
+
+
+def waiting_jobs(home: Home) -> dict[str, tuple[Ticket, Waiting]]:
+    """Return ticket and place of each job of this home that waits in this machine's line, by the job's name."""
+    view = _view()
+    line = places(view.tickets, view.turns)
+    return {ticket.job: (ticket, waiting) for ticket, waiting in line if _is_of(ticket, home)}
+
+
+def waiting_names(home: Home) -> set[str]:
+    """Return the names of the jobs of this home whose waiters live."""
+    return {ticket.job for ticket in _view().tickets if _is_of(ticket, home)}
+
+
+def _view() -> View:
+    try:
+        path = slots_path(os.environ)
+        # A look must leave nothing behind.
+        if path is not None and os.path.isdir(path):  # noqa: PTH112
+            with closing(SlotsFolder(path)) as folder:
+                return folder.read()
+    except (HerringboneError, OSError):
+        pass
+    return View((), {})
+
+
+def _is_of(ticket: Ticket, home: Home) -> bool:
+    return ticket.waits and ticket.uid == os.getuid() and ticket.home == str(home.path)
+
+
+def place_texts(home: Home, records: Collection[JobRecord]) -> dict[str, str]:
+    """Return the place of each of these jobs that waits here, in words, by its name.
+
+    >>> place_texts(Home(Path("/home/ann/.herringbone")), records)      # doctest: +SKIP
+    {'digits-2': '1st in line, waits for digits-1 (bob)'}
+    """
+    if not any(map(waits_here, records)):
+        return {}
+    return {job: line_text(waiting, ticket.note) for job, (ticket, waiting) in waiting_jobs(home).items()}
+
+
+def queue_members(home: Home, record: JobRecord) -> dict[str, Any] | None:
+    """Return the place of a job for its description; None for a job that does not wait here."""
+    if not waits_here(record) or (found := waiting_jobs(home).get(record.name)) is None:
+        return None
+    ticket, waiting = found
+    members: dict[str, Any] = {"Place": waiting.place, "Text": line_text(waiting, ticket.note)}
+    holders = [
+        {"Job": holder.job, "User": holder.user, "LatestEnd": _iso((holder.granted_at or 0.0) + holder.max_run)}
+        for holder in waiting.holders
+    ]
+    return members | ({"WaitsFor": holders} if holders else {})
+
+
+def _iso(seconds: float) -> str | None:
+    # Another user may have written any number.
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+class PlaceLines:
+    """The changes of one job's place while a caller waits for the job.
+
+    >>> PlaceLines(home).of(record, now=time.monotonic())               # doctest: +SKIP
+    ['digits-2: 1st in line, waits for digits-1 (bob)']
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._text = ""
+        self._next_look = 0.0
+
+    def of(self, record: JobRecord, *, now: float) -> list[str]:
+        """Return a line if the place has changed since the last look."""
+        if not waits_here(record) or now < self._next_look:
+            return []
+        begin = time.monotonic()
+        text = place_texts(self._home, [record]).get(record.name, "")
+        self._next_look = now + max(_LEAST_SECONDS, _SHARE * (time.monotonic() - begin))
+        if text in ("", self._text):
+            return []
+        self._text = text
+        return [f"{record.name}: {text}"]

@@ -1,0 +1,186 @@
+"""`python -m herringbone.slots.waiter JOB < config`: holds a job's place in line, and starts the job on its turn.
+
+    wait         asleep in `select`; those whose turn may come soon are woken through their tickets' FIFOs
+    granted      the client's part of the submission: a controller, hosts; then this process ends
+    SIGTERM      leave the line: the job is Stopped
+    max_wait     leave the line: Stopped, MaxWaitTimeExceeded
+
+A machine may have a thousand of these processes, so this module imports little before the job's turn is near.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from herringbone.slots.claim import Claim, Line
+from herringbone.slots.folder import LockBusyError, SlotsFolder
+from herringbone.slots.line import Granted, Waiting
+from herringbone.slots.probe import NvidiaSmi
+from herringbone.slots.release import POKED
+from herringbone.slots.ticket import decode
+from herringbone_contract.errors import HerringboneError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from herringbone.backends.detached import DetachedBackend
+    from herringbone.slots.pending import WaiterConfig
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Nobody wakes the waiters when a process is killed, so the first ones look from time to time; looks may take this part
+# of the time, as a long line takes milliseconds to read.
+_LOOK_SECONDS, _SHARE = 0.5, 50
+# A process outside of Herringbone is seen by asking the driver, which is slow.
+_FOREIGN_SECONDS = 5.0
+_LONGEST_SECONDS = 300.0
+# Waiters at these places have their modules loaded.
+_READY_PLACES = 2
+_MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
+
+
+class Waiter:
+    """Holds one job: `Waiter(config).run()`."""
+
+    def __init__(self, config: WaiterConfig) -> None:
+        self._config = config
+        claim = config["claim"]
+        ticket = decode(claim["ticket"], config["ticket"].encode())
+        assert ticket is not None
+        descriptor = claim["descriptor"]
+        # Children that are no controllers must not keep the ticket alive.
+        os.set_inheritable(descriptor, False)
+        self._claim = Claim(Line(SlotsFolder(claim["folder"]), NvidiaSmi(), os.environ), ticket, descriptor)
+        self._backend: DetachedBackend | None = None
+        # Set by the signal handler in this thread.
+        self._stopped = False
+
+    def run(self) -> None:
+        """Wait for the job's turn, and start the job or say why it does not start."""
+        wakeup = self._watch_signals()
+        try:
+            why = self._wait(wakeup)
+            # From here on a request to stop is the controller's, to which the client sends it once it is there.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            if why is None and not self._stopped:
+                self._start()
+            else:
+                self._claim.leave()
+                self._end_with(why or "Stopped")
+        except BaseException as error:  # noqa: BLE001 - no other process would record that the job is over
+            self._claim.leave()
+            self._fail(error)
+
+    def _wait(self, wakeup: int) -> str | None:
+        """Return None when the job was granted its devices, else the secondary status of its end."""
+        deadline = self._config["deadline"]
+        while not self._stopped:
+            begin = time.monotonic()
+            decision = self._advance()
+            if isinstance(decision, Granted):
+                return None
+            left = float("inf") if deadline is None else deadline - time.time()
+            if left <= 0:
+                return _MAX_WAIT_EXCEEDED
+            if decision.place <= _READY_PLACES and self._backend is None:
+                self._backend = self._load()
+            pause = pause_after(decision, time.monotonic() - begin)
+            readable, _, _ = select.select([self._claim.descriptor, wakeup], [], [], min(pause, left))
+            for descriptor in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(descriptor, 4096)
+        return "Stopped"
+
+    def _advance(self) -> Granted | Waiting:
+        try:
+            return self._claim.advance()
+        except LockBusyError as error:
+            # A process that is paused may hold the lock; it is no reason to give up a place.
+            print(error, file=sys.stderr, flush=True)
+            return Waiting(1)
+
+    def _start(self) -> None:
+        from herringbone.events.job_events import JobEvents
+        from herringbone.jobs.index import STARTING, JobIndex
+        from herringbone.planning.plan import parse_plan
+
+        backend, job = self._backend or self._load(), self._config["job"]
+        if not JobIndex(backend.home.index).update(job, unless_done=True, secondary_status=STARTING):
+            # Somebody has ended or removed the job.
+            self._claim.leave()
+            return
+        JobEvents(backend.home.job(job).job_events).state(STARTING)
+        backend.launch(parse_plan(self._config["plan"]), self._claim, filled=True)
+
+    def _end_with(self, why: str) -> None:
+        from herringbone.jobs.index import STOPPED, JobIndex
+        from herringbone.jobs.lifecycle import settle
+
+        backend = self._backend or self._load()
+        columns = {"status": STOPPED, "secondary_status": why, "ended": time.time()}
+        settle(JobIndex(backend.home.index), self._config["job"], columns)
+
+    def _fail(self, error: BaseException) -> None:
+        import traceback
+
+        from herringbone.jobs.index import JobIndex
+        from herringbone.jobs.lifecycle import settle
+        from herringbone_contract.failure import Failure
+
+        # Standard error is the job's controller.log.
+        traceback.print_exception(error)
+        kind = "" if isinstance(error, HerringboneError) else type(error).__name__
+        failure = Failure(exit_code=0, exception=kind, message=f"the job waited in line and could not start: {error}")
+        settle(JobIndex((self._backend or self._load()).home.index), self._config["job"], failure)
+
+    def _load(self) -> DetachedBackend:
+        from herringbone.backends.detached import DetachedBackend
+        from herringbone.backends.registry import backend_named
+
+        backend = backend_named(self._config["backend"])
+        assert isinstance(backend, DetachedBackend)
+        return backend
+
+    def _watch_signals(self) -> int:
+        """Make requests to stop wake `select`; return the descriptor on which they arrive."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # The client blocked them before the start; one that has arrived meanwhile is delivered now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return read_end
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+
+
+def pause_after(waiting: Waiting, cost: float) -> float:
+    """Return the seconds until the next look of a waiter that nobody wakes; `cost` is the time of a look.
+
+    >>> pause_after(Waiting(1), 0.001), pause_after(Waiting(1), 0.04), pause_after(Waiting(100), 0.04)
+    (0.5, 2.0, 100.0)
+    """
+    if waiting.foreign:
+        return _FOREIGN_SECONDS
+    if waiting.place <= POKED:
+        return max(_LOOK_SECONDS, _SHARE * cost)
+    return min(_LONGEST_SECONDS, float(waiting.place))
+
+
+def main() -> None:
+    text = sys.stdin.buffer.read()
+    # Without a config, the client could not prepare the job, or was killed.
+    if text:
+        Waiter(json.loads(text)).run()
+
+
+if __name__ == "__main__":
+    main()
