@@ -29,6 +29,7 @@ from herringbone_contract.masking import printable
 _VERBS = {
     "run": "run a job file or a script",
     "plan": "show what run would do, and start nothing",
+    "tune": "search the hyperparameters of a job, and look at searches",
     "ls": "list the jobs",
     "top": "show all jobs live: progress, ETA, loss, use of CPU and GPU",
     "logs": "show a job's log",

@@ -21,6 +21,7 @@ from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
 from herringbone.jobs.state_lines import STATE_STYLES, shown_state, why_ended
 from herringbone.sizes import shown_bytes
+from herringbone.slots.places import place_texts
 from herringbone.times import shown_ago, shown_span
 
 _SHOWN_ON_TERMINALS = 20
@@ -48,17 +49,20 @@ def command(number: int | None, everything: bool, status: Sequence[str], size: b
     shown = records[:number]
     home = find_home()
     sizes = {record.name: size_of(home.job(record.name).path) for record in shown} if size else {}
+    places = place_texts(home, shown)
     if as_json:
-        print(json.dumps([_summary(record, sizes) for record in shown]))
+        print(json.dumps([_summary(record, sizes, places) for record in shown]))
     elif on_terminal:
-        _show_on_terminal(shown, sizes, older=len(records) - len(shown))
+        _show_on_terminal(shown, sizes, places, older=len(records) - len(shown))
     else:
         head = (*_HEAD, "BYTES") if size else _HEAD
-        show_table([head, *(_row(record, sizes) for record in shown)])
+        show_table([head, *(_row(record, sizes, places) for record in shown)])
     return 0
 
 
-def _show_on_terminal(shown: Sequence[JobRecord], sizes: Mapping[str, int], *, older: int) -> None:
+def _show_on_terminal(
+    shown: Sequence[JobRecord], sizes: Mapping[str, int], places: Mapping[str, str], *, older: int
+) -> None:
     if older:
         print(f"{older} older: herringbone ls --all")
     failures = JobIndex(find_home().index).failures()
@@ -73,7 +77,7 @@ def _show_on_terminal(shown: Sequence[JobRecord], sizes: Mapping[str, int], *, o
             str(record.num_hosts),
         )
         row += (shown_bytes(sizes[record.name]),) if sizes else ()
-        rows.append((*row, why_ended(record, failures.get(record.name))))
+        rows.append((*row, places.get(record.name) or why_ended(record, failures.get(record.name))))
     head = (*_TERMINAL_HEAD, "SIZE", "WHY") if sizes else (*_TERMINAL_HEAD, "WHY")
     show_table([head, *rows], shorten=0, cut=len(head) - 1, styles=STATE_STYLES)
 
@@ -83,16 +87,17 @@ def _span(record: JobRecord, now: float) -> str:
     return "" if record.started is None else shown_span((record.ended or now) - record.started)
 
 
-def _row(record: JobRecord, sizes: Mapping[str, int]) -> tuple[str, ...]:
+def _row(record: JobRecord, sizes: Mapping[str, int], places: Mapping[str, str]) -> tuple[str, ...]:
     # A finished job has the same word as status and as secondary status, so show it once.
     status = record.status if record.status == record.secondary_status else f"{record.status}/{record.secondary_status}"
+    status += f": {place}" if (place := places.get(record.name)) else ""
     created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     seconds = "" if record.started is None else f"{(record.ended or time.time()) - record.started:.1f}"
     row = (record.name, status, created, seconds, str(record.num_hosts))
     return (*row, str(sizes[record.name])) if sizes else row
 
 
-def _summary(record: JobRecord, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _summary(record: JobRecord, sizes: Mapping[str, int], places: Mapping[str, str]) -> dict[str, Any]:
     """Return a job as SageMaker's ListTrainingJobs describes it."""
     summary: dict[str, Any] = {
         "TrainingJobName": record.name,
@@ -103,4 +108,5 @@ def _summary(record: JobRecord, sizes: Mapping[str, int]) -> dict[str, Any]:
         if record.ended is None
         else datetime.fromtimestamp(record.ended).astimezone().isoformat(),
     }
+    summary |= {"Place": places[record.name]} if record.name in places else {}
     return summary | ({"SizeInBytes": sizes[record.name]} if sizes else {})

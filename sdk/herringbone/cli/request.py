@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import msgspec
 
 from herringbone.cli.commands import Decorated
 from herringbone.cli.names import JobName
+from herringbone.cli.script_arguments import parse_script_arguments
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
@@ -25,7 +24,6 @@ from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.jobs.job import attach
 from herringbone.planning.again import inputs_of
 from herringbone_contract.errors import InputError, OptionError
-from herringbone_contract.hyperparameters import is_name
 
 EPILOG = """\
 \b
@@ -58,9 +56,9 @@ refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
+# The section of a job file that describes a search.
+TUNING = "tuning"
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
-# A letter has to follow the dash: -0.5 is a value and not a name.
-_NAME = re.compile(r"--\w|-[^\W\d]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +137,19 @@ def job_flags(command: Decorated) -> Decorated:
 
 def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
+    estimator, inputs, section = read_request_with(request, TUNING)
+    if section is not None:
+        raise OptionError(
+            f"{TUNING}: {request.job_or_script} describes a search: herringbone tune {request.job_or_script}; for one"
+            " job, leave the section out"
+        )
+    return estimator, inputs
+
+
+def read_request_with(request: JobFlags, section: str) -> tuple[Estimator, Inputs, Any]:
+    """Return the same, and a section of the job file that is not the estimator's; None where it has none."""
     if request.like is not None or request.resume is not None:
-        return _request_like(request)
+        return *_request_like(request), None
     if request.job_or_script is None:
         raise click.UsageError(
             "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME.",
@@ -151,7 +160,7 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     settings: dict[str, Any] = {}
     path = Path(request.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
-        settings = _read_mapping(path)
+        settings = read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
         # before the current folder changes.
         flags = _flags(request, base=Path.cwd())
@@ -163,6 +172,7 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
             raise OptionError(f"--option entry_point: the script is {request.job_or_script}; name one")
         flags["entry_point"] = request.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
+    from_section = settings.pop(section, None)
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)
     # Flags add to these two mappings of the file; every other flag replaces the file's value.
@@ -176,7 +186,7 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
         settings["distribution"] = _with_processes(settings.get("distribution"), processes)
     if "self" in settings:
         raise OptionError("self: no such option")
-    return _estimator_class(framework)(**settings), inputs
+    return _estimator_class(framework)(**settings), inputs, from_section
 
 
 def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
@@ -219,64 +229,6 @@ def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:
         )
     strategies["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
     return strategies
-
-
-def parse_script_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Read `--name value`, `--name=value` and `-n value` as hyperparameters, which the script gets as they were typed.
-
-    >>> parse_script_arguments(["--epochs", "3", "--name=run", "--shift", "-0.5", "--lr", "1e-3"])
-    {'epochs': 3, 'name': 'run', 'shift': -0.5, 'lr': '1e-3'}
-
-    Raises `OptionError` for words that the script would get as something else.
-    """
-    values: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not _NAME.match(word):
-            raise OptionError(
-                f"{word!r}: hyperparameters have names; write --name {word} (a job has no positional arguments)"
-            )
-        argument, equals, value = word.partition("=")
-        name = _hyperparameter_name(argument)
-        if name in values:
-            raise OptionError(f"{argument}: stands twice, and a hyperparameter has one value; write it once")
-        if not equals:
-            # The next word is the value, unless it is the next name.
-            if not rest or _NAME.match(rest[0]):
-                raise OptionError(
-                    f"{argument}: has no value, and a hyperparameter always has one; let the script take"
-                    f" {argument} true, or write {argument}=VALUE for a value that begins with a dash"
-                )
-            value = rest.pop(0)
-        values[name] = _value(value)
-    return values
-
-
-def _hyperparameter_name(argument: str) -> str:
-    """Return the name of `--name` or `-n`; the script gets names of one letter with one dash, as in AWS's images."""
-    name = argument.lstrip("-")
-    if not is_name(name):
-        raise OptionError(f"{name!r}: a name has no white space; write --name value as two words")
-    delivered = f"--{name}" if len(name) > 1 else f"-{name}"
-    if argument != delivered:
-        kind = "several letters" if len(name) > 1 else "one letter"
-        raise OptionError(
-            f"{argument}: a name of {kind} reaches the script as {delivered}; write {delivered}, and let the script"
-            f" take {delivered}"
-        )
-    return name
-
-
-def _value(text: str) -> Any:
-    """Return a number if the script would get the same text, else the text."""
-    for number in (int, float):
-        try:
-            if str(number(text)) == text and abs(number(text)) <= sys.float_info.max:
-                return number(text)
-        except ValueError:
-            continue
-    return text
 
 
 # Flags of their own for what `--option` cannot set.
@@ -343,11 +295,12 @@ def read_distribution(text: str) -> Mapping[str, Any] | str | None:
     if text == AUTO:
         return text
     if "/" in text or Path(text).suffix in _JOB_FILE_SUFFIXES or Path(text).exists():
-        return _read_mapping(Path(text))
+        return read_mapping(Path(text))
     return named_strategy(text)
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML or JSON file holds. Raises `InputError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -18,6 +18,8 @@ from herringbone.jobs.interrupt import OnInterrupt
 @click.command(cls=JobCommand, epilog=EPILOG)
 @job_flags
 @click.option("--detach", is_flag=True, help="print the job's name and return; the job continues")
+@click.option("--queue", is_flag=True, help="wait in line for GPUs that other jobs have")
+@click.option("--priority", type=int, metavar="N", help="the job's rank in the line, -100 to 100 (default: 0)")
 @on_interrupt_option()
 @click.option("--quiet", is_flag=True, help="do not show the log")
 @json_option("end with the job's description as JSON; log on stderr")
@@ -26,15 +28,19 @@ def command(
     script_arguments: list[str],
     /,
     detach: bool,
+    queue: bool,
+    priority: int | None,
     on_interrupt: OnInterrupt | None,
     quiet: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
+    if priority is not None:
+        flags["options"] = (*flags["options"], f"priority={priority}")
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs = read_request(request)
     # Not `wait=True`: that shows the log on standard output, which --json needs for its JSON.
-    job = estimator.fit(inputs, wait=False, logs=not (quiet or detach), job_name=request.job_name)
+    job = estimator.fit(inputs, wait=False, logs=not (quiet or detach), job_name=request.job_name, queue=queue)
     if detach:
         print(json.dumps(job.describe()) if as_json else job.name)
         return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 # A module comes after those that it imports.
-MODULES = ("dom", "charts", "source", "log", "timeline", "job", "list", "compare", "app")
+MODULES = ("dom", "charts", "source", "log", "timeline", "job", "list", "compare", "parallel", "tuning", "app")
 MAX_BYTES = 2_000_000
 # From the finest to the coarsest; the first one whose report is small enough is written: points of a line, points of
 # all metrics, lines of the log.

@@ -29,6 +29,8 @@ from herringbone.page.gate import Gate
 from herringbone.page.live import LiveJob
 from herringbone.page.log_pages import MAX_LINES, Choice
 from herringbone.page.summaries import Summaries
+from herringbone.page.tunings import tuning_row
+from herringbone.tuner.view.looks import Tunings
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, ServiceError
 
 STATIC = Path(__file__).parent / "static"
@@ -73,7 +75,8 @@ class Server:
     def __init__(self, home: Home, *, pause: float = 1.0) -> None:
         self._pause = pause
         self._jobs = Jobs()
-        self._summaries = Summaries(home)
+        self._tunings = Tunings(home)
+        self._summaries = Summaries(home, self._tunings)
         self._ends = asyncio.Event()
 
     def end(self) -> None:
@@ -86,11 +89,14 @@ class Server:
             Route("/", _index),
             Route("/jobs/{name}", _index),
             Route("/compare", _index),
+            Route("/tunings/{name}", _index),
             Route("/api/jobs", self._list),
             Route("/api/jobs/{name}", self._job),
             Route("/api/jobs/{name}/log", self._log),
             Route("/api/jobs/{name}/files", self._files),
             Route("/api/jobs/{name}/file", self._file),
+            Route("/api/tunings/{name}", self._tuning),
+            Route("/api/tunings/{name}/stream", self._tuning_stream),
             Route("/api/stream", self._list_stream),
             Route("/api/jobs/{name}/stream", self._job_stream),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -110,13 +116,25 @@ class Server:
         return Gate(application, token)
 
     async def _list(self, request: Request) -> Response:  # noqa: ARG002
-        return await run_in_threadpool(lambda: _json({"jobs": self._summaries.lines(), "now": time.time()}))
+        def answer() -> Response:
+            lines, now = self._summaries.lines(), time.time()
+            tunings = [tuning_row(look, now=now) for look in self._tunings.all()]
+            return _json({"jobs": lines, "tunings": tunings, "now": now})
+
+        return await run_in_threadpool(answer)
+
+    async def _tuning(self, request: Request) -> Response:
+        def answer() -> Response:
+            look = self._tunings.get(request.path_params["name"])
+            return _json(self._summaries.tuning(look, now=time.time()))
+
+        return await run_in_threadpool(answer)
 
     async def _job(self, request: Request) -> Response:
         def answer() -> Response:
             job = self._jobs.get(request.path_params["name"])
             job.look()
-            return _json(job.data())
+            return _json(job.data() | {"trial": self._summaries.trial(job.name)})
 
         return await run_in_threadpool(answer)
 
@@ -156,10 +174,20 @@ class Server:
     async def _list_stream(self, request: Request) -> Response:
         def look() -> str:
             # Not the running seconds, which the browser counts itself.
-            lines = self._summaries.lines()
-            return json.dumps(hash(repr([{**line, "seconds": None} for line in lines])))
+            lines = [{**line, "seconds": None} for line in self._summaries.lines()]
+            return json.dumps(hash(repr((lines, self._tunings.all()))))
 
         return self._stream(request, look, lambda: False, 2 * self._pause)
+
+    async def _tuning_stream(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        await run_in_threadpool(self._tunings.get, name)
+
+        def look() -> str:
+            # At one moment of time, so that only what happens counts.
+            return json.dumps(hash(repr(self._summaries.tuning(self._tunings.get(name), now=0.0))))
+
+        return self._stream(request, look, lambda: self._tunings.get(name).done, self._pause)
 
     async def _job_stream(self, request: Request) -> Response:
         job = await run_in_threadpool(self._jobs.get, request.path_params["name"])

@@ -13,6 +13,10 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.listing import all_jobs
 from herringbone.page.data import row_data
+from herringbone.page.tunings import trial_label, tuning_data
+from herringbone.tuner.store import TrialRecord
+from herringbone.tuner.view.look import TuningLook
+from herringbone.tuner.view.looks import Tunings
 
 # Enough for the newest progress and metrics, also where samples of many GPUs come between them.
 _TAIL_BYTES = 1 << 18
@@ -22,12 +26,12 @@ _MAX_FILES = 64
 class Summaries:
     """The lines of the list; the events of a job are read again only when its files have changed.
 
-    >>> [line["status"] for line in Summaries(home).lines()]         # doctest: +SKIP
+    >>> [line["status"] for line in Summaries(home, Tunings(home)).lines()]         # doctest: +SKIP
     ['InProgress', 'Completed']
     """
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, home: Home, tunings: Tunings) -> None:
+        self._home, self._tunings = home, tunings
         self._lock = threading.Lock()
         self._views: dict[str, tuple[object, JobView]] = {}
 
@@ -38,10 +42,27 @@ class Summaries:
             failures = JobIndex(self._home.index).failures()
             known = {record.name for record in records}
             self._views = {name: seen for name, seen in self._views.items() if name in known}
+            trials = self._tunings.trials_of_jobs()
             return [
                 row_data(record, self._view(record.name), now=now, failure=failures.get(record.name))
+                | {"trial": _label(trials.get(record.name))}
                 for record in records
             ]
+
+    def trial(self, job: str) -> dict[str, Any] | None:
+        """Return the trial that a job is, None for any other job."""
+        return _label(self._tunings.trials_of_jobs().get(job))
+
+    def tuning(self, look: TuningLook, *, now: float) -> dict[str, Any]:
+        """Return a search for its page, with the newest values of the trials that run."""
+        wanted = {record.job for record in look.trials}
+        # The searcher looks at its running jobs, so nobody else has to ask their backends.
+        rows = JobIndex(self._home.index).summaries() if wanted else []
+        jobs = {record.name: record for record in rows if record.name in wanted}
+        running = [record.job for record in look.trials if not record.done]
+        with self._lock:
+            newest = {job: self._view(job).last(look.definition.metric) for job in running}
+        return tuning_data(look, jobs, newest, now=now)
 
     def _view(self, name: str) -> JobView:
         files = sorted(self._home.job(name).logs.glob("*.events"))[:_MAX_FILES]
@@ -53,6 +74,10 @@ class Summaries:
             view.take_all(sorted(events, key=lambda event: event["t"]))
             seen = self._views[name] = (stamp, view)
         return seen[1]
+
+
+def _label(trial: tuple[TuningLook, TrialRecord] | None) -> dict[str, Any] | None:
+    return None if trial is None else trial_label(trial[0].definition, trial[1])
 
 
 def _state(path: Path) -> Any:

@@ -29,10 +29,15 @@ _MESSAGE_SECONDS = 10.0
 
 
 class Reader(Protocol):
-    """One job; `herringbone.top.monitor.JobReader` is the real one."""
+    """One job, or one search; `JobReader` and `TuningReader` are the real ones."""
 
-    row: Row
-    detail: Detail | None
+    @property
+    def row(self) -> Row:
+        """The newest row."""
+
+    @property
+    def detail(self) -> Detail | None:
+        """The newest detail; None before there is one."""
 
     def open_detail(self) -> None:
         """Publish a detail from now on."""
@@ -42,15 +47,15 @@ class Reader(Protocol):
 
 
 class Jobs(Protocol):
-    """All jobs; `herringbone.top.monitor.Monitor` is the real one."""
+    """All jobs and searches; `herringbone.top.monitor.Monitor` is the real one."""
 
     trouble: str
 
     def rows(self) -> list[Row]:
-        """Return the newest row of each job, in their order."""
+        """Return the newest row of each job and search, in their order."""
 
-    def reader(self, name: str) -> Reader | None:
-        """Return the reader of a job that is shown."""
+    def reader(self, key: str) -> Reader | None:
+        """Return the reader of a row that is shown."""
 
 
 class JobList(OptionList):
@@ -125,7 +130,7 @@ class TopApp(App[None]):
 
     def _fill(self, options: JobList, table: Table) -> None:
         before, self._table = self._table, table
-        names, chosen = [row.name for row in self._rows], self._chosen()
+        names, chosen = [row.key for row in self._rows], self._chosen()
         if before[:2] != table[:2]:
             self.query_one("#titles", Static).update(line_of(table, table.titles))
         if [option.id for option in options.options] == names and before.widths == table.widths:
@@ -146,7 +151,7 @@ class TopApp(App[None]):
     def _show_line(self) -> None:
         """Show below the table what a narrow table has no room for: the last line of the job under the cursor."""
         chosen = self._chosen()
-        row = next((row for row in self._rows if row.name == chosen), None)
+        row = next((row for row in self._rows if row.key == chosen), None)
         text = self._jobs.trouble or ("no jobs" if row is None else row.trouble or row.last_line)
         line = fitted(text, self.size.width - 2)
         if line != self._line:
@@ -170,12 +175,12 @@ class TopApp(App[None]):
         if name is None or reader is None or isinstance(self.screen, StopScreen):
             return
         if not reader.row.running:
-            self.notify(f"job {name} is over: {reader.row.state}", markup=False)
+            self.notify(f"{subject(name)} is over: {reader.row.state}", markup=False)
             return
 
         def answered(stops: bool | None) -> None:
             if stops:
-                self.notify(f"stopping job {name}", markup=False)
+                self.notify(f"stopping {subject(name)}", markup=False)
                 # A daemon: a service that never answers must not keep the program from ending.
                 threading.Thread(target=self._stop, args=(name, reader), daemon=True).start()
 
@@ -185,7 +190,7 @@ class TopApp(App[None]):
         try:
             reader.stop_job()
         except (HerringboneError, OSError) as error:
-            self._messages.append((f"job {name} was not stopped: {error}", True))
+            self._messages.append((f"{subject(name)} was not stopped: {error}", True))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - the signature is Textual's
         """Leave out of the line at the bottom what only the list has."""
@@ -223,6 +228,11 @@ def line_of(table: Table, cells: Sequence[str]) -> Text:
         line.append(" " * (width - num_columns(cell) + 2))
     line.rstrip()
     return line
+
+
+def subject(key: str) -> str:
+    """Return a row in a sentence, from its key: a search's says what it is."""
+    return key if " " in key else f"job {key}"
 
 
 class DetailScreen(Screen[None]):
@@ -295,7 +305,9 @@ class StopScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Static(Text(f"Stop job {self._job}? Every rank gets SIGTERM.\n\ny stops it, n leaves it running."))
+            yield Static(
+                Text(f"Stop {subject(self._job)}? Every rank gets SIGTERM.\n\ny stops it, n leaves it running.")
+            )
 
     def action_answer(self, stops: bool) -> None:
         """Close the question with an answer."""

@@ -25,11 +25,15 @@ from herringbone.jobs.logs import FileLogs
 from herringbone.jobs.polling import Pace, Pauses
 from herringbone.top.detail import MOST_LINES, Detail, detail_of
 from herringbone.top.rows import Row, in_order, row_of
+from herringbone.top.tunings import TuningReader, trial_row
+from herringbone.tuner.view.looks import Tunings
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, EventSource, LogSource
     from herringbone.jobs.logs import LogLine
+    from herringbone.tuner.store import TrialRecord
+    from herringbone.tuner.view.look import TuningLook
 
 LOOK_SECONDS = 1.0
 NUM_FINISHED = 10
@@ -193,6 +197,10 @@ class Monitor:
         self._index = JobIndex(self._path, busy_seconds=1.0)
         # Replaced, never changed: other threads go through it.
         self._readers: dict[str, JobReader] = {}
+        self._tunings = Tunings(find_home())
+        # Replaced, never changed, as the readers are.
+        self._tuning_readers: dict[str, TuningReader] = {}
+        self._trials: dict[str, tuple[TuningLook, TrialRecord]] = {}
         self._seen: object = None
         self.trouble = ""
 
@@ -201,7 +209,8 @@ class Monitor:
         threading.Thread(target=self._follow, name="jobs", daemon=True).start()
 
     def refresh(self) -> None:
-        """Look for new jobs, and start a thread for each that runs."""
+        """Look for new jobs and searches, and start a thread for each job that runs."""
+        self._refresh_tunings()
         state = _state_of(self._path)
         if state == self._seen:
             return
@@ -218,6 +227,19 @@ class Monitor:
             reader.started = True
             threading.Thread(target=reader.follow, name=reader.name, daemon=True).start()
 
+    def _refresh_tunings(self) -> None:
+        looks = self._tunings.all()
+        over = [look for look in looks if look.done][: self._num_finished]
+        readers: dict[str, TuningReader] = {}
+        for look in (*(look for look in looks if not look.done), *over):
+            reader = TuningReader(look)
+            if (known := self._tuning_readers.get(reader.row.key)) is not None:
+                reader = known
+                reader.take(look)
+            readers[reader.row.key] = reader
+        self._trials = {record.job: (look, record) for look in looks for record in look.trials}
+        self._tuning_readers = readers
+
     def _reader_of(self, record: JobRecord) -> JobReader:
         reader = self._readers.get(record.name)
         # A name may belong to another job by now.
@@ -226,13 +248,16 @@ class Monitor:
         return reader
 
     def rows(self, *, now: float | None = None) -> list[Row]:
-        """Return the newest row of each job, those that run first."""
+        """Return the newest row of each job and of each search, those that run first."""
         now = time.time() if now is None else now
-        return in_order(_with_silence(reader, now) for reader in self._readers.values() if not reader.gone)
+        rows = [_with_silence(reader, now) for reader in self._readers.values() if not reader.gone]
+        trials = self._trials
+        rows = [trial_row(row, *trials[row.name]) if row.name in trials else row for row in rows]
+        return in_order([*rows, *(reader.row for reader in self._tuning_readers.values())])
 
-    def reader(self, name: str) -> JobReader | None:
-        """Return the reader of a job that is shown."""
-        return self._readers.get(name)
+    def reader(self, key: str) -> JobReader | TuningReader | None:
+        """Return the reader of a row that is shown."""
+        return self._readers.get(key) or self._tuning_readers.get(key)
 
     def wait(self, patience: float) -> bool:
         """Wait until every job has been read once, for at most `patience` seconds; return whether all were."""

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 # The metric of a row, unless the user names one: the first of these names, then any name that ends with "loss".
 _LOSSES = ("loss", "train_loss", "train/loss", "training_loss")
 _BAR_COLUMNS = 8
-NAME, STATE, METRIC, LAST_LINE = "NAME", "STATE", "METRIC", "LAST LINE"
+NAME, STATE, METRIC, TRIAL, LAST_LINE = "NAME", "STATE", "METRIC", "TRIAL", "LAST LINE"
 _LEAST_NAME, _MOST_NAME = 16, 40
 _LEAST_LAST_LINE = 16
 _MOST_METRIC = 16
+_MOST_TRIAL = 48
 # So wide that the columns stay where they are while the numbers change.
 _LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY": 6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One job at one moment; None and "" stand for what is not known.
+    """One job, or one search, at one moment; None and "" stand for what is not known.
 
     `cpu` is in cores, `gpu` is the mean use of the job's GPUs from 0 to 1, memory is in bytes: sums over all hosts.
     `eta` is in seconds. `metric` is the name of the metric whose last value is `value`. `trouble` says why the row may
-    be older than it looks.
+    be older than it looks. A job that is a trial has the name of its search in `tuning`, and its number and values in
+    `trial`; the best trial is in `trial` of a search. `group` is when the search was created.
     """
 
     name: str
@@ -55,12 +57,22 @@ class Row:
     gpu_memory: float | None = None
     last_line: str = ""
     trouble: str = ""
+    kind: str = "job"
+    tuning: str = ""
+    trial: str = ""
+    group: float | None = None
+
+    @property
+    def key(self) -> str:
+        """A name that no other row has: a job may be called as a search is."""
+        return self.name if self.kind == "job" else f"{self.kind} job {self.name}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values: numbers that are not finite are words."""
         return {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
+            if name != "group"
         }
 
 
@@ -156,8 +168,16 @@ def number_of(value: object) -> float | None:
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Return rows as they are shown: jobs that run first, and the newest first among both."""
-    return sorted(rows, key=lambda row: (not row.running, -row.created, row.name))
+    """Return rows as they are shown: what runs first, and the newest first; a search is above its trials."""
+    return sorted(rows, key=lambda row: (not row.running, -_age(row), row.tuning or row.name, *_inner(row)))
+
+
+def _age(row: Row) -> float:
+    return row.created if row.group is None else row.group
+
+
+def _inner(row: Row) -> tuple[bool, float, str]:
+    return row.kind == "job", -row.created, row.name
 
 
 def matches(row: Row, words: str) -> bool:
@@ -166,7 +186,7 @@ def matches(row: Row, words: str) -> bool:
     >>> matches(Row(name="digits-1", backend="local", state="Training", running=True, created=0.0), "DIG train")
     True
     """
-    text = f"{row.name} {row.state} {row.backend}".lower()
+    text = f"{row.name} {row.state} {row.backend} {row.tuning}".lower()
     return all(word in text for word in words.lower().split())
 
 
@@ -205,6 +225,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "PROGRESS": [progress_cell(row) for row in rows],
         "ETA": [shown_eta(row.eta) for row in rows],
         METRIC: [shown_number(row.value) for row in rows],
+        TRIAL: [fitted(row.trial, _MOST_TRIAL) for row in rows],
         "STEPS/S": [shown_number(row.steps_per_second) for row in rows],
         "GPU": [shown_percent(row.gpu) for row in rows],
         "CPU": ["" if row.cpu is None else f"{row.cpu:.1f}" for row in rows],

@@ -15,7 +15,7 @@ PROGRAM = """
 import contextlib, importlib.machinery, io, json, sys
 
 EXTRAS = {"boto3", "botocore", "docker", "torch", "numpy", "tensorflow", "keras", "mxnet", "sklearn", "tqdm"}
-EXTRAS |= {"starlette", "textual", "uvicorn"}
+EXTRAS |= {"optuna", "starlette", "textual", "uvicorn"}
 
 class Bare(importlib.machinery.PathFinder):
     @classmethod
@@ -54,6 +54,14 @@ COMMANDS = {
     "repack digit-1": (2, "did you mean digits-1?"),
     "top": (0, ""),
     "top --json": (0, ""),
+    "tune ls": (0, ""),
+    "tune show digit-1": (2, ""),
+    "tune best digit-1": (2, ""),
+    "tune stop digit-1": (2, ""),
+    "tune attach digit-1": (2, ""),
+    "tune gone.yaml": (2, "gone.yaml: No such file"),
+    "tune t.py": (2, "nothing says what to search"),
+    "tune plan t.py --tuning gone.yaml": (2, "gone.yaml: No such file"),
     "metrics digit-1": (2, "did you mean digits-1?"),
     "report digit-1": (2, "did you mean digits-1?"),
     "page": (2, "pip install '.[page]'"),

@@ -42,7 +42,7 @@ def test_every_command_has_help_that_fits(herringbone, path, monkeypatch):
 
 def test_every_command_that_shows_something_takes_json():
     without = {" ".join(path) for path, command in commands() if "as_json" not in {p.name for p in command.params}}
-    assert without == {"", "checkpoint", "help", "completion", "images", "hosts", "page", "partition", "shell"}
+    assert without == {"", "checkpoint", "help", "completion", "images", "hosts", "page", "partition", "shell", "tune"}
 
 
 def test_herringbone_alone_shows_its_help(herringbone):
@@ -81,7 +81,7 @@ def test_the_version(herringbone):
             "No such option '--epochs'. What the script takes comes after `--`: "
             "herringbone run t.py --env 'A=b c' -- --epochs=3 -n 2",
         ),
-        (["run", "--queue", "w/train.py", "x"], "herringbone run [", "`--`: herringbone run w/train.py -- --queue x"),
+        (["run", "--lanes", "w/train.py", "x"], "herringbone run [", "`--`: herringbone run w/train.py -- --lanes x"),
         (["run", "--epochs", "3"], "herringbone run [", "`--`: herringbone run SCRIPT -- --epochs 3"),
         (["plan", "t.py", "-n", "3"], "herringbone plan [", "`--`: herringbone plan t.py -- -n 3"),
     ],

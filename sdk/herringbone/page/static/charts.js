@@ -52,6 +52,8 @@ function options(chart) {
   const drawn = lines.filter((line) => line.x.length);
   const series = drawn.flatMap((line) => {
     const stroke = colour(line.colour), base = { spanGaps: false, points: { show: line.x.length === 1 } };
+    if (line.kind === "dots") return [{ stroke, paths: () => null, points: { show: true, size: 7, width: 1, fill: stroke, stroke: css("--card") } }];
+    if (line.kind === "steps") return [{ ...base, stroke, width: 1.6, paths: uPlot.paths.stepped({ align: 1 }) }];
     if (!spec.smoothing) return [{ ...base, stroke, width: 1.6, dash: line.dash }];
     return [{ ...base, stroke: faint(stroke), width: 1 }, { ...base, stroke, width: 1.6, dash: line.dash }];
   });
@@ -133,7 +135,7 @@ function description(spec, lines) {
 
 /** Return the card of a chart. A card with the same key is kept and gets the new lines, so that a zoom stays.
  *
- * A line is {label, colour, x, y, dash}; spec is {key, title, note, group, xName, xFormat, yFormat, log, smoothing, fromZero}.
+ * A line is {label, colour, x, y, dash, kind}, of kind "dots", "steps" or none; spec is {key, title, note, group, xName, xFormat, yFormat, log, smoothing, fromZero}.
  */
 export function chartCard(spec, lines) {
   const shape = JSON.stringify([spec.title, spec.log, !!spec.smoothing, spec.xName, spec.fromZero,

@@ -98,7 +98,9 @@ export class JobView {
     const percent = job.progress && job.progress.fraction !== null && !job.done ? `${Math.floor(job.progress.fraction * 100)} % ` : "";
     document.title = `${percent}${job.name} · Herringbone`;
     fill(this.top, h("h1", {}, job.name), pill(job), h("span", { class: "quiet" },
-      `${job.backend}, ${job.hosts} ${job.hosts === 1 ? "host" : "hosts"}, created ${shownTime(job.created)}`));
+      `${job.backend}, ${job.hosts} ${job.hosts === 1 ? "host" : "hosts"}, created ${shownTime(job.created)}`),
+    job.trial && h("span", { class: "quiet" }, `trial ${job.trial.number} of `,
+      h("a", { href: `/tunings/${encodeURIComponent(job.trial.tuning)}` }, job.trial.tuning), `: ${job.trial.values}`));
   }
 
   trouble(text) {

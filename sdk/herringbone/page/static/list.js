@@ -1,4 +1,4 @@
-// The list of jobs, from which one is opened and several are compared.
+// The list of jobs, from which one is opened and several are compared, below the searches that started some of them.
 
 import { fill, h, pill, progressBar, shownNumber, shownSpan, shownTime } from "./dom.js";
 import { listen, source, streamOf } from "./source.js";
@@ -8,7 +8,7 @@ const STATES = [["all", () => true], ["running", (job) => !job.done], ["complete
 
 export class ListView {
   constructor(root, top) {
-    Object.assign(this, { root, top, text: "", state: "all", chosen: new Set(), rows: new Map(), data: { jobs: [], now: 0 } });
+    Object.assign(this, { root, top, text: "", state: "all", chosen: new Set(), rows: new Map(), withTrials: true, data: { jobs: [], tunings: [], now: 0 } });
   }
 
   async start() {
@@ -29,8 +29,13 @@ export class ListView {
     this.note = h("p", { class: "quiet", role: "status" });
     this.body = h("tbody");
     this.compare = h("a", { class: "button", "aria-disabled": "true" }, "Compare");
+    this.tunings = h("div");
+    this.trials = h("label", { hidden: true }, h("input", { type: "checkbox", name: "trials", checked: true, onchange: (event) => {
+      this.withTrials = event.target.checked;
+      this.show();
+    } }), " trials");
     const heads = ["", "name", "state", "progress", "loss", "time", "hosts", "runs on", "created"];
-    fill(this.root,
+    fill(this.root, this.tunings,
       h("div", { class: "controls" },
         h("label", {}, "Name ", h("input", { type: "search", name: "name", placeholder: "contains", oninput: (event) => {
           this.text = event.target.value.trim().toLowerCase();
@@ -38,7 +43,7 @@ export class ListView {
         } })),
         h("label", {}, "State ", h("select", { name: "state", onchange: (event) => { this.state = event.target.value; this.show(); } },
           STATES.map(([name]) => h("option", { value: name }, name)))),
-        this.compare),
+        this.trials, this.compare),
       h("div", { class: "card wide" }, h("table", { class: "jobs" }, h("caption", { class: "hidden" }, "Jobs, the newest first"),
         h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col", class: `col-${name.replace(" ", "-") || "tick"}` },
           name || h("span", { class: "hidden" }, "compare"))))), this.body)),
@@ -57,7 +62,8 @@ export class ListView {
 
   show() {
     const takes = STATES.find(([name]) => name === this.state)[1];
-    const jobs = this.data.jobs.filter((job) => takes(job) && job.name.toLowerCase().includes(this.text));
+    const jobs = this.data.jobs.filter((job) => takes(job) && job.name.toLowerCase().includes(this.text) && (this.withTrials || !job.trial));
+    this.showTunings();
     const late = (Date.now() - this.loadedAt) / 1000;
     const rows = jobs.map((job) => this.row(job, late));
     // Rows that have not changed stay, so that the focus stays.
@@ -66,6 +72,24 @@ export class ListView {
     this.note.textContent = this.data.jobs.length ? `${jobs.length} of ${this.data.jobs.length} jobs, ${running} running`
       : "No jobs yet: `herringbone run` starts one.";
     this.showCompare();
+  }
+
+  /** The searches, the newest first; nothing where there are none. */
+  showTunings() {
+    const { tunings } = this.data;
+    this.trials.hidden = !tunings.length;
+    const seconds = (Date.now() - this.loadedAt) / 1000;
+    const text = JSON.stringify(tunings.map((tuning) => [{ ...tuning, seconds: null }, shownSpan(tuning.seconds + (tuning.done ? 0 : seconds))]));
+    if (this.tunings.dataset.of === text) return;
+    // A link that has the focus keeps it: the rows are made anew.
+    const focused = document.activeElement?.dataset?.tuning;
+    this.tunings.dataset.of = text;
+    const heads = ["name", "state", "trials", "best", "with", "time", "search", "runs on"];
+    fill(this.tunings, tunings.length > 0 && [h("h2", {}, "Tuning jobs"), h("div", { class: "card wide" }, h("table", { class: "jobs tunings" },
+      h("caption", { class: "hidden" }, "Tuning jobs, the newest first"),
+      h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col", class: `col-${name.replace(" ", "-")}` }, name)))),
+      h("tbody", {}, tunings.map((tuning) => tuningRow(tuning, tuning.done ? 0 : seconds))))), h("h2", {}, "Jobs")]);
+    if (focused) this.tunings.querySelector(`[data-tuning="${CSS.escape(focused)}"]`)?.focus();
   }
 
   row(job, late) {
@@ -80,7 +104,7 @@ export class ListView {
     } });
     const cells = [
       ["tick", tick],
-      ["name", [h("a", { href: `/jobs/${encodeURIComponent(job.name)}` }, job.name), job.why && h("small", { class: "why" }, job.why)]],
+      ["name", [h("a", { href: `/jobs/${encodeURIComponent(job.name)}` }, job.name), job.trial && trialNote(job.trial), job.why && h("small", { class: "why" }, job.why)]],
       ["state", [pill(job), job.alerts.map((alert) => h("span", { class: "pill warn" }, alert))]],
       ["progress", job.progress ? [progressBar(job.progress, job.done), h("small", {}, progressText(job))] : ""],
       ["loss", job.loss ? [h("span", { class: "number" }, job.loss.text ?? "–"), h("small", {}, job.loss.name)] : ""],
@@ -110,4 +134,20 @@ function progressText(job) {
   if (progress.fraction === null) return `${shownNumber(progress.done, 7)} ${progress.unit}`;
   const left = progress.eta !== null ? `, ${shownSpan(progress.eta)} left` : "";
   return `${Math.floor(progress.fraction * 100)} %${left}`;
+}
+
+function trialNote(trial) {
+  return h("small", {}, `trial ${trial.number} of `, h("a", { href: `/tunings/${encodeURIComponent(trial.tuning)}` }, trial.tuning), `: ${trial.values}`);
+}
+
+function tuningRow(tuning, late) {
+  return h("tr", {}, [
+    ["name", [h("a", { href: `/tunings/${encodeURIComponent(tuning.name)}`, "data-tuning": tuning.name }, tuning.name),
+      tuning.why && h("small", { class: "why" }, tuning.why)]],
+    ["state", pill(tuning)],
+    ["trials", [progressBar({ fraction: tuning.max_jobs ? tuning.over / tuning.max_jobs : null }, tuning.done), h("small", {}, `${tuning.over} of ${tuning.max_jobs}`)]],
+    ["best", tuning.best === null ? "" : [h("span", { class: "number" }, shownNumber(tuning.best_value)), h("small", {}, tuning.metric)]],
+    ["with", tuning.best === null ? "" : h("small", {}, tuning.best_values)],
+    ["time", shownSpan(tuning.seconds + late)], ["search", tuning.strategy], ["runs-on", tuning.backend],
+  ].map(([name, content]) => h("td", { class: `col-${name}` }, content)));
 }

@@ -18,6 +18,7 @@ function path(name, part = "") {
 export const source = {
   jobs: () => get("/api/jobs"),
   job: async (name) => (report ? report.job : get(path(name))),
+  tuning: (name) => get(`/api/tunings/${encodeURIComponent(name)}`),
   files: async (name) => (report ? report.files : (await get(path(name, "/files"))).files),
   fileAddress: (name, file) => (report ? null : `${path(name, "/file")}?path=${encodeURIComponent(file)}`),
   log: async (name, filter, position) => {
@@ -46,4 +47,8 @@ export function listen(address, changed, trouble) {
 
 export function streamOf(name) {
   return name ? path(name, "/stream") : "/api/stream";
+}
+
+export function tuningStreamOf(name) {
+  return `/api/tunings/${encodeURIComponent(name)}/stream`;
 }

@@ -1,0 +1,257 @@
+"""`herringbone tune`: the section of a job file, the verbs over made searches, and one real search."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from tests.page.make_tunings import definition_of, make_tuning
+
+from herringbone.cli.__main__ import main
+from herringbone.cli.tune import tuner_settings
+from herringbone.cli.tuning_progress import TuningProgress
+from herringbone.cli.tuning_section import tuner_arguments
+from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
+from herringbone.tuner.store import TuningStore
+from herringbone_contract.errors import OptionError
+
+SECTION = {"objective_metric_name": "accuracy", "hyperparameter_ranges": {"lr": {"continuous": [0.1, 0.9]}}}
+SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--epochs", type=int)
+arguments, _ = parser.parse_known_args()
+print(f"accuracy={1 - abs(arguments.lr - 0.5):.4f} epochs={arguments.epochs}")
+"""
+JOB = """
+entry_point: train.py
+hyperparameters: {epochs: 1}
+metric_definitions: [{Name: accuracy, Regex: "accuracy=([0-9.]+)"}]
+tuning:
+  objective_metric_name: accuracy
+  hyperparameter_ranges: {lr: {continuous: [0.1, 0.9]}}
+  strategy: Random
+  max_jobs: 2
+  max_parallel_jobs: 2
+"""
+
+
+@pytest.fixture
+def tune(capsys):
+    def run(*words):
+        code = main(["tune", *words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def digits(home):
+    home.make()
+    make_tuning(home, definition_of("digits-1", max_jobs=6), time.time() - 500, over=6)
+    return make_tuning(home, definition_of("digits-2", max_jobs=8), time.time(), over=5, running=1)
+
+
+def test_a_section_becomes_the_arguments_of_the_tuner():
+    ranges = {
+        "lr": {"continuous": [1e-4, 0.1], "scaling_type": "Logarithmic"},
+        "layers": {"integer": [1, 6]},
+        "optimizer": ["sgd", "adam"],
+        "batch": {"categorical": [32, 64]},
+    }
+    arguments = tuner_arguments({
+        "objective_metric_name": "loss", "objective_type": "Minimize", "hyperparameter_ranges": ranges, "max_jobs": 5,
+        "strategy": "Hyperband", "strategy_config": {"max_resource": 9},
+        "completion_criteria_config": {"target_objective_metric_value": 0.1},
+        "warm_start_config": {"type": "TransferLearning", "parents": ["digits-1"]},
+    })  # fmt: skip
+    assert arguments["hyperparameter_ranges"] == {
+        "lr": ContinuousParameter(1e-4, 0.1, "Logarithmic"),
+        "layers": IntegerParameter(1, 6),
+        "optimizer": CategoricalParameter(["sgd", "adam"]),
+        "batch": CategoricalParameter(["32", "64"]),
+    }
+    assert arguments["strategy_config"].hyperband_strategy_config.max_resource == 9
+    assert arguments["completion_criteria_config"].target_objective_metric_value == 0.1
+    assert arguments["warm_start_config"].parents == {"digits-1"}
+    assert (arguments["objective_type"], arguments["max_jobs"]) == ("Minimize", 5)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ([], "tuning: expected a mapping"),
+        ({"max_job": 3}, "tuning.max_job: no such key; did you mean max_jobs?"),
+        ({"hyperparameter_ranges": {"lr": 3}}, "ranges.lr: 3 is no range; write {continuous: "),
+        ({"hyperparameter_ranges": {"lr": {"min": 1}}}, "names no kinds of range"),
+        ({"hyperparameter_ranges": {"lr": {"integer": [1, 2], "continuous": [1, 2]}}}, "names 2 kinds"),
+        ({"hyperparameter_ranges": {"lr": {"integer": 3}}}, "lr.integer: 3 is no pair; write integer: [low, high]"),
+        ({"hyperparameter_ranges": {"lr": {"continuous": [2, 1]}}}, "lr: ContinuousParameter(2, 1"),
+        ({"hyperparameter_ranges": {"lr": {"integer": [1, 2], "scaling": "x"}}}, "did you mean scaling_type?"),
+        ({"hyperparameter_ranges": {"lr": {"categorical": [1], "scaling_type": "x"}}}, "lr.scaling_type: no such key"),
+        ({"strategy_config": {"max_resources": 3}}, "did you mean max_resource?"),
+        ({"warm_start_config": {"type": "x", "parents": ["a"]}}, "type: 'x' is none of IdenticalDataAndAlgorithm"),
+    ],
+)
+def test_a_wrong_section_says_where_and_what_to_write(section, message):
+    with pytest.raises(OptionError) as error:
+        tuner_arguments(section)
+    assert message in str(error.value)
+
+
+def test_flags_override_the_section():
+    arguments = tuner_settings(None, {**SECTION, "max_jobs": 3}, {"max_jobs": 7, "strategy": None})
+    assert (arguments["max_jobs"], "strategy" in arguments) == (7, False)
+    assert tuner_settings({"tuning": SECTION}, None, {}) == tuner_settings(SECTION, None, {})
+
+
+@pytest.mark.parametrize(
+    ("section", "from_file", "message"),
+    [
+        (SECTION, SECTION, "the job file has a section tuning as well"),
+        (None, None, "nothing says what to search; add the section tuning"),
+        ({"max_jobs": 3}, None, "tuning.objective_metric_name: missing"),
+    ],
+)
+def test_one_place_describes_the_search(section, from_file, message):
+    with pytest.raises(OptionError, match=message):
+        tuner_settings(section, from_file, {})
+
+
+def test_ls_shows_searches_with_their_best(tune, digits):
+    code, out, _ = tune("ls")
+    assert code == 0
+    newest, oldest = out.splitlines()[1:]
+    assert newest.split()[:2] == ["digits-2", "InProgress"]
+    assert "5 of 8" in newest
+    assert "test_accuracy 0.9129  digits-2-002" in newest
+    assert oldest.split()[:2] == ["digits-1", "Completed"]
+    [first, _] = json.loads(tune("ls", "--json")[1])
+    assert first["HyperParameterTuningJobName"] == "digits-2"
+    assert first["TrainingJobStatusCounters"] == {"Completed": 3, "InProgress": 1, "Stopped": 1, "Failed": 1}
+    assert first["BestTrainingJob"]["TrainingJobName"] == "digits-2-002"
+
+
+def test_show_has_a_row_for_each_trial(tune, digits):
+    code, out, _ = tune("show", "digits-2")
+    assert code == 0
+    assert out.startswith(
+        "digits-2: InProgress, Random: 5 of 8 trials, 1 running, 1 stopped, 1 failed, best test_accuracy"
+    )
+    assert "momentum 0.99 and nesterov" in out
+    assert [line.split()[0] for line in out.splitlines()[3:]] == [f"digits-2-00{number}" for number in range(1, 7)]
+    assert tune("show", "-", "--by-result")[1].splitlines()[3].split()[0] == "digits-2-002"
+    description = json.loads(tune("show", "digits-2", "--json")[1])
+    assert description["HyperParameterTuningJobStatus"] == "InProgress"
+    assert description["Trials"][2]["status"] == "Failed"
+
+
+def test_best_shows_job_and_values(tune, digits):
+    code, out, _ = tune("best", "digits-2")
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (code, rows["job"], rows["test_accuracy"], rows["optimizer"]) == (0, "digits-2-002", "0.9129", "sgd")
+    described = json.loads(tune("best", "digits-2", "--json")[1])
+    assert described["TrainingJobName"] == "digits-2-002"
+    assert described["TunedHyperParameters"]["optimizer"] == "sgd"
+
+
+def test_best_of_a_search_without_results_is_an_error_code(tune, home):
+    home.make()
+    make_tuning(home, definition_of("digits"), time.time(), over=0, running=1)
+    code, out, err = tune("best", "digits")
+    assert (code, out) == (1, "")
+    assert "no trial with a result yet" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lss"], "No such command 'lss'. Did you mean 'ls'?"),
+        (["ls", "--", "--epochs", "3"], "tune ls takes no arguments after --"),
+        (["show", "digits"], "2 tuning jobs have names that begin with 'digits'"),
+        (["gone.py"], "nothing says what to search"),
+        (["gone.yaml"], "gone.yaml: No such file"),
+    ],
+)
+def test_mistakes_in_the_call(tune, digits, words, message):
+    code, _, err = tune(*words)
+    assert code == 2
+    assert message in err
+
+
+def test_run_refuses_a_file_that_describes_a_search(home, capsys):
+    job_file()
+    assert main(["run", "job.yaml"]) == 2
+    assert "job.yaml describes a search: herringbone tune job.yaml" in capsys.readouterr().err
+
+
+def job_file():
+    with open("train.py", "w") as script, open("job.yaml", "w") as file:
+        script.write(SCRIPT)
+        file.write(JOB)
+
+
+def test_plan_shows_the_search_and_a_trial(tune, home):
+    job_file()
+    code, out, _ = tune("plan", "job.yaml", "--max-jobs", "7", "--", "--epochs", "4")
+    assert code == 0
+    rows = dict(line.split("  ", 1) for line in out.splitlines()[1:8])
+    assert (rows["objective"].strip(), rows["max_jobs"].strip()) == ("Maximize accuracy", "7")
+    assert "lr = 0.5\n" in out
+    assert "epochs = 4\n" in out
+    assert not home.tunings.exists()
+    planned = json.loads(tune("plan", "job.yaml", "--seed", "5", "--json")[1])
+    assert (planned["Tuning"]["seed"], planned["Trial"]["hyperparameters"]["epochs"]) == (5, "1")
+
+
+def test_a_search_runs_its_trials_and_shows_them(tune, home):
+    job_file()
+    code, out, err = tune("job.yaml", "--seed", "5", "--job-name", "search")
+    assert code == 0
+    assert "tuning job search" in err
+    lines = sorted(out.splitlines())
+    assert [line.split(": Completed")[0] for line in lines] == [
+        "trial 1: job search-001", "trial 2: job search-002", "tuning job search",
+    ]  # fmt: skip
+    trials = TuningStore(home.tuning("search")).trials()
+    assert [round(1 - abs(trial.values["lr"] - 0.5), 4) for trial in trials] == [trial.objective for trial in trials]
+    code, out, _ = tune("attach", "search", "--json")
+    assert (code, json.loads(out)["HyperParameterTuningJobStatus"]) == (0, "Completed")
+    assert tune("stop", "search")[1] == "tuning job search: Completed\n"
+
+
+class Terminal(io.StringIO):
+    """A terminal of 40 columns."""
+
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        return -1
+
+
+def test_a_terminal_has_the_state_below_the_lines(monkeypatch, digits):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((40, 20)))
+    store, stream = digits, Terminal()
+    tuning = SimpleNamespace(definition=lambda: store.record().definition, trials=store.trials)
+    with TuningProgress(tuning, stream) as progress:
+        deadline = time.monotonic() + 20
+        while "running" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        progress.say("trial 5 is over")
+    shown = stream.getvalue()
+    assert "5 of 8 trials, 1 running, 1 stopped, " in shown
+    assert "\r\x1b[2Ktrial 5 is over\n5 of 8 trials" in shown
+    assert shown.endswith("\r\x1b[2K")
+    pipe = io.StringIO()
+    with TuningProgress(tuning, pipe) as progress:
+        progress.say("a line\x1b[2J")
+    assert pipe.getvalue().count("\n") == 1
+    assert "\x1b" not in pipe.getvalue()
