@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
     from herringbone.prediction.options import Measure
+    from herringbone.tuner.configs import (
+        HyperbandStrategyConfig,
+        StrategyConfig,
+        TuningJobCompletionCriteriaConfig,
+        WarmStartConfig,
+        WarmStartTypes,
+    )
+    from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
+    from herringbone.tuner.tuner import HyperparameterTuner
     from herringbone_contract.errors import (
         ArchiveError,
         AwsAccessError,
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
         ServiceError,
         SlurmError,
         TrackerError,
+        TuningFailedError,
         UnsupportedError,
         UsageError,
     )
@@ -64,6 +74,16 @@ __all__ = [
     # Follow a job.
     "TrainingJob",
     "attach",
+    # Search hyperparameters.
+    "HyperparameterTuner",
+    "ContinuousParameter",
+    "IntegerParameter",
+    "CategoricalParameter",
+    "WarmStartConfig",
+    "WarmStartTypes",
+    "StrategyConfig",
+    "HyperbandStrategyConfig",
+    "TuningJobCompletionCriteriaConfig",
     # Report from a script that runs in a job.
     "log_metrics",
     "log_progress",
@@ -80,6 +100,7 @@ __all__ = [
     "ArchiveError",
     "JobNotFoundError",
     "JobFailedError",
+    "TuningFailedError",
     "LaunchError",
     "MeasurementError",
     "ServiceError",
@@ -109,6 +130,15 @@ _MODULES = {
     "Measure": "herringbone.prediction.options",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
+    "HyperparameterTuner": "herringbone.tuner.tuner",
+    "ContinuousParameter": "herringbone.tuner.parameters",
+    "IntegerParameter": "herringbone.tuner.parameters",
+    "CategoricalParameter": "herringbone.tuner.parameters",
+    "WarmStartConfig": "herringbone.tuner.configs",
+    "WarmStartTypes": "herringbone.tuner.configs",
+    "StrategyConfig": "herringbone.tuner.configs",
+    "HyperbandStrategyConfig": "herringbone.tuner.configs",
+    "TuningJobCompletionCriteriaConfig": "herringbone.tuner.configs",
     "log_metrics": "herringbone_contract.events.script",
     "log_progress": "herringbone_contract.events.script",
 }

@@ -20,7 +20,24 @@ def test_a_broken_job_ends_in_a_true_state_names_the_culprit_and_leaves_nothing(
     assert json.loads(result.stdout.splitlines()[-1])["failed"] == {}, result.stdout
 
 
+@pytest.mark.timeout(240)
+def test_a_search_whose_searcher_is_killed_has_the_result_of_an_undisturbed_one():
+    command = [sys.executable, FOLDER / "tuner_kills.py", "--short"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.timeout(60)
 def test_no_decoder_lets_a_foreign_error_out(tmp_path):
     decoders = all_decoders(tmp_path)
     assert campaign(decoders, inputs=25_000, seed=1)["escaped"] == {}
+
+
+@pytest.mark.timeout(200)
+def test_whatever_is_killed_no_gpu_is_given_twice_and_none_is_lost():
+    # By its module's name: a script's folder is searched first, and the standard library has a `queue`, too.
+    command = [sys.executable, "-m", "tests.campaigns.queue", "--jobs=6", "--submitters=2", "--kills=3", "--limit=120"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
+    results = json.loads(result.stdout.splitlines()[-1])
+    assert results["wrong"] == [], results
+    assert sum(results["kills"].values()) == 3

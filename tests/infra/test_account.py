@@ -22,6 +22,7 @@ ROLE = f"arn:aws:iam::{ACCOUNT}:role/herringbone-{REGION}-job"
 LOGS = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/TrainingJobs"
 STREAM = f"{LOGS}:log-stream:mine/algo-1-1"
 JOB = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/mine"
+TUNING = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/mine"
 IMAGES = f"arn:aws:ecr:{REGION}:{ACCOUNT}:repository"
 EC2 = f"arn:aws:ec2:{REGION}:{ACCOUNT}"
 TO_SAGEMAKER = {"iam__PassedToService": "sagemaker.amazonaws.com"}
@@ -160,6 +161,12 @@ CALLER_MAY: list[tuple[str, str, dict[str, str]]] = [
     ("sagemaker:DescribeTrainingJob", JOB, {}),
     ("sagemaker:StopTrainingJob", JOB, {}),
     ("sagemaker:ListTags", JOB, {}),
+    ("sagemaker:CreateHyperParameterTuningJob", TUNING, {}),
+    ("sagemaker:AddTags", TUNING, {}),
+    ("sagemaker:DescribeHyperParameterTuningJob", TUNING, {}),
+    ("sagemaker:ListTrainingJobsForHyperParameterTuningJob", TUNING, {}),
+    ("sagemaker:StopHyperParameterTuningJob", TUNING, {}),
+    ("sagemaker:ListTags", TUNING, {}),
     ("pricing:GetProducts", "*", {}),
     ("sagemaker:ListTrainingJobs", "*", {}),
     ("iam:GetRole", ROLE, {}),

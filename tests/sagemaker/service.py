@@ -200,9 +200,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[Service]:
+def serving(service: Service | None = None) -> Iterator[Service]:
     """Run a service on loopback."""
-    service = Service()
+    service = Service() if service is None else service
     handler = type("Handler", (_Handler,), {"service": service})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True

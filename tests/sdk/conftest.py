@@ -41,6 +41,8 @@ def running_in(folder: Path) -> dict[int, str]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """The jobs' folder of one test; at the end no process of its jobs may run, and no temporary file may exist."""
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    # A line of its own: jobs of other tests, and of this machine's users, must not wait for this test's.
+    monkeypatch.setenv("HERRINGBONE_SLOTS", str(tmp_path / "slots"))
     # A short path, because the run folders with their sockets are created in it.
     with tempfile.TemporaryDirectory(prefix="hb-test-") as temporary:
         monkeypatch.setattr(tempfile, "tempdir", temporary)

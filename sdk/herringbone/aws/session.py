@@ -135,6 +135,11 @@ class AwsSession:
         return self._given_boto._session.get_component("data_loader")
 
     @property
+    def boto(self) -> Any:
+        """The `boto3.Session` itself, for the option `sagemaker_session` of an estimator in the same account."""
+        return self._session()
+
+    @property
     def region(self) -> str:
         region: str | None = self._region or self._session().region_name
         if region is None:

@@ -33,11 +33,14 @@ from herringbone.controller.retry import policies_of
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import STARTING, JobRecord
+from herringbone.jobs.index import PENDING, STARTING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
 from herringbone.processes import identity, is_alive, pid_of
+from herringbone.slots.pending import enter_line, is_granted, left_on_error, signal_waiter, start_waiter, waiter_died
+from herringbone.slots.probe import NvidiaSmi
+from herringbone.slots.ticket import Wants
 from herringbone_contract.constants import DEFAULT_STOP_GRACE_SECONDS, HostVariable
 from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Answers
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
+    from herringbone.slots.claim import Claim
+    from herringbone.slots.probe import Probe
     from herringbone_contract.events.requests import Request
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
@@ -76,6 +81,7 @@ class DetachedBackend(OwnHostsBackend):
         super().__init__(home)
         self._controller = controller
         self._patience = patience
+        self._probe: Probe = NvidiaSmi()
 
     @abstractmethod
     def review(self, plan: JobPlan) -> tuple[str, ...]:
@@ -93,35 +99,75 @@ class DetachedBackend(OwnHostsBackend):
         leave nothing behind but the job's folder.
         """
 
+    def _fill(self, plan: JobPlan) -> None:
+        """Write what the hosts will read into the job's folder. It is their code as it is at the submission."""
+
+    def _wants(self, plan: JobPlan) -> Wants:  # noqa: ARG002 - most backends claim nothing
+        """Return the devices of this machine that no other job may use while this one runs."""
+        return Wants()
+
     def _open_inherited(self, plan: JobPlan) -> list[int]:  # noqa: ARG002 - most backends open nothing
         """Open the descriptors that the controller inherits; they keep their numbers in the controller."""
         return []
 
     def submit(self, plan: JobPlan) -> None:
-        with claim(plan, self.name, self._home) as job, ExitStack() as descriptors:
+        with claim(plan, self.name, self._home) as job, ExitStack() as stack:
             job.make_folder()
             folder = self._home.job(plan.job_name)
             folder.logs.mkdir()
-            JobEvents(folder.job_events).state(STARTING)
+            slot = enter_line(plan, self._wants(plan), self._home, self._probe)
+            stack.enter_context(left_on_error(slot))
+            if slot is None or is_granted(plan, slot):
+                JobEvents(folder.job_events).state(STARTING)
+                self.launch(plan, slot)
+                return
+            # The code is copied now: a job that waits trains the code as it was at its submission.
+            self._fill(plan)
+            JobEvents(folder.job_events).state(PENDING)
+            environment = {**os.environ, **search_path()}
+            with (
+                _blocked(CONTROLLER_SIGNALS),
+                start_waiter(plan, self.name, slot, self._home, environment) as waiter,
+            ):
+                self._index.update(plan.job_name, client=waiter, secondary_status=PENDING)
+                _children.add(waiter)
+
+    def launch(self, plan: JobPlan, slot: Claim | None, *, filled: bool = False) -> None:
+        """Start the controller and the hosts of a job whose row exists; `filled`: its folder has the hosts' files.
+
+        `slot` are the devices that it was granted; None for a job that claims none. The caller undoes the row after an
+        error, and frees the devices.
+        """
+        with ExitStack() as descriptors:
             inherited = self._open_inherited(plan)
             # After this block the controller alone holds them: their other ends then notice when it dies.
             for descriptor in inherited:
                 descriptors.callback(os.close, descriptor)
-            controller = self._start_controller(plan.job_name, inherited)
+            handed_on = inherited if slot is None else [*inherited, slot.descriptor]
+            controller = self._start_controller(plan.job_name, handed_on)
             try:
-                self._prepare(plan, controller, inherited)
+                if not filled:
+                    self._fill(plan)
+                self._prepare(plan, controller, inherited, slot)
             except BaseException:
                 controller.kill()
                 controller.communicate()
                 raise
         # The controller outlives this Python on purpose, which Popen would report as a leak; `_reap` reaps it.
         controller.returncode = 0
+        if slot is not None:
+            # Imported here: it loads the readers of events, which most jobs start without.
+            from herringbone.jobs.facts import add_facts
+
+            add_facts(self._index, plan.job_name, {"Slots": slot.facts})
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         process = record.controller or record.client
         if record.done:
             _reap(record.controller)
+            # Of a job that waited in line, this was its waiter.
+            _reap(record.client)
             return record
         # The job is over, and its controller could not write so: the index was locked, or its disk full.
         if (columns := EndFile(self._home.job(name).end).read()) is not None:
@@ -153,7 +199,9 @@ class DetachedBackend(OwnHostsBackend):
         self._signal(name, signal.SIGINT)
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
-    def _prepare(self, plan: JobPlan, controller: subprocess.Popen[bytes], inherited: Sequence[int]) -> None:
+    def _prepare(
+        self, plan: JobPlan, controller: subprocess.Popen[bytes], inherited: Sequence[int], slot: Claim | None
+    ) -> None:
         """Start the job's hosts and hand the config over; remove the run folder after an error."""
         controller_identity = identity(controller.pid)
         run_folder = _new_run_folder()
@@ -163,6 +211,7 @@ class DetachedBackend(OwnHostsBackend):
         try:
             run_folder.mkdir(mode=0o700)
             config = self._config(plan, str(run_folder))
+            config["claim"] = None if slot is None else slot.config
             self._start(plan, config, inherited, str(controller_identity))
             self._hand_over(controller, config)
         except BaseException:
@@ -180,6 +229,8 @@ class DetachedBackend(OwnHostsBackend):
         self._check_here(record)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
+            # A waiter leaves the line, unless its job is being started; the controller gets the signal then.
+            signal_waiter(record)
             time.sleep(_POLL_SECONDS)
             # `describe` also notices a client that died here, so this loop ends.
             record = self.describe(name)
@@ -240,6 +291,7 @@ class DetachedBackend(OwnHostsBackend):
             "stop_grace": stop_grace(),
             "patience": self._patience,
             "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
+            "claim": None,
             "output": str(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
         }
@@ -248,7 +300,7 @@ class DetachedBackend(OwnHostsBackend):
         """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
         # Without a controller it was the client that died.
         if record.controller is None:
-            failure = client_died("the job had a controller")
+            failure = waiter_died() if record.secondary_status == PENDING else client_died("the job had a controller")
         else:
             words = self._last_words(record.name)
             failure = Failure(message=f"the process that watched the job was killed, or its machine restarted: {words}")

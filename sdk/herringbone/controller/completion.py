@@ -19,6 +19,7 @@ from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING
 from herringbone.jobs.logs import STAMP_CHARS
+from herringbone.slots.release import free
 from herringbone_contract.constants import MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
@@ -60,6 +61,8 @@ def conclude(
             # The other controller writes the record and removes what is left, so neither may happen here.
             _close_logs(config, hosts, finish_metrics)
             return Conclusion.FAILED
+    # All hosts have ended. Before the record says that the job is over: the next job of the same caller may need them.
+    free(config["claim"])
     record = record_of(config)
     model = None
     try:

@@ -65,6 +65,18 @@ class StepsConfig(TypedDict):
     variables: dict[str, str]
 
 
+class ClaimConfig(TypedDict):
+    """The devices that the job has on this machine, and its ticket in the `folder` of the machine's line.
+
+    The controller has inherited `descriptor`, which keeps the ticket alive. `devices` are ids of GPUs and CPU shares.
+    """
+
+    folder: str
+    ticket: str
+    descriptor: int
+    devices: list[str]
+
+
 class ControllerConfig(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
@@ -75,6 +87,7 @@ class ControllerConfig(TypedDict):
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
     `metric_definitions`: pairs of a metric's name and its regular expression.
+    `claim`: the devices that no other job may use meanwhile; None for a job that has claimed none.
     `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
     archives, not folders.
     """
@@ -95,5 +108,6 @@ class ControllerConfig(TypedDict):
     stop_grace: float
     patience: float
     metric_definitions: list[tuple[str, str]]
+    claim: ClaimConfig | None
     output: str | None
     compress: bool

@@ -41,6 +41,8 @@ _LOAD_SECONDS = 0.5
 # Time to wait for the end of the output after the host's end: an unrelated process may hold the pipe open.
 _PIPE_SECONDS = 2.0
 _NEVER = float("inf")
+# Systems remove files of /tmp that nothing has touched for ten days. The ticket of the job's devices may be there.
+_TOUCH_SECONDS = 24 * 3600.0
 
 
 class Controller:
@@ -58,6 +60,7 @@ class Controller:
         self._kill_at = _NEVER
         self._close_output_at = _NEVER
         self._load_at = _NEVER
+        self._touch_at = time.monotonic() + _TOUCH_SECONDS if config["claim"] else _NEVER
         self._stopped = False
         self._max_run_over = False
         # Set by `run`: the descriptor on which the numbers of signals arrive.
@@ -231,7 +234,9 @@ class Controller:
 
     def _pause(self) -> float | None:
         """Return the seconds until the next deadline, None when there is none."""
-        nearest = min(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at)
+        nearest = min(
+            self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at
+        )
         return None if nearest == _NEVER else max(0.0, nearest - time.monotonic())
 
     def _act_on_deadlines(self) -> None:
@@ -253,6 +258,11 @@ class Controller:
             self._load_at = _NEVER
             load_modules()
             self._site.load()
+        if now >= self._touch_at:
+            from herringbone.slots.release import touch
+
+            self._touch_at = now + _TOUCH_SECONDS
+            touch(self._config["claim"])
         if now >= self._close_output_at:
             self._close_output_at = _NEVER
             for host in self._hosts:

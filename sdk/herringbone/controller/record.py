@@ -22,6 +22,7 @@ from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.jobs.state_lines import why_of
+from herringbone.slots.release import free
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
 
@@ -243,6 +244,7 @@ def broken(config: ControllerConfig, error: BaseException) -> None:
     # Standard error is the job's controller.log.
     complain("".join(traceback.format_exception(error)))
     shutil.rmtree(config["run_folder"], ignore_errors=True)
+    free(config["claim"])
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
     record_of(config).finish(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timezone
@@ -87,6 +86,7 @@ class Estimator:
         check_texts("distribution", distribution, error=DistributionError)
         # With "auto", `plan` and `fit` measure the script and choose the strategy.
         self._auto = distribution == AUTO
+        self._queue = False
         self.distribution: Distribution = self._parsed(None if self._auto else distribution)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
@@ -220,6 +220,7 @@ class Estimator:
             job_name=check_job_name(name),
             backend=backend.name,
             folder=str(folder),
+            queue=self._queue,
         )
         # Imported here, as below: who only makes an estimator needs none of it.
         from herringbone.planning.checks import reviewed
@@ -236,6 +237,7 @@ class Estimator:
         *,
         on_interrupt: OnInterrupt | None = None,
         distribution: Literal["auto"] | None = None,
+        queue: bool = False,
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
@@ -252,11 +254,11 @@ class Estimator:
         - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
 
         With `distribution="auto"`, the script is measured, and the job takes the strategy that trains fastest.
+        With `queue`, a job whose GPUs are taken waits in line, and is Pending meanwhile; without, it is refused.
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
-        from herringbone.jobs.console import Console
-        from herringbone.jobs.ends import start_line
+        from herringbone.estimators.notices import say_before
         from herringbone.jobs.job import TrainingJob
         from herringbone.notebook.choice import console_of
 
@@ -267,15 +269,11 @@ class Estimator:
         backend = self._backend()
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
-        estimator = self if distribution is None else self._with(distribution)
+        estimator = copy(self) if distribution is None else self._with(distribution)
+        estimator._queue = queue
         with checked_out(self.options.git_config) as code:
             plan = estimator._plan(backend, inputs, job_name, code)
-            # On standard error: the log, or a program's own output, may be on standard output.
-            stderr = Console(sys.stderr)
-            if show_log:
-                stderr.say(start_line(plan.job_name, backend.name))
-            for note in plan.notes:
-                stderr.say(f"job {plan.job_name}: {note}")
+            say_before(plan, show_start=show_log)
             if self._copied_checkpoints:
                 from herringbone.jobs.checkpoints import copy_checkpoints
 

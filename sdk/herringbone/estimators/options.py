@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from herringbone.code.git import GitConfig, check_git_config
+from herringbone.estimators.expressions import check_metrics, check_policies
 from herringbone.estimators.option_errors import explain, unknown_option
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone.estimators.texts import check_texts
@@ -30,7 +31,6 @@ RepositoryAccess = Literal["Platform", "Vpc"]
 # The reaction to a failed attempt whose log matches a policy; docs/do/resume.md.
 LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
-MAX_METRIC_DEFINITIONS = 40  # the service's limit
 
 
 class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +72,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Defaults are those of AWS's SDK: a day, 30 GB, and logging.INFO (20) below.
     max_run: Positive = DAY_SECONDS
     max_wait: Positive | None = None
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
     min_instance_count: Positive | None = None
@@ -246,8 +248,8 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         check_git_config(options.git_config)
     if options.slurm is not None:
         check_slurm_settings(options.slurm)
-    _check_metrics(options.metric_definitions)
-    _check_policies(options.log_policies)
+    check_metrics([(metric.name, metric.regex) for metric in options.metric_definitions])
+    check_policies(options.log_policies)
     if options.track:
         # Imported here: most jobs have none.
         from herringbone.trackers.destination import parse_destinations
@@ -358,39 +360,9 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         )
 
 
-def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:
-    if len(definitions) > MAX_METRIC_DEFINITIONS:
-        raise OptionError(
-            f"metric_definitions: {len(definitions)} definitions, the service takes {MAX_METRIC_DEFINITIONS}"
-        )
-    for definition in definitions:
-        try:
-            groups = re.compile(definition.regex).groups
-        except (re.error, ValueError, RecursionError, OverflowError) as error:
-            raise OptionError(
-                f"metric_definitions: {definition.name}: Regex {definition.regex!r} is no regular expression: {error}"
-            ) from None
-        if groups < 1:
-            raise OptionError(
-                f"metric_definitions: {definition.name}: Regex {definition.regex!r} has no group to take the value "
-                r"from; write for example 'loss=([0-9\.]+)'"
-            )
-
-
-def _check_policies(policies: Mapping[str, str]) -> None:
-    for pattern in policies:
-        try:
-            empty = re.compile(pattern).search("") is not None
-        except (re.error, ValueError, RecursionError, OverflowError) as error:
-            raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
-        if empty:
-            raise OptionError(
-                f"log_policies: {pattern!r} matches every line of a log; write a pattern for the line of the failure"
-            )
-
-
 def _check_together(options: Options) -> None:
-    if options.max_wait is not None and options.max_wait < options.max_run:
+    # Without spot instances, `max_wait` is the time in a line, which may be shorter than the job.
+    if options.use_spot_instances and options.max_wait is not None and options.max_wait < options.max_run:
         raise OptionError(
             f"max_wait: {options.max_wait} s is less than max_run, {options.max_run} s; it counts waiting and running"
         )

@@ -67,7 +67,7 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
     }
     description = {} if record.description is None else json.loads(record.description)
     ours = {"JobFolder": str(folder.path)} | {
-        name: facts[name] for name in ("ImageId", "Code", "Versions", "Prediction") if facts.get(name)
+        name: facts[name] for name in ("ImageId", "Code", "Versions", "Prediction", "Queue", "Slots") if facts.get(name)
     }
     known = {name: value for name, value in members.items() if value is not None}
     return known | description | tags_of(plan) | {"Herringbone": ours}

@@ -18,6 +18,7 @@ from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.prediction.comparison import as_members, compare, prediction_of
+from herringbone.slots.places import queue_members
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
@@ -57,6 +58,8 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
     facts = stored_facts(record)
     if "FinalMetricDataList" in facts:
         return facts
+    if queue := queue_members(backend.home, record):
+        facts["Queue"] = queue
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
     with suppress(HerringboneError):

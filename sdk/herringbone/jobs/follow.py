@@ -15,6 +15,7 @@ from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
+from herringbone.slots.places import PlaceLines, waits_here
 from herringbone_contract.errors import JobFailedError
 
 if TYPE_CHECKING:
@@ -68,14 +69,16 @@ class Follower:
             for _ in Watch(self._backend, self._name, say=self._stderr.say).batches(None, timeout):
                 pass
             return
-        events = StateEvents()
+        events, places = StateEvents(), PlaceLines(self._backend.home)
 
         def say(line: str) -> None:
             console.note(line, self._stderr)
 
         def look(record: JobRecord) -> None:
             console.look(record)
-            for line in events.of(record, now=time.monotonic()):
+            now = time.monotonic()
+            # The place says more than the state Pending does.
+            for line in places.of(record, now=now) if waits_here(record) else events.of(record, now=now):
                 say(line)
 
         for lines in Watch(self._backend, self._name, say=say, look=look).batches(source, timeout):

@@ -133,6 +133,15 @@ class Home:
         except OSError:
             return False
 
+    @property
+    def tunings(self) -> Path:
+        """The folders of tuning jobs; see `herringbone.tuner.store`."""
+        return self.path / "tunings"
+
+    def tuning(self, name: str) -> Path:
+        """Return the folder of a tuning job. Raises `JobNameError` for a name that would lead to another folder."""
+        return self.tunings / _part(name)
+
     def job(self, name: str) -> JobFolder:
         """Return the folder of a job. Raises `JobNameError` for a name that would lead to another folder."""
         return JobFolder(self.path / "jobs" / _part(name))

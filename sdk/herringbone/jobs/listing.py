@@ -23,6 +23,7 @@ from herringbone.jobs.index import (
     JobRecord,
 )
 from herringbone.jobs.lifecycle import unseen
+from herringbone.slots.places import waiting_names, waits_here
 from herringbone_contract.errors import HerringboneError, ServiceError
 
 # The words by which users choose jobs: the statuses, and the secondary statuses that say more than those.
@@ -47,8 +48,12 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
     """
     index = JobIndex(find_home().index)
     running: dict[str, list[str]] = {}
-    for record in index.running():
-        running.setdefault(record.backend, []).append(record.name)
+    jobs = index.running()
+    # One look at the line instead of a thousand at their processes. A job that is not in it is asked about below.
+    waiting = waiting_names(find_home()) if any(map(waits_here, jobs)) else set()
+    for record in jobs:
+        if not (waits_here(record) and record.name in waiting):
+            running.setdefault(record.backend, []).append(record.name)
     # Several threads write to both; `list.append` and `dict.__setitem__` are atomic in CPython.
     errors: list[str] = []
     looks: dict[str, JobRecord] = {}

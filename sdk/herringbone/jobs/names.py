@@ -10,7 +10,7 @@ NEWEST = "-"
 _MOST_LISTED = 5
 
 
-def find_name(word: str, names: Sequence[str]) -> str:
+def find_name(word: str, names: Sequence[str], *, kind: str = "job") -> str:
     """Return the name that a word stands for, among `names`, of which the newest job's is the first.
 
     >>> find_name("dig", ["train-2", "digits-1"]), find_name("-", ["train-2", "digits-1"])
@@ -18,11 +18,11 @@ def find_name(word: str, names: Sequence[str]) -> str:
 
     `-` is the newest job. A whole name wins over longer ones that begin with it. A word that begins no name is returned
     as it is, because a service may know a job of that name. Raises `JobNotFoundError` when several names begin with
-    the word, and for `-` when there is no job.
+    the word, and for `-` when there is no job. `kind` is the word for the names in messages.
     """
     if word == NEWEST:
         if not names:
-            raise JobNotFoundError("there is no newest job: no job has run on this machine yet")
+            raise JobNotFoundError(f"there is no newest {kind}: no {kind} has run on this machine yet")
         return names[0]
     # Every name begins with the empty word, which a script's unset variable becomes.
     if not word or word in names:
@@ -31,7 +31,7 @@ def find_name(word: str, names: Sequence[str]) -> str:
     if len(matches) > 1:
         more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
         raise JobNotFoundError(
-            f"{len(matches)} jobs have names that begin with {word!r}: {', '.join(matches[:_MOST_LISTED])}{more}; "
+            f"{len(matches)} {kind}s have names that begin with {word!r}: {', '.join(matches[:_MOST_LISTED])}{more}; "
             "write more of the name"
         )
     return matches[0] if matches else word

@@ -33,6 +33,7 @@ UNUSED = (
     "volume_size",
     "use_spot_instances",
     "max_wait",
+    "priority",
     "min_instance_count",
     "keep_alive_period_in_seconds",
     "training_plan",
@@ -48,6 +49,10 @@ UNUSED = (
     "extra_request",
     "slurm",
 )
+
+# Backends on whose machines jobs wait in line, and the options that have an effect on a job that does.
+WITH_LINES = ("local_process", "local")
+OF_LINES = ("max_wait", "priority")
 
 # Options that a user relies on: without them the job would be another job, or a less safe one.
 REFUSED = {
@@ -130,7 +135,8 @@ def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
     options = changed_options(plan.options)
     # `changed_options` leaves the session out, because it is no plain value.
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
-    return [name for name in (*UNUSED, *unused) if name in options] + session
+    used = OF_LINES if plan.queue and plan.backend in WITH_LINES else ()
+    return [name for name in (*UNUSED, *unused) if name in options and name not in used] + session
 
 
 def brings_packages(plan: JobPlan) -> bool:

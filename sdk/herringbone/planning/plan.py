@@ -84,6 +84,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
     - `warnings` are about this machine at the time of the plan, such as a disk with little room.
     - `prediction` is what a measured step of the script tells about memory, time and cost; None where none is known.
+    - `queue`: the job waits in line for GPUs that are taken.
     """
 
     job_name: str
@@ -104,6 +105,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     made_name: bool = False
     warnings: tuple[str, ...] = ()
     prediction: Answer | None = None
+    queue: bool = False
 
     @property
     def launcher(self) -> str:
@@ -170,6 +172,14 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
 
 
+def plan_to_send(plan: JobPlan) -> dict[str, Any]:
+    """Return a plan as plain values, with its secrets, and without the parts that only this Python can use."""
+    options = msgspec.structs.replace(plan.options, sagemaker_session=None)
+    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None))
+    assert isinstance(values, dict)
+    return values
+
+
 def parse_plan(raw: object) -> JobPlan:
     """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked.
 
@@ -207,6 +217,7 @@ def make_plan(
     job_name: str,
     backend: str,
     folder: str,
+    queue: bool = False,
 ) -> JobPlan:
     """Lay out hosts and ranks, encode the hyperparameters, and check the rules that concern several arguments.
 
@@ -250,6 +261,7 @@ def make_plan(
         folder=folder,
         arguments=request.arguments,
         fewer_hosts=_fewer_hosts(request, distribution, hosts),
+        queue=queue,
     )
 
 

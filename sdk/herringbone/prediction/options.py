@@ -12,6 +12,8 @@ from herringbone_contract.errors import OptionError
 from herringbone_contract.prediction.devices import Device
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+# A plan lists its hosts. No cloud lends more, and a slip of the keyboard should not fill the memory.
+MOST_HOSTS = 100_000
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_LIMIT = 20
 
@@ -21,7 +23,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     batch: Positive | None = None
     instance_type: str | None = None
-    instance_count: Positive | None = None
+    instance_count: Annotated[int, msgspec.Meta(ge=1, le=MOST_HOSTS)] | None = None
     distribution: dict[str, Any] | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from herringbone.planning.plan import JobPlan
-from herringbone.prediction.options import WhatIf
+from herringbone.prediction.options import MOST_HOSTS, WhatIf
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import OptionError
 from herringbone_contract.hyperparameters import decode_values
@@ -74,6 +74,8 @@ def changed(plan: JobPlan, change: WhatIf) -> JobPlan:
     distribution = plan.distribution if change.distribution is None else parse(change.distribution)
     first = next(host for host in plan.hosts if host.ranks != 0)
     count = change.instance_count or sum(host.ranks != 0 for host in plan.hosts)
+    if count > MOST_HOSTS:
+        raise OptionError(f"instance_count: {count} hosts; a prediction is of {MOST_HOSTS} at most")
     ranks = first.ranks
     if change.distribution is not None:
         ranks = ranks_per_host(distribution.launcher, distribution.processes_per_host)

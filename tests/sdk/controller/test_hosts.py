@@ -60,7 +60,9 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     os.set_blocking(reader, False)
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
-    controller = Controller({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}, Ended(host))
+    controller = Controller(
+        {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0, "claim": None}, Ended(host)
+    )
     wakeup, signals = os.pipe()
     controller._selector.register(wakeup, selectors.EVENT_READ)
     controller._start_hosts()

@@ -19,7 +19,8 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 # The last two lines are our own. Containers on this machine need shm_size and bake_requirements, for which the service
 # has no name. min_instance_count and log_policies control how a job restarts on the user's own hosts. include_secrets
 # allows files that the SDK holds back. extra_request passes members of the request for which there is no option.
-# hang_timeout watches a job while it runs. check_memory lets a job start that is predicted not to fit.
+# hang_timeout watches a job while it runs. check_memory lets a job start that is predicted not to fit. gpus is a host's
+# claim on a machine that several jobs share, and priority a job's rank in its line.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
@@ -30,7 +31,7 @@ NAMES = """
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
-log_policies hang_timeout check_memory
+log_policies hang_timeout check_memory gpus priority
 """
 
 
@@ -116,7 +117,7 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
             {"metric_definitions": [{"Name": "loss"}]},
             "metric_definitions[0]: the key 'Regex' is missing; the keys are Name, Regex",
         ),
-        ({"max_wait": 10}, "max_wait: 10 s is less than max_run, 86400 s"),
+        ({"max_wait": 10, "use_spot_instances": True}, "max_wait: 10 s is less than max_run, 86400 s"),
         (
             {"model_channel_name": "base"},
             "model_channel_name: names the channel of model_uri, and model_uri is missing",

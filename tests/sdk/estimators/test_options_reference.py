@@ -16,7 +16,7 @@ from herringbone.backends.ssh import review as ssh
 from herringbone.estimators import options_dict
 from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, Options
 from herringbone.estimators.options_reference import BACKENDS, OptionRow, option_rows
-from herringbone.planning.checks import REFUSED, UNUSED
+from herringbone.planning.checks import OF_LINES, REFUSED, UNUSED
 
 ESTIMATORS = [
     (Estimator, options_dict.OptionsDict),
@@ -106,9 +106,9 @@ def _kinds(hint):
 @pytest.mark.parametrize(
     ("backend", "unused", "refused"),
     [
-        ("local_process", {*UNUSED, *process._UNUSED, "image_uri"}, process._REFUSED),
+        ("local_process", {*UNUSED, *process._UNUSED, "image_uri"} - {*OF_LINES}, process._REFUSED),
         # The image decides about framework_version.
-        ("local", {*UNUSED, "py_version"}, docker._REFUSED),
+        ("local", {*UNUSED, "py_version"} - {*OF_LINES}, docker._REFUSED),
         # bake_requirements has no effect on processes, and is refused in containers.
         ("ssh", {*UNUSED, *ssh._UNUSED["docker"], "bake_requirements"} - set(ssh._USED), ssh._REFUSED),
         ("slurm", {*UNUSED, *slurm._UNUSED} - set(slurm._USED), slurm._REFUSED),

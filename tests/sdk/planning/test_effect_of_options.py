@@ -20,6 +20,7 @@ EFFECTIVE = {
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
     *("hang_timeout", "check_memory", "environment", "base_job_name", "metric_definitions", "track"),
+    "gpus",
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}
@@ -32,6 +33,7 @@ ASKING = {
     "subnets": ["a"],
     "security_group_ids": ["b"],
     "max_wait": 90_000,
+    "priority": 5,
     "keep_alive_period_in_seconds": 60,
     "container_entry_point": ["a"],
     "container_arguments": ["a"],

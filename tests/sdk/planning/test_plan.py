@@ -58,7 +58,7 @@ def plan(distribution=None, inputs=None, **options):
 
 # The members of a stored plan that this job does not need.
 NOTHING = {"unused": [], "fewer_hosts": [], "request": None, "code": None, "made_name": False, "warnings": []}
-NOTHING["prediction"] = None
+NOTHING |= {"prediction": None, "queue": False}
 
 
 def test_the_whole_plan_of_a_job():

@@ -12,6 +12,7 @@ from herringbone.prediction.estimating import chosen, predicted
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.progress import Progress
+from herringbone.prediction.questions import changed
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.prediction.devices import device_named
 
@@ -153,6 +154,11 @@ def test_the_length_of_the_job_comes_from_steps_or_hyperparameters(forecaster, p
     assert measured(forecaster, plan()).planned.seconds.expected == 3 * 3200 / 32 + 1
     assert measured(forecaster, plan(), steps=50).planned.seconds.expected == 51
     assert notes("asked")[0]["work"]["samples"] == 9600
+
+
+def test_hosts_that_nobody_has_are_refused_before_they_are_listed(plan):
+    with pytest.raises(OptionError, match="instance_count: 1000000000 hosts; a prediction is of 100000 at most"):
+        changed(plan(), WhatIf(instance_count=10**9))
 
 
 def test_what_if(forecaster, plan, notes):

@@ -62,6 +62,7 @@ def test_changes():
         (("lr=3",), "names: batch, instance_type, instance_count, distribution"),
         (("batch",), "write NAME=VALUE"),
         (("batch=0",), ">= 1"),
+        (("instance-count=1000000000",), "<= 100000"),
         (("batch=1", "batch=2"), "stands twice"),
     ):
         with pytest.raises(OptionError, match=error):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
-from herringbone.backends.docker.gpus import check_free, find_gpus, list_gpus, split_gpus
+from herringbone.backends.docker.gpus import check_free, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
@@ -30,6 +30,11 @@ from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, star
 from herringbone.jobs.facts import add_facts
 from herringbone.jobs.home import Home, JobFolder, find_home
 from herringbone.planning.settings import check_ranks
+from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
+from herringbone.slots.folder import cpu_shares
+from herringbone.slots.line import too_much
+from herringbone.slots.probe import ListedGpus
+from herringbone.slots.ticket import Wants
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
 from herringbone_contract.paths import Paths
@@ -76,7 +81,7 @@ class DockerBackend(DetachedBackend):
         home: Home,
         find: Callable[[], Engine],
         *,
-        gpus: Callable[[], str] = list_gpus,
+        gpus: Callable[[], str] | None = None,
         environ: Mapping[str, str] = os.environ,
         user: tuple[int, int] | None = None,
         controller: tuple[str, ...] = CONTROLLER,
@@ -84,7 +89,8 @@ class DockerBackend(DetachedBackend):
     ) -> None:
         super().__init__(home, controller=controller, patience=patience)
         self._find_engine = find
-        self._gpus = gpus
+        if gpus is not None:
+            self._probe = ListedGpus(gpus)
         self._environ = environ
         self._user, self._group = (os.getuid(), os.getgid()) if user is None else user
         self._known_engine: Engine | None = None
@@ -123,9 +129,7 @@ class DockerBackend(DetachedBackend):
 
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         folder, hosts, network = self._home.job(plan.job_name), self._hosts(plan), self._network(plan)
-        for host in hosts:
-            fill_host(plan, host, folder, interface=network.interface, exclude=self._home.path)
-        self._add_files(folder)
+        granted = None if config["claim"] is None else config["claim"]["devices"]
         image = self._image(plan)
         if plan.options.bake_requirements:
             codes = [Path(Paths(folder.host(host.name)).code) for host in hosts]
@@ -134,7 +138,7 @@ class DockerBackend(DetachedBackend):
         objects = JobObjects(self._engine)
         try:
             context = self._context(image, network, labels, config["stop_grace"])
-            self._create(plan, hosts, objects, context)
+            self._create(plan, hosts, objects, context, self._split_gpus(plan, granted))
             # A foreign image would take the line for input of its own program.
             line = self._private_line(plan) if image.is_ours else ""
             with delay_interrupt():
@@ -174,9 +178,15 @@ class DockerBackend(DetachedBackend):
         # Without a review in this process, the image is chosen now.
         return self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
 
-    def _create(self, plan: JobPlan, hosts: Sequence[HostPlan], objects: JobObjects, context: RequestContext) -> None:
+    def _create(
+        self,
+        plan: JobPlan,
+        hosts: Sequence[HostPlan],
+        objects: JobObjects,
+        context: RequestContext,
+        gpus: Mapping[str, Sequence[str]],
+    ) -> None:
         """Create the network and the containers, and send the files to an engine that cannot see them."""
-        gpus = self._split_gpus(plan)
         creations = [
             partial(self._create_container, plan, host, objects, context, gpus.get(host.name, ())) for host in hosts
         ]
@@ -278,9 +288,34 @@ class DockerBackend(DetachedBackend):
         aws = {name: self._environ[name] for name in _AWS if name in self._environ}
         return {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}
 
-    def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
-        hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu" and not host.helper]
-        return split_gpus(find_gpus(self._gpus(), self._environ), hosts) if hosts else {}
+    def _split_gpus(self, plan: JobPlan, granted: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
+        """Return the GPUs of each host: those that the job was granted, or before it, as many as it will be."""
+        hosts, count = _hosts_with_gpus(plan), plan.options.gpus
+        if not hosts:
+            return {}
+        visible = find_gpus(self._probe.listing(), self._environ)
+        if granted is not None:
+            visible = tuple(device for device in granted if not is_share(device))
+        elif count is not None:
+            if len(visible) < count * len(hosts):
+                raise UnsupportedError(too_much(Wants(gpus=count * len(hosts)), len(visible), 0))
+            visible = visible[: count * len(hosts)]
+        return split_gpus(visible, hosts)
+
+    def _wants(self, plan: JobPlan) -> Wants:
+        if not _hosts_with_gpus(plan):
+            return Wants(shares=len(plan.hosts) if cpu_shares(self._environ) else 0)
+        gpus = self._split_gpus(plan)
+        # A job without `gpus` takes all that are visible, as many to each host.
+        is_limited = VISIBLE_VARIABLE in self._environ
+        among = find_gpus(self._probe.listing(), self._environ) if is_limited else ()
+        return Wants(gpus=sum(map(len, gpus.values())), among=among)
+
+    def _fill(self, plan: JobPlan) -> None:
+        folder, network = self._home.job(plan.job_name), self._network(plan)
+        for host in self._hosts(plan):
+            fill_host(plan, host, folder, interface=network.interface, exclude=self._home.path)
+        self._add_files(folder)
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         lost = super()._mark_as_lost(record)
@@ -291,3 +326,7 @@ class DockerBackend(DetachedBackend):
         # Containers without a controller stop by themselves, and a later cleanup finds what this one cannot remove.
         with suppress(HerringboneError):
             collect_garbage(self._engine, self._home, job=job)
+
+
+def _hosts_with_gpus(plan: JobPlan) -> list[str]:
+    return [host.name for host in plan.hosts if host.instance_type == "local_gpu" and not host.helper]

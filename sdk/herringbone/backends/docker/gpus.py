@@ -1,53 +1,19 @@
-"""Lists the GPUs of this machine and assigns them to containers, each GPU to at most one, also across jobs."""
+"""Assigns the GPUs of this machine to containers, each GPU to at most one, also across jobs."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.backends.docker.request import ObjectLabel
 from herringbone.engine.client import EngineRefusal
+from herringbone.slots.devices import VISIBLE_VARIABLE
 from herringbone_contract.errors import LaunchError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.engine.client import Engine
 
-_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
-_SLICE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
-VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _FRACTION_DIGITS = 9
-
-
-def list_gpus() -> str:
-    """Return the output of `nvidia-smi -L`; empty without a driver."""
-    try:
-        run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return run.stdout if run.returncode == 0 else ""
-
-
-def find_gpus(listing: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the engine's id of each GPU, or of each MIG slice of a partitioned GPU.
-
-    >>> find_gpus("GPU 0: NVIDIA H100 (UUID: GPU-0a)", {})
-    ('GPU-0a',)
-
-    GPUs that `CUDA_VISIBLE_DEVICES` leaves out are not in the result.
-    """
-    # Number, UUID and slices of each GPU; nvidia-smi prints the slices below their GPU.
-    devices: list[tuple[str, str, list[str]]] = []
-    for line in listing.splitlines():
-        if match := _GPU.match(line):
-            devices.append((match[1], match[2], []))
-        elif (match := _SLICE.match(line)) and devices:
-            devices[-1][2].append(match[1])
-    visible = environ.get(VISIBLE_VARIABLE)
-    if visible is not None:
-        return tuple(_id_of(name.strip(), devices) for name in visible.split(",") if name.strip())
-    return tuple(gpu for _, uuid, slices in devices for gpu in (slices or [uuid]))
 
 
 def split_gpus(gpus: Sequence[str], hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -109,15 +75,3 @@ def _holder(inspected: Mapping[str, Any]) -> _Holder:
     seconds, _, fraction = inspected["Created"].rstrip("Z").partition(".")
     created = (seconds, fraction.ljust(_FRACTION_DIGITS, "0"))
     return _Holder(labels.get(ObjectLabel.JOB, "?"), created, frozenset(labels[ObjectLabel.GPUS].split(",")))
-
-
-def _id_of(name: str, devices: Sequence[tuple[str, str, list[str]]]) -> str:
-    """Return the id of a GPU or slice that `CUDA_VISIBLE_DEVICES` names by number or by the start of its id."""
-    for number, uuid, slices in devices:
-        if name == number or uuid.startswith(name):
-            return uuid
-        for mig_slice in slices:
-            if mig_slice.startswith(name):
-                return mig_slice
-    numbers = ", ".join(number for number, _, _ in devices) or "none"
-    raise UnsupportedError(f"{VISIBLE_VARIABLE} names {name!r}; the GPUs of this machine: {numbers}")

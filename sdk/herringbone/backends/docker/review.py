@@ -20,6 +20,8 @@ _REFUSED = {
     "encrypt_inter_container_traffic": "containers of one engine talk unencrypted",
 }
 
+_NO_GPUS = {"gpus": "containers of instance_type 'local' have no GPUs; use 'local_gpu'"}
+
 
 def check(plan: JobPlan) -> None:
     """Check everything that needs no engine. Raises `UnsupportedError`, `InputError` or `ArchiveError`."""
@@ -27,7 +29,7 @@ def check(plan: JobPlan) -> None:
     if plan.options.bake_requirements and archive:
         reason = "requirements.txt is in an archive, which only the host unpacks; give a folder as source_dir"
         check_served(_NAME, plan, {**_REFUSED, "bake_requirements": reason})
-    check_served(_NAME, plan, _REFUSED)
+    check_served(_NAME, plan, _REFUSED if _has_gpus(plan) else {**_REFUSED, **_NO_GPUS})
     refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
     check_files(_NAME, plan)
 
@@ -75,3 +77,7 @@ def unused(plan: JobPlan) -> tuple[str, ...]:
     has_image = bool(plan.arguments.get("image_uri"))
     # `framework_version` chooses among our images, each of which has a single Python version.
     return tuple(sorted(unused_of(plan, ("framework_version", "py_version") if has_image else ("py_version",))))
+
+
+def _has_gpus(plan: JobPlan) -> bool:
+    return any(host.instance_type == "local_gpu" for host in plan.hosts)

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend, search_path
+from herringbone.backends.process.gpus import gpus_of_hosts, wants_of
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.jobs.home import Home, find_home
+from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class ProcessBackend(DetachedBackend):
         self._supervisor = supervisor
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        return review(plan)
+        return review(plan, probe=self._probe)
 
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
@@ -55,6 +57,13 @@ class ProcessBackend(DetachedBackend):
         folder = self._home.job(name)
         return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
 
+    def _wants(self, plan: JobPlan) -> Wants:
+        return wants_of(plan, self._probe)
+
+    def _fill(self, plan: JobPlan) -> None:
+        for host in plan.hosts:
+            fill_host(plan, host, self._home.job(plan.job_name), exclude=self._home.path)
+
     def _start(
         self,
         plan: JobPlan,
@@ -63,8 +72,8 @@ class ProcessBackend(DetachedBackend):
         controller: str,  # noqa: ARG002
     ) -> None:
         folder = self._home.job(plan.job_name)
-        for host in plan.hosts:
-            fill_host(plan, host, folder, exclude=self._home.path)
+        granted = None if config["claim"] is None else config["claim"]["devices"]
+        gpus = gpus_of_hosts(plan, granted, self._probe)
         config["processes"] = {
             "argv": list(self._supervisor),
             "environment": {
@@ -76,7 +85,9 @@ class ProcessBackend(DetachedBackend):
                     plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
                 ),
             },
-            "host_environments": {host.name: host_environment(host, folder) for host in plan.hosts},
+            "host_environments": {
+                host.name: {**host_environment(host, folder), **gpus.get(host.name, {})} for host in plan.hosts
+            },
             # All supervisors are children of the controller, which makes a key when there are several.
             "key": None,
         }

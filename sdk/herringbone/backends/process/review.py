@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from herringbone.backends.process.gpus import wants_of
 from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
@@ -14,6 +15,9 @@ from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.planning.torch import installed_torch, too_old_here
+from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
+from herringbone.slots.line import too_much
+from herringbone.slots.probe import NvidiaSmi, Probe
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.resources import num_gpus
 
@@ -32,6 +36,8 @@ def review(
     tensorflow: Callable[[], str | None] = installed_tensorflow,
     mxnet: Callable[[], Installed] = installed_mxnet,
     torch: Callable[[], str | None] = installed_torch,
+    *,
+    probe: Probe | None = None,
 ) -> tuple[str, ...]:
     """Return the options of the plan that have no effect; `tensorflow`, `mxnet` and `torch` look up what this Python
     has.
@@ -42,13 +48,24 @@ def review(
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_files(_NAME, plan)
-    check_ranks(plan, num_gpus({**os.environ, **plan.environment}))
+    check_ranks(plan, _gpus_of_host(plan, probe))
     _check_syntax(plan.source)
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")
     return tuple(sorted(unused))
+
+
+def _gpus_of_host(plan: JobPlan, probe: Probe | None) -> int:
+    """Return the number of GPUs that each host sees. Raises `UnsupportedError` where the machine has too few."""
+    if plan.options.gpus is None:
+        return num_gpus({**os.environ, **plan.environment})
+    probe = probe or NvidiaSmi()
+    wants, gpus = wants_of(plan, probe), len(find_gpus(probe.listing(), {}))
+    if wants.gpus > (len(wants.among) if VISIBLE_VARIABLE in {**os.environ, **plan.environment} else gpus):
+        raise UnsupportedError(too_much(wants, gpus, 0))
+    return plan.options.gpus
 
 
 def _check_syntax(source: SourceCode) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.request import AccountNames, training_job_request
+from herringbone.backends.sagemaker.request import AccountNames, example_names, training_job_request
 from herringbone.backends.sagemaker.review import review
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
@@ -70,17 +70,7 @@ class SageMakerBackend:
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
         session = AwsSession.of(plan.options.sagemaker_session)
-        # The service model checks lengths and patterns, which `${...}` would break; so plausible names stand in.
-        data_hashes = {channel.name: "0" * 64 for channel in plan.channels}
-        example_names = AccountNames(
-            region="us-east-1",
-            bucket="sagemaker-us-east-1-123456789012",
-            role_arn="arn:aws:iam::123456789012:role/example",
-            code_hash="0" * 64,
-            key_id="0" * 32,
-            data_hashes=data_hashes,
-        )
-        self._check(training_job_request(plan, example_names), session.loader)
+        self._check(training_job_request(plan, example_names(plan)), session.loader)
         return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:

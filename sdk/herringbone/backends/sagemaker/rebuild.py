@@ -97,6 +97,9 @@ DESCRIPTION_ONLY = frozenset(
 )
 # The hyperparameters that planning writes itself.
 _STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
+# AWS's SDK names the estimator's class of a tuning job in its trials.
+_CLASS_KEY = "sagemaker_estimator_class_name"
+_KINDS = ("PyTorch", "TensorFlow", "MXNet")
 
 
 def rebuild(
@@ -114,6 +117,8 @@ def rebuild(
     # A deep copy, because `_take` removes members from nested objects, and the caller's answer must stay complete.
     rest = {name: copy.deepcopy(value) for name, value in description.items() if name not in DESCRIPTION_ONLY}
     hyperparameters: dict[str, str] = _take(rest, "HyperParameters") or {}
+    # SageMaker adds this one to the trials of a tuning job. The estimator that is rebuilt trains one job.
+    hyperparameters.pop(Key.TUNING_METRIC, None)
     image = _take(rest, "AlgorithmSpecification", "TrainingImage")
     options = {name: value for name, path in _OPTION_PATHS.items() if (value := _take(rest, *path)) is not None}
     # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
@@ -140,7 +145,8 @@ def rebuild(
     distribution = _distribution(hyperparameters)
     parsed = parse_options(options)
     hosts = lay_out_hosts(groups, distribution)
-    kind = kind or _kind(str(image))
+    named_kind = decode_values({_CLASS_KEY: hyperparameters.get(_CLASS_KEY, "")})[_CLASS_KEY]
+    kind = kind or (named_kind if named_kind in _KINDS else _kind(str(image)))
     return JobPlan(
         job_name=description["TrainingJobName"],
         backend="sagemaker",

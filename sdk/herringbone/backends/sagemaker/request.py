@@ -44,6 +44,21 @@ class AccountNames:
         return self.data_hashes.get(channel, f"${{data_hash:{channel}}}")
 
 
+def example_names(plan: JobPlan) -> AccountNames:
+    """Return plausible names for a check of the request without an account.
+
+    The service model checks lengths and patterns, which `${...}` would break.
+    """
+    return AccountNames(
+        region="us-east-1",
+        bucket="sagemaker-us-east-1-123456789012",
+        role_arn="arn:aws:iam::123456789012:role/example",
+        code_hash="0" * 64,
+        key_id="0" * 32,
+        data_hashes={channel.name: "0" * 64 for channel in plan.channels},
+    )
+
+
 def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     """Return the CreateTrainingJob request of a plan, with `extra_request` merged in last.
 
@@ -68,7 +83,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         **_without_none(
             InputDataConfig=input_channels(plan, names) or None,
             Environment=host_environment(plan) or None,
-            Tags=_tags(options.tags),
+            Tags=tag_list(options.tags),
             CheckpointConfig=_checkpoints(plan),
             TensorBoardOutputConfig=_tensorboard(plan),
             # False is SageMaker's default for these three members, so it is left out.
@@ -326,7 +341,12 @@ def _tensorboard(plan: JobPlan) -> dict[str, Any] | None:
     return _without_none(S3OutputPath=config.s3_output_path, LocalPath=config.container_local_output_path)
 
 
-def _tags(tags: tuple[dict[str, str], ...] | dict[str, str] | None) -> list[dict[str, str]] | None:
+def tag_list(tags: tuple[dict[str, str], ...] | dict[str, str] | None) -> list[dict[str, str]] | None:
+    """Return tags as SageMaker takes them; None where there are none.
+
+    >>> tag_list({"team": "vision"})
+    [{'Key': 'team', 'Value': 'vision'}]
+    """
     if not tags:
         return None
     if isinstance(tags, dict):

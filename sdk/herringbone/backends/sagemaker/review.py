@@ -23,10 +23,11 @@ _NAME = "sagemaker"
 # CreateTrainingJob accepts at most this many channels.
 MAX_CHANNELS = 20
 # SageMaker starts the containers itself and `image_uri` names the image, so these options have no effect.
-_UNUSED = ("framework_version", "py_version", "shm_size", "slurm")
+_UNUSED = ("framework_version", "py_version", "shm_size", "slurm", "priority")
 _REFUSED = {
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",
+    "gpus": "an instance has the GPUs of its type; choose an instance_type with that many",
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }
 # The class of the estimator -> the framework that `herringbone images build` takes.
@@ -78,6 +79,11 @@ def _check_spot_and_checkpoints(plan: JobPlan) -> None:
         raise OptionError(
             "use_spot_instances: needs max_wait, the limit in seconds for waiting plus running; at least max_run, "
             f"which is {options.max_run}"
+        )
+    if options.max_wait is not None and options.max_wait < options.max_run:
+        raise OptionError(
+            f"max_wait: {options.max_wait} s is less than max_run, {options.max_run} s; on SageMaker it counts waiting "
+            "and running"
         )
     if options.checkpoint_local_path is not None and options.checkpoint_s3_uri is None:
         raise OptionError(

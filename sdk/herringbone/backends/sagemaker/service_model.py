@@ -1,4 +1,4 @@
-"""Check a request against SageMaker's own model of CreateTrainingJob, which comes with botocore."""
+"""Check a request against SageMaker's own model of the operation, which comes with botocore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from herringbone.aws.service_models import shared_loader
 from herringbone_contract.errors import OptionError
 
 
-def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
+def check_request(request: Mapping[str, Any], loader: Any = None, *, operation: str = "CreateTrainingJob") -> None:
     """Raise one `OptionError` that lists everything in a request that the service model does not allow.
 
     >>> check_request({"TrainingJobName": "digits-1"})       # doctest: +SKIP
@@ -22,7 +22,7 @@ def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
     Checks names, types, required members, lengths, ranges, patterns and listed values. `loader` is a session's own
     loader of service models. Raises `UnsupportedError` where botocore is not installed.
     """
-    shape = _input_shape(shared_loader() if loader is None else loader)
+    shape = _input_shape(shared_loader() if loader is None else loader, operation)
     from botocore.validate import ParamValidator
 
     report = ParamValidator().validate(dict(request), shape)
@@ -30,16 +30,16 @@ def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
     # botocore's validator ignores upper limits, patterns and listed values, although the model contains them.
     violations += _violations(request, shape, "")
     if violations:
-        raise OptionError("CreateTrainingJob would refuse this request:\n  " + "\n  ".join(violations))
+        raise OptionError(f"{operation} would refuse this request:\n  " + "\n  ".join(violations))
 
 
-def _input_shape(loader: Any) -> Any:
+def _input_shape(loader: Any, operation: str) -> Any:
     from botocore.model import ServiceModel
 
     # These are the arguments that botocore's clients pass. The loader caches by arguments, so a client made later
     # reuses this model.
     model = loader.load_service_model("sagemaker", "service-2", api_version=None)
-    return ServiceModel(model).operation_model("CreateTrainingJob").input_shape
+    return ServiceModel(model).operation_model(operation).input_shape
 
 
 def _violations(value: Any, shape: Any, path: str) -> Iterator[str]:

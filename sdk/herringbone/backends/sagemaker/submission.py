@@ -32,6 +32,8 @@ from herringbone.backends.sagemaker.account import (
 )
 from herringbone.backends.sagemaker.channel_files import ChannelData, read_data, read_file
 from herringbone.backends.sagemaker.creation import (
+    TRAINING_JOB,
+    JobKind,
     UnknownOutcomeError,
     create_job,
     look_up,
@@ -91,7 +93,7 @@ class Submission:
             # `to_dict` masks secrets before they reach the disk.
             plan = msgspec.structs.replace(self._plan, request=prepared.request)
             self._index.update(name, plan=json.dumps(plan.to_dict()), service=self._session.location.to_json())
-            self._upload(prepared)
+            upload(prepared, self._plan, self._session, self._progress)
             # Set before the call, because an interruption during the call leaves the outcome open.
             self._request_sent = True
             create_job(self._session, prepared.request)
@@ -137,20 +139,6 @@ class Submission:
         self._progress.say(f"job {name} was not created")
         return False
 
-    def _upload(self, prepared: Preparation) -> None:
-        if prepared.missing_bucket is not None:
-            create_bucket(self._session, prepared.missing_bucket)
-            self._progress.say(f"bucket {prepared.missing_bucket} created")
-        uploader = Uploader(self._session, kms_key=self._plan.options.output_kms_key, progress=self._progress)
-        if prepared.code is not None and not uploader.has(prepared.code):
-            uploader.send("code", [prepared.code])
-        for channel, uploads in prepared.data.items():
-            if missing := uploader.missing(uploads):
-                uploader.send(f"channel {channel}", missing)
-        # The key comes last, so that a failed upload of code or data leaves no key behind.
-        if prepared.key is not None:
-            uploader.put(prepared.key, secrets.token_hex(_KEY_BYTES).encode())
-
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """The request of a job, and the objects that must exist before the request is sent.
@@ -163,6 +151,25 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     code: Upload | None
     data: dict[str, tuple[Upload, ...]]
     key: S3Location | None
+
+
+def upload(prepared: Preparation, plan: JobPlan, session: AwsSession, progress: Progress) -> None:
+    """Create the default bucket if it is missing, and upload what S3 does not have yet.
+
+    >>> upload(prepared, plan, session, Progress())          # doctest: +SKIP
+    """
+    if prepared.missing_bucket is not None:
+        create_bucket(session, prepared.missing_bucket)
+        progress.say(f"bucket {prepared.missing_bucket} created")
+    uploader = Uploader(session, kms_key=plan.options.output_kms_key, progress=progress)
+    if prepared.code is not None and not uploader.has(prepared.code):
+        uploader.send("code", [prepared.code])
+    for channel, uploads in prepared.data.items():
+        if missing := uploader.missing(uploads):
+            uploader.send(f"channel {channel}", missing)
+    # The key comes last, so that a failed upload of code or data leaves no key behind.
+    if prepared.key is not None:
+        uploader.put(prepared.key, secrets.token_hex(_KEY_BYTES).encode())
 
 
 class _Code(NamedTuple):
@@ -181,22 +188,23 @@ def prepare(
     check: Callable[[Mapping[str, Any], Any], None],
     exclude: Path,
     say: Callable[[str], None],
+    kind: JobKind = TRAINING_JOB,
 ) -> Preparation:
     """Find out everything that a job needs, and change nothing but the folder `scratch`.
 
     >>> prepare(plan, session, scratch, check=check_request, exclude=home.path, say=print).request   # doctest: +SKIP
 
     `check` raises for a request that SageMaker's service model does not allow; `exclude` is a folder that does not
-    belong to the code. Raises a `UsageError` for what the user can fix in the call, an `AwsError` for what they can fix
-    in the account.
+    belong to the code. `kind` is the kind of job that must not have the plan's name yet. Raises a `UsageError` for what
+    the user can fix in the call, an `AwsError` for what they can fix in the account.
     """
     with ThreadPoolExecutor(1) as pool:
         # Code is packed in a second thread while this one waits for AWS's answers.
         packing = pool.submit(_pack, plan, scratch, exclude)
         role = find_role(session, plan.options.role, say=say)
         # CreateTrainingJob would refuse the name, too, but only after the upload.
-        if look_up(session, plan.job_name) is not None:
-            raise name_taken_error(session, plan.job_name, [])
+        if look_up(session, plan.job_name, kind) is not None:
+            raise name_taken_error(session, plan.job_name, [], kind)
         if image := plan.arguments.get("image_uri"):
             check_image(session, image)
         names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)

@@ -85,6 +85,7 @@ def config_of(
         "patience": PATIENCE_SECONDS,
         "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
         "output": str(output_folder(plan, folder)),
+        "claim": None,
         "compress": not plan.options.disable_output_compression,
     }
 

@@ -25,6 +25,7 @@ _REFUSED = {
     "encrypt_inter_container_traffic": "hosts of a cluster talk unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",
     "container_arguments": "hosts run a script; give hyperparameters",
+    "gpus": "Slurm gives GPUs to a job that asks for them in its words: slurm={'gres': 'gpu:4'}",
     "min_instance_count": "Slurm restarts a job on as many nodes as it asked for; leave it out",
 }
 _SINFO = ("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G")

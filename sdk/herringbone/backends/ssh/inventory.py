@@ -37,6 +37,15 @@ _PATH = re.compile(r"(~/|/)?[A-Za-z0-9_.][A-Za-z0-9_./+@=-]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+class MachinesBusyError(LaunchError):
+    """Too few machines of an inventory are available now; `transient`, because that is a matter of time.
+
+    To fix: Wait until a job of the machines in the message is over, or name an inventory with more machines.
+    """
+
+    transient = True
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One machine of an inventory.
 
@@ -214,7 +223,7 @@ def _too_few(
     reasons = [f"{machine.name}: {busy[machine.name]}" for machine in candidates if machine.name in busy]
     # Busy machines are a matter of time; too few machines are an error in the job or in the inventory.
     if reasons and wanted <= len(candidates):
-        return LaunchError(
+        return MachinesBusyError(
             f"{instance_type}: the job needs {wanted} hosts, and too few of {len(candidates)} machines are available:\n"
             "  " + "\n  ".join(reasons)
         )

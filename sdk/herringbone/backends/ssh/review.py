@@ -24,6 +24,7 @@ _REFUSED = {
     "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",
     "container_arguments": "hosts run a script; give hyperparameters",
+    "gpus": "a job has each of its machines alone, with all GPUs; leave it out",
 }
 _NOT_BAKED = "machines keep no images of their own; build one with the packages (`herringbone images build`)"
 
@@ -34,6 +35,8 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     runtime = runtime_of(machines)
     in_containers = runtime == "docker"
     check_served(_NAME, plan, _REFUSED | ({"bake_requirements": _NOT_BAKED} if in_containers else {}))
+    if plan.queue:
+        refuse(_NAME, {"queue": "a machine that runs another job refuses this one; wait for its end"})
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
     if in_containers:

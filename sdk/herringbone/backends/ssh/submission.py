@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from herringbone.backends.detached import stop_grace
-from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig, plan_to_send
+from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runtime_of
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.transport import Transport
 from herringbone.backends.ssh.upload import PackedCode, Upload, digest_of, pack_source, uploads_of
-from herringbone.planning.plan import JobPlan
+from herringbone.planning.plan import JobPlan, plan_to_send
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
 

@@ -2,7 +2,12 @@
 
 import pytest
 
-from herringbone.backends.docker.gpus import check_free, find_gpus, split_gpus
+from herringbone import Estimator
+from herringbone.backends.docker.backend import DockerBackend
+from herringbone.backends.docker.gpus import check_free, split_gpus
+from herringbone.backends.docker.review import check
+from herringbone.slots.devices import find_gpus
+from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import LaunchError, UnsupportedError
 
 TWO = """\
@@ -92,3 +97,53 @@ def test_a_gpu_that_another_job_has_is_refused_by_name(other, refused):
         LaunchError, match=r"job a has GPU-1; wait for its end .*`herringbone stop a`.*CUDA_VISIBLE_DEV"
     ):
         check_free(engine, ["c2", "c3"])
+
+
+FOUR = "".join(f"GPU {number}: A (UUID: GPU-{number})\n" for number in range(4))
+
+
+def backend(home, environ=None):
+    return DockerBackend(home, lambda: pytest.fail("no engine is asked"), gpus=lambda: FOUR, environ=environ or {})
+
+
+def plan_of(tmp_path, monkeypatch, **options):
+    """Return the plan of a job on `local_gpu`, without the review, which needs an engine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr(DockerBackend, "review", lambda *_: ())
+    return Estimator("train.py", **{"instance_type": "local_gpu", **options}).plan()
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "wants"),
+    [
+        ({}, {}, Wants(gpus=4)),
+        ({"instance_count": 3}, {}, Wants(gpus=3)),
+        ({"gpus": 1}, {}, Wants(gpus=1)),
+        ({"gpus": 1, "instance_count": 2}, {}, Wants(gpus=2)),
+        ({}, {"CUDA_VISIBLE_DEVICES": "1,2"}, Wants(gpus=2, among=("GPU-1", "GPU-2"))),
+        ({"instance_type": "local"}, {}, Wants()),
+        ({"instance_type": "local"}, {"HERRINGBONE_CPU_SHARES": "2"}, Wants(shares=1)),
+    ],
+)
+def test_a_job_claims_the_gpus_of_its_containers(home, tmp_path, monkeypatch, options, environ, wants):
+    assert backend(home, environ)._wants(plan_of(tmp_path, monkeypatch, **options)) == wants
+
+
+def test_containers_get_the_gpus_that_the_job_was_granted(home, tmp_path, monkeypatch):
+    plan = plan_of(tmp_path, monkeypatch, gpus=1, instance_count=2)
+    granted = ["GPU-3", "GPU-1", "cpu-share-1"]
+    assert backend(home)._split_gpus(plan, granted) == {"algo-1": ("GPU-3",), "algo-2": ("GPU-1",)}
+
+
+def test_more_gpus_than_there_are_is_refused(home, tmp_path, monkeypatch):
+    plan = plan_of(tmp_path, monkeypatch, gpus=3, instance_count=2)
+    with pytest.raises(UnsupportedError, match="gpus: the job needs 6 GPUs, and this machine has 4"):
+        backend(home)._split_gpus(plan)
+
+
+def test_containers_without_gpus_are_asked_for_none(tmp_path, monkeypatch):
+    plan = plan_of(tmp_path, monkeypatch, gpus=1)
+    check(plan)
+    with pytest.raises(UnsupportedError, match="gpus: containers of instance_type 'local' have no GPUs"):
+        check(plan_of(tmp_path, monkeypatch, gpus=1, instance_type="local"))

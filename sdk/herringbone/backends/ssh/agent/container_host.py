@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.backend import DockerBackend
-from herringbone.backends.docker.gpus import find_gpus
 from herringbone.backends.docker.image import Image, find_image
 from herringbone.backends.docker.request import HostNetwork
 from herringbone.backends.ssh.agent.host_config import HostConfig
@@ -25,6 +24,8 @@ from herringbone.backends.ssh.agent.process_host import (
 from herringbone.backends.ssh.agent.store import machine_engine
 from herringbone.engine.client import Engine
 from herringbone.jobs.home import Home, JobFolder
+from herringbone.slots.devices import find_gpus
+from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
@@ -79,10 +80,20 @@ class ContainerHost(DockerBackend):
     def _secrets(self, plan: JobPlan) -> dict[str, Any]:
         return {"environment": plan.environment, "key": self._host_config.key}
 
-    def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
+    def _fill(self, plan: JobPlan) -> None:  # noqa: ARG002 - the config has the plan of this machine's host
+        super()._fill(plan_for_machine(self._host_config, self._home))
+
+    def _wants(self, plan: JobPlan) -> Wants:  # noqa: ARG002 - the job has the whole machine, by the machine's lock
+        return Wants()
+
+    def _split_gpus(
+        self,
+        plan: JobPlan,
+        granted: Sequence[str] | None = None,  # noqa: ARG002
+    ) -> dict[str, tuple[str, ...]]:
         # All GPUs go to the one host here. A helper has no ranks and gets none.
         (host,) = self._hosts(plan)
-        return {} if host.helper else {host.name: find_gpus(self._gpus(), os.environ)}
+        return {} if host.helper else {host.name: find_gpus(self._probe.listing(), os.environ)}
 
     @property
     def _host_config(self) -> HostConfig:

@@ -47,14 +47,6 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     image: str | None = None
 
 
-def plan_to_send(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan as plain values, with its secrets, and without the parts that only this Python can use."""
-    options = msgspec.structs.replace(plan.options, sagemaker_session=None)
-    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None))
-    assert isinstance(values, dict)
-    return values
-
-
 def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:
     """Return the plan with this machine's paths: `code` is the packed code, uploads are in `data_folder`. Pure."""
     plan = parse_plan(config.plan)

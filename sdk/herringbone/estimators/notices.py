@@ -1,0 +1,22 @@
+"""Lines about a job that `fit` shows before the job starts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from herringbone.jobs.console import Console
+from herringbone.jobs.ends import start_line
+
+if TYPE_CHECKING:
+    from herringbone.planning.plan import JobPlan
+
+
+def say_before(plan: JobPlan, *, show_start: bool) -> None:
+    """Show the job's first line, if wanted, and the notes of its plan."""
+    # On standard error: the log, or a program's own output, may be on standard output.
+    stderr = Console(sys.stderr)
+    if show_start:
+        stderr.say(start_line(plan.job_name, plan.backend))
+    for note in plan.notes:
+        stderr.say(f"job {plan.job_name}: {note}")
