@@ -131,7 +131,8 @@ class Bench:
         return path
 
     def timings(self, measurement: Path, ranks: int) -> Path | None:
-        """Return the file of the seconds of operations, with so many processes at once."""
+        """Return the file of the seconds of operations, with so many processes at once as there are cores for."""
+        ranks = min(ranks, os.cpu_count() or 1)
         path = measurement.with_suffix(f".{ranks}.timings")
         if not path.exists():
             words = [str(measurement), "--output", str(path), "--processes", str(ranks), "--threads", "1"]
