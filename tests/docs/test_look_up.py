@@ -90,5 +90,5 @@ def test_every_variable_of_herringbone_is_on_the_page():
 
 def test_the_keys_of_a_job_file_that_are_no_options_are_on_the_page():
     keys = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGES["job-file.md"], re.MULTILINE))
-    assert keys.keys() == {"framework", "inputs"}
+    assert keys.keys() == {"framework", "inputs", request.TUNING}
     assert re.findall(r"`(\w+)`", keys["framework"]) == list(request._FRAMEWORKS)

@@ -19,11 +19,12 @@ import herringbone
 from herringbone import Estimator
 from herringbone.backends.ssh.inventory import read_inventory
 from herringbone.cli.__main__ import GROUP, main
+from herringbone.cli.tune import TuneGroup
 from herringbone.jobs.job import attach
 from herringbone_contract.errors import EngineError, ImageError, UnsupportedError
 
 # What these verbs need on this machine is a job alone. All others are parsed only.
-SAFE_VERBS = ("run", "plan", "ls", "logs", "stop", "describe", "download", "metrics", "rm")
+SAFE_VERBS = ("run", "plan", "tune", "ls", "logs", "stop", "describe", "download", "metrics", "rm")
 SHELL = ("mkdir", "cp", "du")
 FRAMEWORKS = re.compile(r"tensorflow|\bkeras\b|\btf\.|\bsdp\.|\bmx\.|\bhvd\.|gluon")
 ESTIMATOR = re.compile(r"\b(Estimator|PyTorch|TensorFlow|MXNet)\(")
@@ -86,7 +87,7 @@ class Workspace:
                     del waiting[name]
                     grown = True
         for name in [name for name in waiting if name.endswith(".yaml")]:
-            self._main(["plan", name])
+            self._plan(self.folder / name)
             self.status[waiting.pop(name)] = "planned"
         return list(waiting.values())
 
@@ -100,8 +101,13 @@ class Workspace:
     def _yaml(self, snippet: Snippet) -> None:
         path = self.folder / "snippet.yaml"
         path.write_text(snippet.text, encoding="utf-8")
-        self._main(["plan", str(path)])
+        self._plan(path)
         self.status[snippet] = "planned"
+
+    def _plan(self, path: Path) -> None:
+        """Plan the job, or the search, that a file describes."""
+        is_search = "tuning" in yaml.safe_load(path.read_text(encoding="utf-8"))
+        self._main([*(["tune"] if is_search else []), "plan", str(path)])
 
     # Python
 
@@ -182,6 +188,10 @@ class Workspace:
         verb, *rest = [{"NAME": self._job, **NAMES}.get(word, word) for word in words]
         if verb not in SAFE_VERBS:
             return False
+        if verb == "tune" and Path(rest[-1]).suffix == ".yaml" and not (self.folder / rest[-1]).is_file():
+            return False
+        if verb == "tune":
+            self._used += " ".join(path.stem + path.read_text() for path in map(Path, rest) if path.is_file())
         if verb in ("run", "plan") and not {"--like", "--resume"} & {*rest}:
             path = self.folder / rest[0]
             if not path.is_file() or not runs_here(path, rest):
@@ -239,7 +249,8 @@ def parse(words: list[str]) -> None:
     """Parse a command as `herringbone` does, and do not run it."""
     command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
     while isinstance(command, click.Group):
-        verb = rest.pop(0)
+        # `tune job.yaml` is short for `tune run job.yaml`.
+        verb = "run" if isinstance(command, TuneGroup) and rest[0] not in command.commands else rest.pop(0)
         command = command.get_command(click.Context(command), verb)
         assert command is not None, f"herringbone {verb}: there is no such verb"
     command.make_context("herringbone", rest)
