@@ -1,4 +1,4 @@
-# The permissions of users who submit jobs: the requests of fit(), attach(), stop() and `herringbone images push`.
+# The permissions of users who submit jobs: the requests of fit(), attach() and stop() of jobs and tuning jobs, and `herringbone images push`.
 
 data "aws_iam_policy_document" "caller" {
   statement {
@@ -11,6 +11,19 @@ data "aws_iam_policy_document" "caller" {
       "sagemaker:StopTrainingJob",
     ]
     resources = [local.training_jobs]
+  }
+
+  statement {
+    sid = "TuningJobs"
+    actions = [
+      "sagemaker:AddTags",
+      "sagemaker:CreateHyperParameterTuningJob",
+      "sagemaker:DescribeHyperParameterTuningJob",
+      "sagemaker:ListTags",
+      "sagemaker:ListTrainingJobsForHyperParameterTuningJob",
+      "sagemaker:StopHyperParameterTuningJob",
+    ]
+    resources = [local.tuning_jobs]
   }
 
   statement {

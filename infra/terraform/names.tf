@@ -8,6 +8,7 @@ locals {
   regional = "${var.name}-${var.region}"
 
   training_jobs = "arn:${local.partition}:sagemaker:${var.region}:${local.account}:training-job/*"
+  tuning_jobs   = "arn:${local.partition}:sagemaker:${var.region}:${local.account}:hyper-parameter-tuning-job/*"
   # The service's own log group, for all training jobs of the account in this region.
   log_group = "arn:${local.partition}:logs:${var.region}:${local.account}:log-group:/aws/sagemaker/TrainingJobs"
 
