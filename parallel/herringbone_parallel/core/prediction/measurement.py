@@ -177,6 +177,17 @@ class Added(Struct, frozen=True, array_like=True):
     call_s: float = 0.0
 
 
+class PipelineWork(Struct, frozen=True, array_like=True):
+    """Processor seconds of the pipeline's runtime on one rank, beside the script's own operations.
+
+    They are those of a step, of each microbatch, and of each module in each microbatch.
+    """
+
+    step_s: float = 0.0
+    microbatch_s: float = 0.0
+    module_s: float = 0.0
+
+
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a measurement's operations on a real device, by the operation's index; a missing one was not timed.
 
@@ -187,6 +198,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ranks of this host, as processor time: "all_reduce", "all_gather" and "reduce_scatter" as steps of a ring, "send".
     `added` is what libraries add to a step of `processes` ranks, as processor time: "shard" with `fully_shard`,
     "replicate" with `DistributedDataParallel`. `elapsed` is the same by the clock, with the waits for messages.
+    `pipeline` is the work of version 1's runtime, None where no two processes ran.
     """
 
     version: int = VERSION
@@ -200,6 +212,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     collectives: dict[str, Link] = {}
     added: dict[str, Added] = {}
     elapsed: dict[str, Added] = {}
+    pipeline: PipelineWork | None = None
 
 
 def to_text(measurement: Measurement | Timings) -> bytes:

@@ -8,7 +8,8 @@
 [2] Ranks exchange data. What computation hides costs nothing on a GPU.
 [3] Ranks of a host without GPUs share its cores, for messages as well, so a host's work takes at least its processor
     time divided by its cores.
-[4] The stages of a pipeline wait for each other, as the simulator of the runtime's schedules says.
+[4] The stages of a pipeline wait for each other, as the simulator of the runtime's schedules says. Every rank runs the
+    script's Python for every microbatch, which is the runtime's work.
 [5] A batch that nobody prepares in advance is waited for.
 """
 
@@ -28,7 +29,7 @@ from herringbone_parallel.core.prediction.communication import Group, Links
 from herringbone_parallel.core.prediction.compute import Costs, Part, Work
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase, PipelineWork, Timings
 from herringbone_parallel.core.prediction.stages import Partition, Stages
 
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
@@ -64,14 +65,19 @@ class StepModel:
         exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
         slow = _slowdown(layout, hosts, timings)
         compute = float(seconds.total.max())
+        runtime = self._runtime(partition, timings) if links.on_cores else PipelineWork()
         if partition.count > 1:
-            step = self._pipeline_s(layout, hosts, partition, seconds, links) + exchange.exposed
+            each_way = layout.microbatches * runtime.microbatch_s / 2
+            passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
+            step = self._pipeline_s(layout, hosts, partition, passes, links) + exchange.exposed
+            step += runtime.step_s * slow
             step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
         else:
             step = compute + exchange.exposed
         if links.on_cores:
             # [3]
-            step = max(step, (float(seconds.total.mean()) + exchange.work) * slow)
+            runtime_s = runtime.step_s + layout.microbatches * runtime.microbatch_s
+            step = max(step, (float(seconds.total.mean()) + exchange.work + runtime_s) * slow)
         data = self._data_s(layout, step)
         spread, reasons = self._bounds(layout, hosts, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
@@ -117,6 +123,13 @@ class StepModel:
         )
         optimizer = work.seconds(Part.OPTIMIZER) / (mesh.tensor * _state_parts(layout))
         return Seconds(forward, backward + again if layout.checkpointing else backward, optimizer)
+
+    def _runtime(self, partition: Partition, timings: Timings | None) -> PipelineWork:
+        """Return the work of the pipeline's runtime on a rank [4], with that for modules in each microbatch's."""
+        if partition.count == 1 or timings is None or timings.pipeline is None:
+            return PipelineWork()
+        work = timings.pipeline
+        return PipelineWork(step_s=work.step_s, microbatch_s=work.microbatch_s + self._num_modules * work.module_s)
 
     def _pipeline_s(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> float:
         """Return the seconds of the pipeline's forwards and backwards, by the simulator [4]."""
@@ -203,6 +216,12 @@ class StepModel:
         if slow > 1:
             reasons.append(f"{hosts.ranks_per_host} ranks share {hosts.cores} cores of a host: they take turns")
         return min(0.9, spread), tuple(reasons)
+
+    @cached_property
+    def _num_modules(self) -> int:
+        """The modules with calls in the first microbatch's forward."""
+        calls = self._measurement.calls
+        return len({call.module for call in calls if call.phase == Phase.FORWARD and call.microbatch == 0})
 
     @cached_property
     def _first_forward(self) -> NDArray[np.bool_]:

@@ -18,14 +18,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import msgspec
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.prediction.devices import Link
-from herringbone_parallel.core.prediction.measurement import Added, Timings, parse, to_text
+from herringbone_parallel.core.prediction.measurement import Added, PipelineWork, Timings, parse, to_text
 
 _MODULE = "herringbone_parallel.torch.measure.timing"
 # Operations that may kill a process before the timing gives up.
@@ -93,6 +93,7 @@ def time_operations(path: Path, *, processes: int, threads: int, budget_s: float
         dispatch_seconds=dispatch,
         added=_added([result["added"] for result in results]),
         elapsed=_added([result["elapsed"] for result in results]),
+        pipeline=_pipeline([result["pipeline"] for result in results]),
         copied_bytes_per_second=median(result["copied"] for result in results),
         collectives={
             name: Link(
@@ -140,6 +141,7 @@ def _work(options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     from herringbone_parallel.torch.measure.libraries import added
+    from herringbone_parallel.torch.measure.pipeline_work import RANKS, pipeline_work
     from herringbone_parallel.torch.measure.probes import collectives, copied_bytes_per_second, dispatch_seconds
     from herringbone_parallel.torch.measure.replay import Replay
 
@@ -160,6 +162,7 @@ def _work(options: argparse.Namespace) -> None:
         seconds = replay.run(options.budget)
     links: dict[str, Link] = {}
     libraries: tuple[dict[str, Added], dict[str, Added]] = {}, {}
+    pipeline: PipelineWork | None = None
     if options.processes > 1 and not on_gpu:
         store = f"file://{options.output / 'store'}"
         dist.init_process_group("gloo", init_method=store, rank=options.worker, world_size=options.processes)
@@ -167,6 +170,8 @@ def _work(options: argparse.Namespace) -> None:
         # The script itself decides for this library, so it shards nothing.
         libraries = added(shard=measurement.wrapper != "DistributedDataParallel")
         dist.destroy_process_group()
+        if options.worker < RANKS:
+            pipeline = pipeline_work(options.worker, options.output)
     result = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "seconds": seconds,
@@ -174,6 +179,7 @@ def _work(options: argparse.Namespace) -> None:
         "copied": copied_bytes_per_second(),
         "added": libraries[0],
         "elapsed": libraries[1],
+        "pipeline": pipeline,
         "collectives": {
             name: {"latency_s": link.latency_s, "bytes_per_second": link.bytes_per_second}
             for name, link in links.items()
@@ -185,6 +191,12 @@ def _work(options: argparse.Namespace) -> None:
 def _added(dicts: Sequence[dict[str, list[float]]]) -> dict[str, Added]:
     """Return the medians of what libraries add, over all processes."""
     return {name: Added(*map(median, zip(*(one[name] for one in dicts), strict=True))) for name in dicts[0]}
+
+
+def _pipeline(works: Sequence[list[float] | None]) -> PipelineWork | None:
+    """Return the means of the two ranks that had a pipeline, None if there was none."""
+    both = [work for work in works if work is not None]
+    return PipelineWork(*map(mean, zip(*both, strict=True))) if both else None
 
 
 def _medians(dicts: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from herringbone_parallel.core.prediction.measurement import (
     Operation,
     Parameter,
     Phase,
+    PipelineWork,
     Timings,
 )
 from herringbone_parallel.core.prediction.step_time import StepModel, step_time
@@ -177,6 +178,22 @@ def test_a_pipeline_waits_as_the_simulator_says() -> None:
 def test_a_pipeline_on_fewer_cores_takes_the_time_of_its_work() -> None:
     layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
     assert seconds(layout, on_cores(2, 1)) == pytest.approx(7.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        # A pass of a stage takes half a second longer, each way: 3 x 2.5 s, 1 s of the step, half of the optimizer.
+        (2, 9.0),
+        # The ranks take turns with all of their work: 3.5 s of operations, 1 s of the step, 2 s of microbatches.
+        (1, 13.0),
+    ],
+)
+def test_a_pipeline_takes_the_measured_time_of_its_runtime(cores: int, expected: float) -> None:
+    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
+    # 1 s for a microbatch: 0.4 s, and 0.3 s for each of two modules.
+    timings = replace(TIMED, pipeline=PipelineWork(step_s=1.0, microbatch_s=0.4, module_s=0.3))
+    assert seconds(layout, on_cores(2, cores), timings) == pytest.approx(expected, rel=1e-3)
 
 
 def test_timed_operations_replace_the_figures_of_the_device() -> None:

@@ -16,10 +16,11 @@ from herringbone_parallel.core.prediction.measurement import (
     Operation,
     Parameter,
     Phase,
+    PipelineWork,
     parse_timings,
     to_text,
 )
-from herringbone_parallel.torch.measure import libraries, timing
+from herringbone_parallel.torch.measure import libraries, pipeline_work, timing
 from herringbone_parallel.torch.measure.replay import Replay
 
 MATRIX = {"tensor": "float32", "shape": [8, 8]}
@@ -125,6 +126,15 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
         assert set(timings.collectives) == {"all_reduce", "all_gather", "reduce_scatter", "send"}
         assert set(timings.added) == set(timings.elapsed) == {"shard", "replicate"}
         assert 0 < timings.added["shard"].byte_s < 1e-6
+        assert timings.pipeline is not None
+        # Some hundred lines of Python and a message; a machine that swaps may take longer.
+        assert 0 < timings.pipeline.step_s + timings.pipeline.microbatch_s < 1
+
+
+def test_the_work_of_a_pipeline_has_three_parts() -> None:
+    few, many, layered = 5.0 + 1 * (2.0 + 4 * 0.5), 5.0 + 5 * (2.0 + 4 * 0.5), 5.0 + 5 * (2.0 + 16 * 0.5)
+    work = pipeline_work.solved(few, many, layered)
+    assert work == PipelineWork(step_s=5.0, microbatch_s=2.0, module_s=0.5)
 
 
 @pytest.mark.parametrize("text", [b"{}", None])
