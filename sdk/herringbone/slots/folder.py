@@ -19,6 +19,7 @@ import json
 import os
 import stat
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ _LOCK, _MACHINE, _ALIVE, _TURN, _PARTIAL = "lock", "machine.json", ".alive", ".t
 # Windows imports this module to refuse jobs politely, and has none of these.
 _SAFE = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
 _MOST_SHARES = 100_000
+# Errors that say nothing about a file: this process, or the machine, has too much open now.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ABOVE = 10
 
 
@@ -118,6 +121,8 @@ class SlotsFolder:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
         except OSError as error:
             raise LaunchError(f"{path}: {error.strerror}; the folder of slots must be a folder and no link") from None
+        # Also without `close`: a program may submit thousands of jobs, each with a folder of its own.
+        self._closing = weakref.finalize(self, os.close, self._fd)
         info = os.fstat(self._fd)
         if is_ours and info.st_uid == self._uid and info.st_mode & 0o7777 == 0o700:
             # As /tmp: everybody adds files, and nobody removes another user's. Not by `mkdir`, which the umask narrows.
@@ -125,11 +130,11 @@ class SlotsFolder:
             info = os.fstat(self._fd)
         shared = bool(info.st_mode & stat.S_ISVTX) or not info.st_mode & 0o022
         if not shared and info.st_uid not in (self._uid, 0):
-            os.close(self._fd)
+            self.close()
             raise LaunchError(f"{path}: others may remove your files there; `chmod 1777` it, or set {VARIABLE}")
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._closing()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -181,7 +186,10 @@ class SlotsFolder:
         self._unlink(partial)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600, dir_fd=self._fd)
         try:
-            os.write(descriptor, encode(ticket))
+            content = encode(ticket)
+            if os.write(descriptor, content) != len(content):
+                # Half a ticket does not count, and others would take its devices.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), partial)
             # Whatever the umask is: a ticket that others cannot read would not keep them from these devices.
             os.fchmod(descriptor, 0o644)
         finally:
@@ -193,7 +201,9 @@ class SlotsFolder:
         name = f"{self._uid}{_TURN}"
         with contextlib.suppress(FileExistsError):
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o644, dir_fd=self._fd))
-        os.utime(name, dir_fd=self._fd, follow_symlinks=False)
+        # Another user may have made a file of this name, which does not count. It must not keep the job from starting.
+        with contextlib.suppress(PermissionError):
+            os.utime(name, dir_fd=self._fd, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Leave the line, or free what was granted. Needs no lock: for all others, the ticket is there or not."""
@@ -257,7 +267,8 @@ class SlotsFolder:
         try:
             os.close(self._open_fifo(name, uid))
             content = _read_file(name, {uid}, self._fd)
-        except OSError:
+        except OSError as error:
+            _raise_shortage(error)
             # No FIFO, or no process that holds it.
             return None
         return None if content is None else decode(name, content)
@@ -290,7 +301,8 @@ class SlotsFolder:
                 continue
             try:
                 os.close(self._open_fifo(stem, self._uid))
-            except OSError:
+            except OSError as error:
+                _raise_shortage(error)
                 self.remove(stem)
 
     def _unlink(self, name: str) -> None:
@@ -302,7 +314,8 @@ def _read_file(name: str, owners: set[int], folder: int | None = None) -> bytes 
     """Return the content of a regular file of one of the owners; None for all others."""
     try:
         descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=folder)
-    except OSError:
+    except OSError as error:
+        _raise_shortage(error)
         return None
     try:
         info = os.fstat(descriptor)
@@ -311,3 +324,9 @@ def _read_file(name: str, owners: set[int], folder: int | None = None) -> bytes 
         return os.read(descriptor, MAX_BYTES)
     finally:
         os.close(descriptor)
+
+
+def _raise_shortage(error: OSError) -> None:
+    """Raise an error that does not tell whether a job lives: its devices must not be taken for free."""
+    if error.errno in _SHORTAGES:
+        raise error

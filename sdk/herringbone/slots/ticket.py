@@ -88,6 +88,8 @@ def decode(name: str, content: bytes) -> Ticket | None:
         ticket = _DECODER.decode(content)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not 0 <= ticket.arrival < float("inf"):
+    # The texts are shown on terminals, which obey control characters.
+    shown = (ticket.job, ticket.user, ticket.note, *(ticket.granted or ()))
+    if not 0 <= ticket.arrival < float("inf") or not all(map(str.isprintable, shown)):
         return None
     return msgspec.structs.replace(ticket, name=name)

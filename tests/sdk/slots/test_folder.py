@@ -1,5 +1,7 @@
 """The files of the line: what counts, what others may write there, and what a killed process leaves."""
 
+import errno
+import gc
 import os
 import signal
 import stat
@@ -218,3 +220,61 @@ def test_settings_that_mean_nothing_are_refused():
         cpu_shares({"HERRINGBONE_CPU_SHARES": "many"})
     with pytest.raises(OptionError, match="HERRINGBONE_SLOTS=slots: expected an absolute path"):
         slots_path({"HERRINGBONE_SLOTS": "slots"})
+
+
+@pytest.mark.parametrize("suffix", [".alive", ""])
+def test_a_process_that_may_open_nothing_more_takes_no_living_job_for_dead(folder, monkeypatch, suffix):
+    descriptor = add(folder, ticket())
+    real = os.open
+
+    def short_of_files(path, *arguments, **options):
+        if str(path) == ticket().name + suffix:
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE), path)
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", short_of_files)
+        with pytest.raises(OSError, match="[Ff]iles"):
+            folder.read()
+        if suffix:
+            with pytest.raises(OSError, match="[Ff]iles"):
+                add(folder, ticket("b", 2))
+    assert folder.read().tickets == (ticket(),)
+    os.close(descriptor)
+
+
+def test_half_a_ticket_is_never_put_in_the_place_of_a_whole_one(folder, monkeypatch):
+    descriptor = add(folder, ticket())
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, content: real(file, content[:20]))
+    with pytest.raises(OSError, match="space"):
+        folder.replace(ticket(granted=("GPU-0",), granted_at=2.0))
+    monkeypatch.undo()
+    assert folder.read().tickets == (ticket(),)
+    os.close(descriptor)
+
+
+def test_a_file_of_another_user_in_the_place_of_the_turn_costs_no_start(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    Path(f"{folder.path}/{UID}.turn").touch()
+    monkeypatch.setattr(os, "utime", refuse)
+    folder.take_turn()
+
+
+def test_a_folder_that_nobody_uses_any_more_is_closed(tmp_path):
+    def descriptors():
+        gc.collect()
+        return len(os.listdir("/dev/fd"))
+
+    before = descriptors()
+    for _ in range(5):
+        SlotsFolder(str(tmp_path / "slots"))
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("field", ["job", "user", "note"])
+def test_a_ticket_that_would_control_a_terminal_is_none(field):
+    assert decode(ticket().name, encode(msgspec.structs.replace(ticket(), **{field: "a\x1b[2J"}))) is None
+    assert decode(ticket().name, encode(ticket(granted=("g0\n",)))) is None
