@@ -9,6 +9,7 @@ with left_on_error(claim):
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -66,10 +67,14 @@ class Line:
 
 
 class Claim:
-    """A ticket that this process, or one that it has handed the descriptor to, keeps alive."""
+    """A ticket that this process, or one that it has handed the descriptor to, keeps alive.
+
+    `is_handed_over`: another process has the job. It leaves the line and frees the devices, and this one must not.
+    """
 
     def __init__(self, line: Line, ticket: Ticket, descriptor: int) -> None:
         self._line, self.ticket, self.descriptor = line, ticket, descriptor
+        self.is_handed_over = False
 
     @property
     def config(self) -> ClaimConfig:
@@ -108,14 +113,20 @@ class Claim:
                 # `ls` shows it, and does not ask the driver.
                 self.ticket = msgspec.structs.replace(self.ticket, note=note)
                 folder.replace(self.ticket)
-        # What is left may be enough for others.
+        # What is left may be enough for others, who also look by themselves: no error undoes what was granted.
         if isinstance(decision, Granted):
-            poke_next(folder)
+            with contextlib.suppress(OSError):
+                poke_next(folder)
         return decision
 
     def leave(self) -> None:
         """Leave the line, or free the devices, and wake those who wait."""
-        leave(self._line.folder, self.ticket.name)
+        if not self.is_handed_over:
+            leave(self._line.folder, self.ticket.name)
+
+    def touch(self) -> None:
+        """Keep a clean-up of old files in /tmp away from the ticket."""
+        self._line.folder.touch(self.ticket.name)
 
     def close(self) -> None:
         """Give up this process's hold on the ticket; another process may have one."""

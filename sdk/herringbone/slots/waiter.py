@@ -35,9 +35,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Nobody wakes the waiters when a process is killed, so the first ones look from time to time; looks may take this part
 # of the time, as a long line takes milliseconds to read.
 _LOOK_SECONDS, _SHARE = 0.5, 50
+# A look also takes long because of a slow driver or a lock that somebody keeps, which may be over soon.
+_LONGEST_LOOK_SECONDS = 10.0
 # A process outside of Herringbone is seen by asking the driver, which is slow.
 _FOREIGN_SECONDS = 5.0
 _LONGEST_SECONDS = 300.0
+# Systems remove files of /tmp that nothing has touched for ten days.
+_TOUCH_SECONDS = 24 * 3600.0
 # Waiters at these places have their modules loaded.
 _READY_PLACES = 2
 _MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
@@ -58,6 +62,7 @@ class Waiter:
         self._backend: DetachedBackend | None = None
         # Set by the signal handler in this thread.
         self._stopped = False
+        self._complaint = ""
 
     def run(self) -> None:
         """Wait for the job's turn, and start the job or say why it does not start."""
@@ -77,9 +82,12 @@ class Waiter:
 
     def _wait(self, wakeup: int) -> str | None:
         """Return None when the job was granted its devices, else the secondary status of its end."""
-        deadline = self._config["deadline"]
+        deadline, touch_at = self._config["deadline"], 0.0
         while not self._stopped:
             begin = time.monotonic()
+            if begin >= touch_at:
+                self._claim.touch()
+                touch_at = begin + _TOUCH_SECONDS
             decision = self._advance()
             if isinstance(decision, Granted):
                 return None
@@ -98,9 +106,11 @@ class Waiter:
     def _advance(self) -> Granted | Waiting:
         try:
             return self._claim.advance()
-        except LockBusyError as error:
-            # A process that is paused may hold the lock; it is no reason to give up a place.
-            print(error, file=sys.stderr, flush=True)
+        except (LockBusyError, OSError) as error:
+            # A process that is paused may hold the lock, or the disk is full now: no reason to give up a place.
+            if (text := str(error)) != self._complaint:
+                self._complaint = text
+                print(text, file=sys.stderr, flush=True)
             return Waiting(1)
 
     def _start(self) -> None:
@@ -171,7 +181,7 @@ def pause_after(waiting: Waiting, cost: float) -> float:
     if waiting.foreign:
         return _FOREIGN_SECONDS
     if waiting.place <= POKED:
-        return max(_LOOK_SECONDS, _SHARE * cost)
+        return min(_LONGEST_LOOK_SECONDS, max(_LOOK_SECONDS, _SHARE * cost))
     return min(_LONGEST_SECONDS, float(waiting.place))
 
 

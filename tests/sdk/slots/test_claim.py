@@ -1,5 +1,6 @@
 """Claims on a machine: granted, refused, handed on, freed, and what a kill between any two lines leaves."""
 
+import errno
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from herringbone.slots.line import Granted, Waiting, line_text
 from herringbone.slots.places import PlaceLines, place_texts, queue_members
 from herringbone.slots.release import free, touch
 from herringbone.slots.ticket import Wants, encode
-from herringbone.slots.waiter import Waiter
+from herringbone.slots.waiter import Waiter, pause_after
 from herringbone_contract.errors import LaunchError
 
 LISTING = "GPU 0: A (UUID: GPU-0)\nGPU 1: A (UUID: GPU-1)\n  MIG 1g Device 0: (UUID: MIG-a)\n"
@@ -103,6 +104,51 @@ def test_a_waiter_keeps_its_place_while_somebody_keeps_the_lock(line):
         assert waiter._advance() == Waiting(1)
     assert waiter._advance() == Granted(("GPU-0",))
     claim.close()
+
+
+def waiter_of(claim, **config):
+    """Return the waiter of a claim, in this process."""
+    text = encode(claim.ticket).decode()
+    return Waiter({"claim": claim.config, "ticket": text, "deadline": None, "job": "a", **config})
+
+
+def test_a_full_disk_costs_no_place(line, monkeypatch, capsys):
+    claim = enter(line)
+    waiter = waiter_of(claim)
+    waiter._claim = claim
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(line.folder, "replace", full)
+        assert [waiter._advance(), waiter._advance()] == [Waiting(1), Waiting(1)]
+    # Said once: the log of a job that waits for days must not grow.
+    assert capsys.readouterr().err.count("No space left") == 1
+    assert waiter._advance() == Granted(("GPU-0",))
+    claim.close()
+
+
+def test_an_error_after_the_grant_does_not_undo_it(line, monkeypatch):
+    claim = enter(line)
+    monkeypatch.setattr(line.folder, "poke", lambda _: os.close(-1))
+    assert claim.advance() == Granted(("GPU-0",))
+    claim.close()
+
+
+def test_a_waiter_keeps_its_ticket_young(line):
+    first, claim = enter(line, gpus=2), enter(line, gpus=2)
+    first.advance()
+    path = f"{line.folder.path}/{claim.ticket.name}"
+    os.utime(path, (1, 1))
+    assert waiter_of(claim, deadline=1.0)._wait(0) == "MaxWaitTimeExceeded"
+    assert os.stat(path).st_mtime > 1
+    first.close()
+    claim.close()
+
+
+def test_a_slow_look_does_not_make_the_first_ones_sleep_for_minutes():
+    assert pause_after(Waiting(1), 10.0) <= 10.0
 
 
 def test_a_ticket_that_somebody_removed_is_an_error(line):
