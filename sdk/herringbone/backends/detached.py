@@ -125,12 +125,21 @@ class DetachedBackend(OwnHostsBackend):
             self._fill(plan)
             JobEvents(folder.job_events).state(PENDING)
             environment = {**os.environ, **search_path()}
-            with (
-                _blocked(CONTROLLER_SIGNALS),
-                start_waiter(plan, self.name, slot, self._home, environment) as waiter,
-            ):
-                self._index.update(plan.job_name, client=waiter, secondary_status=PENDING)
-                _children.add(waiter)
+            try:
+                with (
+                    _blocked(CONTROLLER_SIGNALS),
+                    start_waiter(plan, self.name, slot, self._home, environment) as waiter,
+                ):
+                    self._index.update(plan.job_name, client=waiter, secondary_status=PENDING)
+                    _children.add(waiter)
+            except BaseException:
+                if slot.is_handed_over:
+                    # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
+                    self.stop(plan.job_name)
+                else:
+                    # The waiter is dead. `claim` undoes the row of this process alone.
+                    self._index.update(plan.job_name, client=identity(os.getpid()))
+                raise
 
     def launch(self, plan: JobPlan, slot: Claim | None, *, filled: bool = False) -> None:
         """Start the controller and the hosts of a job whose row exists; `filled`: its folder has the hosts' files.
@@ -155,11 +164,6 @@ class DetachedBackend(OwnHostsBackend):
                 raise
         # The controller outlives this Python on purpose, which Popen would report as a leak; `_reap` reaps it.
         controller.returncode = 0
-        if slot is not None:
-            # Imported here: it loads the readers of events, which most jobs start without.
-            from herringbone.jobs.facts import add_facts
-
-            add_facts(self._index, plan.job_name, {"Slots": slot.facts})
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -206,7 +210,10 @@ class DetachedBackend(OwnHostsBackend):
         controller_identity = identity(controller.pid)
         run_folder = _new_run_folder()
         # Into the index before it exists: if this process is killed next, whoever settles the job removes it.
-        self._index.update(plan.job_name, controller=controller_identity, run_folder=str(run_folder))
+        columns = {"controller": controller_identity, "run_folder": str(run_folder)}
+        # Before the hand-over: afterwards the controller and those who describe the job write facts, too.
+        facts = {} if slot is None else {"facts": json.dumps({"Slots": slot.facts})}
+        self._index.update(plan.job_name, **columns, **facts)
         _children.add(str(controller_identity))
         try:
             run_folder.mkdir(mode=0o700)
@@ -214,6 +221,8 @@ class DetachedBackend(OwnHostsBackend):
             config["claim"] = None if slot is None else slot.config
             self._start(plan, config, inherited, str(controller_identity))
             self._hand_over(controller, config)
+            if slot is not None:
+                slot.is_handed_over = True
         except BaseException:
             shutil.rmtree(run_folder, ignore_errors=True)
             raise

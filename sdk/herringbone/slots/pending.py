@@ -120,6 +120,7 @@ def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environme
         assert waiter.stdin is not None
         with waiter.stdin as pipe:
             pipe.write(json.dumps(config).encode())
+        slot.is_handed_over = True
     except BaseException as error:
         waiter.kill()
         waiter.communicate()

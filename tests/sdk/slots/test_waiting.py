@@ -143,6 +143,42 @@ def test_a_job_whose_waiter_is_killed_fails_and_costs_nobody_a_place(machine, ho
     assert later.wait(timeout=60).status == "Completed"
 
 
+def test_ctrl_c_during_the_start_of_the_waiter_leaves_the_line(machine, holder, home, monkeypatch, running):
+    update = JobIndex.update
+
+    def interrupted(index, name, **columns):
+        changed = update(index, name, **columns)
+        if columns.get("secondary_status") == "Pending":
+            # Signals are blocked, so the interrupt arrives when the waiter has the job.
+            signal.raise_signal(signal.SIGINT)
+        return changed
+
+    monkeypatch.setattr(JobIndex, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit()
+    record = JobIndex(home.index).get("a")
+    assert (record.status, record.secondary_status) == ("Stopped", "Stopped")
+    assert [ticket.job for ticket in machine.folder.read().tickets] == ["other"]
+    until(lambda: running() == [])
+
+
+def test_an_error_while_the_waiter_starts_leaves_nothing(machine, holder, home, monkeypatch, running):
+    update = JobIndex.update
+
+    def failing(index, name, **columns):
+        update(index, name, **columns)
+        if columns.get("secondary_status") == "Pending":
+            raise LaunchError("the disk is full")
+
+    monkeypatch.setattr(JobIndex, "update", failing)
+    with pytest.raises(LaunchError, match="the disk is full"):
+        fit()
+    assert JobIndex(home.index).names() == []
+    assert not home.job("a").path.exists()
+    assert [ticket.job for ticket in machine.folder.read().tickets] == ["other"]
+    until(lambda: running() == [])
+
+
 def test_max_wait_ends_the_waiting(machine, holder):
     job = fit(max_wait=1)
     assert (job.wait(timeout=60).status, job.secondary_status) == ("Stopped", "MaxWaitTimeExceeded")
