@@ -106,6 +106,10 @@ class DetachedBackend(OwnHostsBackend):
         """Return the devices of this machine that no other job may use while this one runs."""
         return Wants()
 
+    def are_free(self, devices: Sequence[str]) -> bool:  # noqa: ARG002 - processes keep the claim until they end
+        """Report whether granted devices can be used now: hosts of a job may outlive its controller and its claim."""
+        return True
+
     def _open_inherited(self, plan: JobPlan) -> list[int]:  # noqa: ARG002 - most backends open nothing
         """Open the descriptors that the controller inherits; they keep their numbers in the controller."""
         return []

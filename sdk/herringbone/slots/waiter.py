@@ -42,6 +42,8 @@ _FOREIGN_SECONDS = 5.0
 _LONGEST_SECONDS = 300.0
 # Systems remove files of /tmp that nothing has touched for ten days.
 _TOUCH_SECONDS = 24 * 3600.0
+# Containers without a controller stop after the grace of their ranks.
+_LEFT_SECONDS = 180.0
 # Waiters at these places have their modules loaded.
 _READY_PLACES = 2
 _MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
@@ -90,6 +92,7 @@ class Waiter:
                 touch_at = begin + _TOUCH_SECONDS
             decision = self._advance()
             if isinstance(decision, Granted):
+                self._wait_until_free(decision)
                 return None
             left = float("inf") if deadline is None else deadline - time.time()
             if left <= 0:
@@ -102,6 +105,15 @@ class Waiter:
                 with contextlib.suppress(BlockingIOError):
                     os.read(descriptor, 4096)
         return "Stopped"
+
+    def _wait_until_free(self, granted: Granted) -> None:
+        """Wait for what a killed controller left on the devices, whose claim it has lost; not for ever."""
+        backend = self._backend = self._backend or self._load()
+        deadline = time.monotonic() + _LEFT_SECONDS
+        # Where nobody can tell now, the start of the hosts finds out.
+        with contextlib.suppress(HerringboneError):
+            while not self._stopped and time.monotonic() < deadline and not backend.are_free(granted.devices):
+                time.sleep(_LOOK_SECONDS)
 
     def _advance(self) -> Granted | Waiting:
         try:

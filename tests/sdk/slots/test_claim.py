@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from herringbone.slots import waiter as waiter_module
 from herringbone.slots.claim import Claim, Line, open_line
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.line import Granted, Waiting, line_text
@@ -144,6 +145,27 @@ def test_a_waiter_keeps_its_ticket_young(line):
     assert waiter_of(claim, deadline=1.0)._wait(0) == "MaxWaitTimeExceeded"
     assert os.stat(path).st_mtime > 1
     first.close()
+    claim.close()
+
+
+class Leftovers:
+    """A backend on whose devices a killed controller left hosts, until the third look."""
+
+    def __init__(self):
+        self.looks = []
+
+    def are_free(self, devices):
+        self.looks.append(devices)
+        return len(self.looks) == 3
+
+
+def test_a_job_waits_for_hosts_that_outlive_a_killed_controller(line, monkeypatch):
+    monkeypatch.setattr(waiter_module, "_LOOK_SECONDS", 0.01)
+    claim = enter(line)
+    waiter = waiter_of(claim)
+    waiter._claim, waiter._backend = claim, Leftovers()
+    assert waiter._wait(0) is None
+    assert waiter._backend.looks == [("GPU-0",)] * 3
     claim.close()
 
 

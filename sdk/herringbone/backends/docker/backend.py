@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
-from herringbone.backends.docker.gpus import check_free, split_gpus
+from herringbone.backends.docker.gpus import are_free, check_free, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
@@ -301,6 +301,10 @@ class DockerBackend(DetachedBackend):
                 raise UnsupportedError(too_much(Wants(gpus=count * len(hosts)), len(visible), 0))
             visible = visible[: count * len(hosts)]
         return split_gpus(visible, hosts)
+
+    def are_free(self, devices: Sequence[str]) -> bool:
+        gpus = [device for device in devices if not is_share(device)]
+        return not gpus or are_free(self._engine, gpus)
 
     def _wants(self, plan: JobPlan) -> Wants:
         if not _hosts_with_gpus(plan):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.backends.docker.request import ObjectLabel
@@ -42,16 +42,7 @@ def check_free(engine: Engine, containers: Sequence[str]) -> None:
     The containers exist already, so of two jobs that are submitted at one moment, the later one is refused.
     """
     ours = [_holder(engine.get(f"/containers/{container}/json")) for container in containers]
-    filters = {"label": [ObjectLabel.GPUS]}
-    for listed in engine.get("/containers/json", all=True, filters=filters):
-        # A container that has ended uses no GPU. A new one will.
-        if listed["Id"] in containers or listed["State"] in ("exited", "dead", "removing"):
-            continue
-        try:
-            other = _holder(engine.get(f"/containers/{listed['Id']}/json"))
-        except EngineRefusal:
-            # It was removed since the list was written.
-            continue
+    for other in _holders(engine, besides=containers):
         shared = sorted({gpu for holder in ours if other.created < holder.created for gpu in holder.gpus & other.gpus})
         if shared:
             raise LaunchError(
@@ -61,12 +52,33 @@ def check_free(engine: Engine, containers: Sequence[str]) -> None:
             )
 
 
+def are_free(engine: Engine, gpus: Sequence[str]) -> bool:
+    """Report whether no container has one of these GPUs.
+
+    The containers of a job whose controller was killed outlive its claim, until they have stopped by themselves.
+    """
+    return not any(holder.gpus.intersection(gpus) for holder in _holders(engine))
+
+
 class _Holder(NamedTuple):
     """A container with GPUs: its job, when it was created, and the ids of its GPUs."""
 
     job: str
     created: tuple[str, str]
     gpus: frozenset[str]
+
+
+def _holders(engine: Engine, besides: Sequence[str] = ()) -> Iterator[_Holder]:
+    for listed in engine.get("/containers/json", all=True, filters={"label": [ObjectLabel.GPUS]}):
+        # A container that has ended uses no GPU. A new one will.
+        if listed["Id"] in besides or listed["State"] in ("exited", "dead", "removing"):
+            continue
+        try:
+            holder = _holder(engine.get(f"/containers/{listed['Id']}/json"))
+        except EngineRefusal:
+            # It was removed since the list was written.
+            continue
+        yield holder
 
 
 def _holder(inspected: Mapping[str, Any]) -> _Holder:

@@ -4,7 +4,7 @@ import pytest
 
 from herringbone import Estimator
 from herringbone.backends.docker.backend import DockerBackend
-from herringbone.backends.docker.gpus import check_free, split_gpus
+from herringbone.backends.docker.gpus import are_free, check_free, split_gpus
 from herringbone.backends.docker.review import check
 from herringbone.slots.devices import find_gpus
 from herringbone.slots.ticket import Wants
@@ -97,6 +97,13 @@ def test_a_gpu_that_another_job_has_is_refused_by_name(other, refused):
         LaunchError, match=r"job a has GPU-1; wait for its end .*`herringbone stop a`.*CUDA_VISIBLE_DEV"
     ):
         check_free(engine, ["c2", "c3"])
+
+
+@pytest.mark.parametrize(("state", "free"), [("running", False), ("created", False), ("exited", True)])
+def test_a_gpu_is_free_when_its_last_container_has_ended(state, free):
+    engine = Containers({"c1": ("a", "01", "GPU-1,GPU-2", state)})
+    assert are_free(engine, ["GPU-0", "GPU-2"]) is free
+    assert are_free(engine, ["GPU-0"])
 
 
 FOUR = "".join(f"GPU {number}: A (UUID: GPU-{number})\n" for number in range(4))
