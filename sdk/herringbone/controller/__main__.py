@@ -19,7 +19,7 @@ def main() -> None:
     if not text:
         # The client could not prepare the job, or died before it wrote the config: there is nothing to run.
         return
-    config: ControllerConfig = json.loads(text)
+    config = parse_config(text)
     site, failed = None, True
     try:
         site = site_of(config)
@@ -36,6 +36,17 @@ def main() -> None:
         start_report(os.path.dirname(config["index"]), config["job"])  # noqa: PTH120 - no pathlib here
     # Nothing is left to close, and the interpreter's own shutdown takes milliseconds.
     os._exit(int(failed))
+
+
+def parse_config(text: bytes) -> ControllerConfig:
+    """Read the config of a job, which an earlier release may have written: a job of Slurm waits for days.
+
+    >>> parse_config(b'{"job": "digits-1"}')["claim"] is None
+    True
+    """
+    config: ControllerConfig = json.loads(text)
+    config.setdefault("claim", None)
+    return config
 
 
 def site_of(config: ControllerConfig) -> Site:

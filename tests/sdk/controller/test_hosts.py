@@ -1,6 +1,7 @@
 """Reads one host's output over a real pipe as the controller does, and runs single turns of the controller's loop."""
 
 import fcntl
+import json
 import os
 import selectors
 import shutil
@@ -8,8 +9,10 @@ import signal
 
 import pytest
 
+from herringbone.controller.__main__ import parse_config
 from herringbone.controller.controller import Controller
 from herringbone.controller.hosts import Host
+from herringbone.slots.release import free
 
 
 class SlowLog:
@@ -70,6 +73,14 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     os.close(writer)
     controller._wait_once(wakeup)
     assert host.over
+
+
+def test_a_config_of_an_earlier_release_claims_nothing():
+    """A job that waits in Slurm's queue during an upgrade has one, in a file."""
+    settings = {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0, "metric_definitions": []}
+    config = parse_config(json.dumps(settings).encode())
+    Controller(config, Ended(Host({"name": "algo-1", "base": ""}, None)))
+    free(config["claim"])
 
 
 class Messages(list):
