@@ -124,7 +124,7 @@ class SlotsFolder:
         # Also without `close`: a program may submit thousands of jobs, each with a folder of its own.
         self._closing = weakref.finalize(self, os.close, self._fd)
         info = os.fstat(self._fd)
-        if is_ours and info.st_uid == self._uid and info.st_mode & 0o7777 == 0o700:
+        if is_ours and info.st_uid == self._uid and info.st_mode & 0o777 == 0o700:
             # As /tmp: everybody adds files, and nobody removes another user's. Not by `mkdir`, which the umask narrows.
             os.fchmod(self._fd, 0o1777)
             info = os.fstat(self._fd)

@@ -171,6 +171,13 @@ def test_a_private_folder_of_the_user_stays_private(tmp_path):
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
 
 
+def test_a_new_folder_is_shared_also_in_one_that_hands_on_its_group(tmp_path):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab").chmod(0o2775)
+    SlotsFolder(str(tmp_path / "lab" / "slots"))
+    assert stat.S_IMODE((tmp_path / "lab" / "slots").stat().st_mode) & 0o1777 == 0o1777
+
+
 def test_a_lock_file_that_was_replaced_is_not_held(folder):
     with folder.locked():
         os.unlink(f"{folder.path}/lock")
