@@ -97,6 +97,10 @@ class ContinuousParameter(_NumericRange, frozen=True, tag="Continuous"):
     def __post_init__(self) -> None:
         _check_numbers("ContinuousParameter", (int, float), "numbers", self.min_value, self.max_value)
         self._check("ContinuousParameter")
+        # A numpy.float64 is a float that no file of a search can hold.
+        for name, end in (("min_value", self.min_value), ("max_value", self.max_value)):
+            if type(end) not in (int, float):
+                msgspec.structs.force_setattr(self, name, float(end))
 
     @classmethod
     def cast_to_type(cls, value: Any) -> float:

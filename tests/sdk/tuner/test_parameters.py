@@ -108,3 +108,12 @@ def test_types_of_values_from_texts():
     assert ContinuousParameter.cast_to_type("0.5") == 0.5
     assert IntegerParameter.cast_to_type("5") == 5
     assert CategoricalParameter.cast_to_type(5) == "5"
+
+
+def test_ends_of_other_float_types_become_plain_numbers():
+    class Float64(float):
+        """As that of numpy."""
+
+    values = ContinuousParameter(Float64(0.1), Float64(0.5))
+    assert (type(values.min_value), type(values.max_value)) == (float, float)
+    assert msgspec.json.encode(values)
