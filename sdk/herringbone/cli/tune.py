@@ -243,7 +243,8 @@ def show(name: str, by_result: bool, as_json: bool) -> int:
     tuning = find_tuning(name)
     description, definition, records = tuning.describe(), tuning.definition(), tuning.trials()
     if as_json:
-        print(json.dumps({**description, "Trials": msgspec.to_builtins(records)}))
+        # msgspec writes null for NaN, the value of a trial that diverged; the standard library writes no JSON then.
+        print(msgspec.json.encode({**description, "Trials": records}).decode())
         return OK
     status = description["HyperParameterTuningJobStatus"]
     print(f"{name}: {status}, {definition.strategy}: {headline(definition, records)}")
@@ -274,7 +275,7 @@ def best(name: str, as_json: bool) -> int:
     job = attach(winner.job)
     if as_json:
         result = {"Objective": {definition.metric: winner.objective}, "TunedHyperParameters": winner.values}
-        print(json.dumps({**job.describe(), **result}))
+        print(msgspec.json.encode({**job.describe(), **result}).decode())
         return OK
     rows = [("job", winner.job), (definition.metric, shown_number(winner.objective))]
     rows += [(key, shown_value(value)) for key, value in winner.values.items()]
@@ -342,7 +343,11 @@ def _looks() -> Tunings:
 
 
 def _names() -> list[str]:
-    return [look.name for look in _looks().all()]
+    """Return the names of all tuning jobs, the newest first, without asking SageMaker about its own."""
+    from herringbone.jobs.home import find_home
+    from herringbone.tuner.tuning import newest_names
+
+    return newest_names(find_home())
 
 
 def _summary(look: TuningLook) -> dict[str, Any]:

@@ -65,6 +65,21 @@ def find_tuning(name: str, sagemaker_session: object = None, *, home: Home | Non
         raise JobNotFoundError(f"no tuning job {name!r} in {home.tunings}; {hint}; {error}") from None
 
 
+def newest_names(home: Home) -> list[str]:
+    """Return the names of `tuning_names`, the newest tuning job first."""
+
+    def created(name: str) -> float:
+        # Both files are written once.
+        for file in ("tuning.json", "service.json"):
+            try:
+                return (home.tuning(name) / file).stat().st_mtime
+            except OSError:
+                continue
+        return 0.0
+
+    return sorted(tuning_names(home), key=lambda name: (-created(name), name))
+
+
 def tuning_names(home: Home | None = None) -> list[str]:
     """Return the names of this machine's tuning jobs, those of SageMaker that it submitted included, sorted."""
     home = find_home() if home is None else home

@@ -255,3 +255,20 @@ def test_a_terminal_has_the_state_below_the_lines(monkeypatch, digits):
         progress.say("a line\x1b[2J")
     assert pipe.getvalue().count("\n") == 1
     assert "\x1b" not in pipe.getvalue()
+
+
+def test_a_trial_that_diverged_leaves_json_readable(tune, digits):
+    with (digits.path / "trials.jsonl").open("ab") as file:
+        file.write(b'{"kind":"ended","number":5,"status":"Completed","t":1.0,"objective":"nan","curve":["nan"]}\n')
+
+    def refuse(constant):
+        pytest.fail(f"{constant} is no JSON")
+
+    description = json.loads(tune("show", "digits-2", "--json")[1], parse_constant=refuse)
+    assert description["Trials"][5]["objective"] is None
+
+
+def test_a_name_is_found_without_asking_sagemaker(tune, digits, home, monkeypatch):
+    monkeypatch.setattr("herringbone.cli.tune._looks", lambda: pytest.fail("all searches are looked at"))
+    assert tune("show", "digits-1")[0] == 0
+    assert tune("show", "-")[1].startswith("digits-2")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BACKEND = "sagemaker"
 # One look takes two requests, and a trial takes minutes.
 _PAUSE_SECONDS = 30.0
-# Whoever lists searches waits so long for the first answer.
+# Whoever lists searches waits so long for the first answers.
 _PATIENCE_SECONDS = 3.0
 
 
@@ -47,7 +47,9 @@ class ServiceLooks:
         clock: Callable[[], float] = time.monotonic,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        self._folder, self._find, self._clock, self._patience = folder, find, clock, patience
+        # Of all first answers together, so that searches that nobody answers for do not add up.
+        self._patience = patience
+        self._folder, self._find, self._clock = folder, find, clock
         # Only the thread that looks adds members; the threads that ask replace looks.
         self._asked: dict[str, _Asked] = {}
 
@@ -69,7 +71,9 @@ class ServiceLooks:
             asked = self._asked[name] = _Asked(look, at=-_PAUSE_SECONDS)
             self._ask(name, asked)
             assert asked.thread is not None
+            begin = time.monotonic()
             asked.thread.join(self._patience)
+            self._patience = max(0.0, self._patience - (time.monotonic() - begin))
         elif not asked.look.done and self._clock() - asked.at >= _PAUSE_SECONDS:
             self._ask(name, asked)
         return asked.look

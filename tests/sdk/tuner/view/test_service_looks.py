@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import msgspec
 import pytest
@@ -113,3 +114,15 @@ def test_the_list_has_searches_of_both_kinds(home, folder, monkeypatch, service)
     )
     [look] = Tunings(home).all()
     assert (look.name, look.backend, look.reason) == ("digits", "sagemaker", None)
+
+
+def test_searches_that_nobody_answers_for_are_waited_for_together(home, folder, service):
+    location = msgspec.convert({"account": "1", "region": "eu-west-1", "profile": None}, AwsLocation)
+    for number in range(9):
+        record = ServiceRecord(definition=definition_of(f"more-{number}"), location=location, created=100.0)
+        claim_folder(home.tuning(f"more-{number}"), record)
+    service.answers.clear()
+    looks, begin = ServiceLooks(folder, find=lambda _: service, patience=0.2), time.monotonic()
+    assert [looks.look(f"more-{number}").status for number in range(9)] == ["InProgress"] * 9
+    assert time.monotonic() - begin < 1.0
+    service.answers.set()
