@@ -19,7 +19,7 @@ from herringbone.tuner.code_copy import copy_code
 from herringbone.tuner.definition import check_local
 from herringbone.tuner.names import trial_job_name
 from herringbone.tuner.own import OwnTuning
-from herringbone.tuner.store import TuningRecord, TuningStore, write_whole
+from herringbone.tuner.store import TuningRecord, TuningStore, encode_record, write_whole
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone.tuner.trial_plan import checkpoint_folder, shared_plan, with_metrics
 from herringbone.tuner.trials import Proposal
@@ -81,7 +81,7 @@ def create_tuning(
                 created=time.time(),
                 tags=tuple(dict(tag) for tag in tags),
             )
-            write_whole(folder / "tuning.json", msgspec.json.encode(record))
+            write_whole(folder / "tuning.json", encode_record(record))
     stderr = Console(sys.stderr)
     for note in plan.notes:
         stderr.say(f"tuning job {definition.name}: {note}")

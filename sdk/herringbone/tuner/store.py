@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
+import json
 import os
 import shutil
 import time
@@ -34,8 +36,6 @@ from herringbone.tuner.trials import Proposal, Trial, TrialState
 from herringbone_contract.errors import HerringboneError, InputError, JobNameError
 
 VERSION = 1
-# Longer curves than SageMaker's most epochs say no more about a trial.
-MAX_CURVE = 20_000
 # A look of another process holds the lock for microseconds.
 _LOCK_SECONDS = 2.0
 _LOCK_PAUSE = 0.02
@@ -187,8 +187,8 @@ class TuningStore:
         """Return what never changes. Raises `InputError` for a file of another release."""
         path = self.path / "tuning.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=TuningRecord)
-        except (OSError, msgspec.MsgspecError) as error:
+            return msgspec.convert(json.loads(path.read_bytes()), TuningRecord)
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"tuning job {self.name}: {path} cannot be read: {error}; if another release of Herringbone wrote it, "
                 "use that one"
@@ -241,7 +241,7 @@ class TuningStore:
                 record.status,
                 record.ended or time.time(),
                 None if record.objective is None else _json_number(record.objective),
-                tuple(_json_number(value) for value in record.curve[:MAX_CURVE]),
+                tuple(_json_number(value) for value in record.curve),
                 record.failure,
                 record.early_stopped,
             )
@@ -340,7 +340,15 @@ def read_trials(content: bytes) -> list[TrialRecord]:
                 early_stopped=line.early_stopped,
             )
     # Numbers without gaps: a trial after a lost line would be proposed again.
-    return [records[number] for number in range(len(records)) if number in records]
+    return [records[number] for number in itertools.takewhile(records.__contains__, itertools.count())]
+
+
+def encode_record(record: TuningRecord) -> bytes:
+    """Return the content of `tuning.json`. Pure.
+
+    msgspec would write null for an infinite hyperparameter, and for the objective of a parent's trial that diverged.
+    """
+    return json.dumps(msgspec.to_builtins(record)).encode()
 
 
 def write_whole(path: Path, content: bytes) -> None:

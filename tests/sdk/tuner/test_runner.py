@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import msgspec
 import pytest
 
 from herringbone.backends.ssh.inventory import MachinesBusyError
@@ -13,7 +12,7 @@ from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
 from herringbone.tuner.searcher.runner import Searcher
 from herringbone.tuner.searcher.trial_jobs import JobLook
-from herringbone.tuner.store import TrialRecord, TuningRecord, TuningStore, write_whole
+from herringbone.tuner.store import TuningRecord, TuningStore, encode_record, write_whole
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone_contract.errors import IndexBusyError, LaunchError
 
@@ -118,7 +117,7 @@ def make_store(folder, **settings):
     )
     folder.mkdir(parents=True)
     record = TuningRecord(definition=definition, plan={}, backend="local_process", created=0.0)
-    write_whole(folder / "tuning.json", msgspec.json.encode(record))
+    write_whole(folder / "tuning.json", encode_record(record))
     return TuningStore(folder)
 
 
@@ -345,14 +344,46 @@ def test_a_torn_line_is_dropped_and_the_trial_is_proposed_again(tmp_path):
     assert [line["number"] for line in lines if line["kind"] == "proposed"] == [0, 1, 2, 3]
 
 
-def test_numbers_that_json_cannot_hold_survive(tmp_path):
-    store = make_store(tmp_path / "nan")
-    store.add_proposal(strategy_for(store.record().definition).propose([], 1)[0], "nan-001")
-    ended = TrialRecord(
-        number=0, job="nan-001", values={}, proposed=1.0, status="Completed", curve=(1.0, float("inf")), ended=2.0,
-        objective=float("nan"),
-    )  # fmt: skip
-    store.add_end(ended)
-    (record,) = store.trials()
-    assert record.curve == (1.0, float("inf"))
-    assert record.objective != record.objective
+def test_a_stop_of_a_job_that_is_lost_meanwhile_ends_the_search(tmp_path):
+    class Lost(World):
+        def stop(self, job):
+            super().stop(job)
+            # Whoever held its place in line was killed.
+            self.jobs[job] = None
+
+        def look(self, job):
+            if self.calls > 200:
+                pytest.fail("the search waits for a job that is gone")
+            store.ask_to_stop()
+            return super().look(job)
+
+        def start(self, record, earlier):
+            super().start(record, earlier)
+            self.jobs[record.job] = 99
+
+    store, world = make_store(tmp_path / "lost"), Lost()
+    assert searcher(store, world).run().status == "Stopped"
+    assert [record.status for record in store.trials()] == ["Stopped", "Stopped"]
+    assert len(world.ran) == 2
+
+
+def test_a_stop_that_fails_is_sent_again_after_a_pause(tmp_path, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("herringbone.tuner.searcher.runner.time.sleep", pauses.append)
+
+    class Silent(World):
+        refused = 0
+
+        def start(self, record, earlier):
+            super().start(record, earlier)
+            store.ask_to_stop()
+
+        def stop(self, job):
+            if self.refused < 2:
+                self.refused += 1
+                raise IndexBusyError("locked")
+            super().stop(job)
+
+    store, world = make_store(tmp_path / "silent", max_parallel_jobs=1), Silent()
+    assert searcher(store, world).run().status == "Stopped"
+    assert pauses.count(2.0) == 2

@@ -5,7 +5,7 @@ import pytest
 from herringbone.events.view import Series
 from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
-from herringbone.tuner.searcher.objective import curve_of, objective_of
+from herringbone.tuner.searcher.objective import MAX_CURVE, curve_of, objective_of
 from herringbone.tuner.searcher.search import Finish, Stop, Submit, step
 from herringbone.tuner.trials import Proposal, Trial, TrialState
 
@@ -102,3 +102,11 @@ def test_the_objective_is_the_last_value_unless_the_job_failed():
     assert objective_of((0.5, 0.4), "Stopped") == 0.4
     assert objective_of((0.5,), "Failed") is None
     assert objective_of((), "Completed") is None
+
+
+def test_a_long_curve_keeps_its_last_value():
+    series = Series("loss", "algo-1", 0, "script")
+    series.add([1.0] * (MAX_CURVE + 5), begin=1.0, end=2.0)
+    series.add([0.25], begin=3.0, end=3.0)
+    curve = curve_of([series], "loss")
+    assert (len(curve), curve[-1]) == (MAX_CURVE, 0.25)

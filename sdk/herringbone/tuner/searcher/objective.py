@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from herringbone.events.view import Series
 
 
+# Longer curves than SageMaker's most epochs say no more about a trial.
+MAX_CURVE = 20_000
+
+
 def curve_of(series: Iterable[Series], metric: str) -> tuple[float, ...]:
     """Return the objective's values in the order in which one rank reported them; () if none did.
 
@@ -16,10 +20,13 @@ def curve_of(series: Iterable[Series], metric: str) -> tuple[float, ...]:
     (0.81, 0.93)
 
     Several ranks may report the metric. The lowest rank of the first host counts, and not the one that reported last,
-    as on SageMaker: the result of a search must not depend on which rank was faster.
+    as on SageMaker: the result of a search must not depend on which rank was faster. Of more than `MAX_CURVE` values,
+    the first ones and the last one are returned.
     """
     named = [one for one in series if one.name == metric and one.values]
-    return tuple(min(named, key=_order).values) if named else ()
+    values = tuple(min(named, key=_order).values) if named else ()
+    # The objective is the last value, so a curve that is cut keeps it.
+    return values if len(values) <= MAX_CURVE else (*values[: MAX_CURVE - 1], values[-1])
 
 
 def _order(series: Series) -> tuple[bool, int, int, str, str]:
