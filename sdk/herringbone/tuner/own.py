@@ -78,8 +78,11 @@ class OwnTuning:
         if self._store.is_searched:
             return True
         state = self.state()
-        # A file system may have locks that other machines do not see.
-        return state.searcher is not None and state.place is not None and _elsewhere(state.searcher, state.place)
+        # A file system may have locks that other machines do not see. A container that is gone has no lock, and nobody
+        # else can know about its processes.
+        if state.searcher is None or state.place is None or not self._store.beats:
+            return False
+        return _elsewhere(state.searcher, state.place)
 
     def resume(self) -> bool:
         """Start a searcher if the search is not over and none runs; return whether one was started.

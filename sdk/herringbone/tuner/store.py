@@ -21,6 +21,7 @@ import contextlib
 import fcntl
 import itertools
 import json
+import math
 import os
 import shutil
 import time
@@ -39,6 +40,8 @@ VERSION = 1
 # A look of another process holds the lock for microseconds.
 _LOCK_SECONDS = 2.0
 _LOCK_PAUSE = 0.02
+# A searcher says so often that it lives, and submits a job in less than the second time.
+_BEAT_SECONDS, _SILENT_SECONDS = 10.0, 600.0
 _SHOWN_CHARS = 1_000
 _STATES = {COMPLETED: TrialState.COMPLETED, FAILED: TrialState.FAILED, STOPPED: TrialState.STOPPED}
 
@@ -141,6 +144,7 @@ class TuningStore:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
+        self._beaten = -math.inf
 
     @property
     def name(self) -> str:
@@ -268,6 +272,22 @@ class TuningStore:
             return not _lock(descriptor, 0.0)
         finally:
             os.close(descriptor)
+
+    def beat(self) -> None:
+        """Say that the searcher lives, to machines that may not see its lock: the lock's file gets a new time."""
+        now = time.monotonic()
+        if now - self._beaten >= _BEAT_SECONDS:
+            self._beaten = now
+            with contextlib.suppress(OSError):
+                os.utime(self.path / "lock")
+
+    @property
+    def beats(self) -> bool:
+        """True if a searcher, here or elsewhere, has lately said that it lives."""
+        try:
+            return time.time() - (self.path / "lock").stat().st_mtime < _SILENT_SECONDS
+        except OSError:
+            return False
 
     def last_words(self) -> str:
         """Return the last line of the searcher's log, where an error says its reason; "" without one."""

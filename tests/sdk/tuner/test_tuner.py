@@ -20,7 +20,7 @@ from herringbone import (
 from herringbone.jobs.index import JobIndex
 from herringbone.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
-from herringbone.tuner.store import TuningStore
+from herringbone.tuner.store import TuningState, TuningStore
 from herringbone.tuner.tuning import find_tuning, tuning_names
 from herringbone_contract.errors import (
     InputError,
@@ -251,3 +251,27 @@ def test_a_searcher_that_cannot_go_on_is_not_started_for_ever(home):
     (home.tuning("digits") / "lock").rmdir()
     tuning.stop()
     tuning.wait()
+
+
+def test_a_searcher_of_a_machine_that_is_gone_does_not_count_for_ever(home):
+    store = TuningStore(home.tuning("digits"))
+    store.path.mkdir(parents=True)
+    store.set_state(TuningState(searcher="7@1", place="other-node m1 boot-9 pid:[99]"))
+    (store.path / "lock").touch()
+    assert OwnTuning(store, home).is_searched
+    os.utime(store.path / "lock", (1.0, 1.0))
+    assert not OwnTuning(store, home).is_searched
+    store.beat()
+    assert OwnTuning(store, home).is_searched
+
+
+def test_a_search_that_nobody_searches_is_stopped_without_its_strategy(home, monkeypatch):
+    tuning = tuner(estimator(environment={"SECONDS": "60"})).fit(job_name="digits", wait=False)
+    kill(tuning)
+
+    def missing(definition):
+        raise UnsupportedError("strategy: Bayesian search needs Optuna")
+
+    monkeypatch.setattr("herringbone.tuner.searcher.searching.strategy_for", missing)
+    find_tuning("digits").stop()
+    assert tuning.state().status == "Stopped"

@@ -86,6 +86,7 @@ class Searcher:
         self._adopt()
         pauses = Pauses(self._jobs.pace)
         while True:
+            self._store.beat()
             changed = self._look()
             actions = step(
                 self._definition,
@@ -148,6 +149,8 @@ class Searcher:
         elif look.never_ran and self._lost[record.number] < _MAX_LOST:
             # Whoever held the job's place in line was killed, and no host ran: no trial is lost by that.
             self._lost[record.number] += 1
+            # A request to stop is lost with the job: `step` asks again, and no job starts then.
+            self._stopping.pop(record.number, None)
             self._unsubmitted[record.number] = 0.0
         else:
             self._end(record, look.status, self._jobs.curve(record.job), look.failure)
@@ -189,8 +192,9 @@ class Searcher:
         except ServiceError as error:
             if not error.transient:
                 raise
-            # Asked again at the next step.
+            # Asked again at the next step, which would follow at once.
             self._stopping.pop(record.number, None)
+            time.sleep(_TROUBLE_SECONDS)
 
     def _submit_again(self, record: TrialRecord) -> bool:
         """Submit a trial that may not have a job, if it is time to; return whether that was possible."""

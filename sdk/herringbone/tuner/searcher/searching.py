@@ -25,11 +25,16 @@ def search(store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], Non
             return False
         record = store.record()
         definition = record.definition
+        jobs = TrialJobs(store, definition, record.backend, plan)
+        if plan is None:
+            # No strategy, which may need a package that this process lacks.
+            Searcher(store, jobs, lambda trials, free: (), say=say).run()  # noqa: ARG005
+            return True
         # An error ends the process and not the search: its words are in the log, and the next searcher goes on.
         copy = copy_for(definition, store.path / "optuna.journal")
         Searcher(
             store,
-            TrialJobs(store, definition, record.backend, plan),
+            jobs,
             strategy_for(definition).propose,
             mirror=lambda trials: copy(judged(definition, trials)),
             say=say,
