@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.code.git import checked_out
+from herringbone.estimators.options import changed_options
 from herringbone.jobs.console import Console
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import JobIndex
+from herringbone.planning.again import refuse_masked
 from herringbone.tuner.code_copy import copy_code
 from herringbone.tuner.definition import check_local
 from herringbone.tuner.names import trial_job_name
@@ -99,6 +101,8 @@ def first_trial(
             "estimator: like(resume=True) begins from one job's checkpoints, and each trial of a search begins anew; "
             "make the estimator with like(NAME)"
         )
+    # Of an estimator that was attached to a job: its trials would train with the mask as their secret.
+    refuse_masked(definition.name, {**estimator._arguments(), **changed_options(estimator.options)})
     if steering := sorted(name for name in definition.ranges if name.startswith(STEERING_PREFIX)):
         raise OptionError(
             f"hyperparameter_ranges: {steering[0]!r} steers the job's container and reaches no script; tune one of the "
