@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.strategies.early_stopping import judged
 from herringbone.tuner.trial_plan import shared_settings
 from herringbone.tuner.trials import TrialState
-from herringbone_contract.errors import LaunchError, TuningFailedError
+from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import Home
@@ -121,7 +122,9 @@ class OwnTuning:
         backend = backend_named(self._store.record().backend)
         for record in self._store.trials():
             if not record.done:
-                backend.kill(record.job)
+                # A trial that waits for a machine has no job yet, and gets none after the request to stop.
+                with contextlib.suppress(JobNotFoundError):
+                    backend.kill(record.job)
 
     def wait(self, say: Callable[[str], None] | None = None, timeout: float | None = None) -> None:
         """See `Tuning.wait`. A searcher that was killed meanwhile is started again."""
