@@ -36,8 +36,9 @@ def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Se
             stderr=log,
             # A session of its own: the terminal's Ctrl-C and hang-up do not reach the searcher.
             start_new_session=True,
-            # `-m` looks for modules in the current folder first: the user's may contain a json.py.
-            cwd=store.path,
+            # `-m` looks for modules in the current folder first: the user's may contain a json.py, and the tuning job's
+            # has a folder code, which would take the place of Python's module of that name.
+            cwd=home.path,
             # A home that was given relative to the user's folder would be another one in the searcher's.
             env={**os.environ, **search_path(), HOME_VARIABLE: str(home.path)},
         )
