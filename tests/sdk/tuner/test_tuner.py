@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from herringbone import (
 from herringbone.jobs.index import JobIndex
 from herringbone.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
+from herringbone.tuner.searcher.launch import start_searcher
+from herringbone.tuner.searcher.searching import _Mirror
 from herringbone.tuner.store import TuningState, TuningStore
 from herringbone.tuner.tuning import find_tuning, tuning_names
 from herringbone_contract.errors import (
@@ -275,3 +278,51 @@ def test_a_search_that_nobody_searches_is_stopped_without_its_strategy(home, mon
     monkeypatch.setattr("herringbone.tuner.searcher.searching.strategy_for", missing)
     find_tuning("digits").stop()
     assert tuning.state().status == "Stopped"
+
+
+def test_a_kill_passes_over_a_trial_without_a_job(home):
+    tuning = tuner(estimator(environment={"SECONDS": "60"}), max_parallel_jobs=2).fit(job_name="digits", wait=False)
+    store = TuningStore(home.tuning("digits"))
+    while "job digits-002 started" not in store.last_words():
+        time.sleep(0.05)
+    kill(tuning)
+    lines = (store.path / "trials.jsonl").read_text()
+    (store.path / "trials.jsonl").write_text(lines.replace("digits-001", "digits-x01"))
+    tuning.kill()
+    assert TrainingJob.attach("digits-002").status == "Stopped"
+    (store.path / "trials.jsonl").write_text(lines)
+    tuning.kill()
+
+
+def test_masked_secrets_of_an_attached_estimator_are_refused_before_anything_is_written(home):
+    search = tuner(estimator(environment={"API_TOKEN": "hunter2-42"}), max_jobs=1)
+    search.fit(job_name="digits")
+    child = HyperparameterTuner.attach("digits").identical_dataset_and_algorithm_tuner()
+    with pytest.raises(InputError, match=r"environment.API_TOKEN: stored masked"):
+        child.plan()
+    with pytest.raises(InputError, match=r"environment.API_TOKEN: stored masked"):
+        child.fit(job_name="child")
+    assert not home.tuning("child").exists()
+
+
+def test_a_searcher_imports_nothing_of_the_users_code(home):
+    store = TuningStore(home.tuning("digits"))
+    store.code.mkdir(parents=True)
+    (store.code / "__init__.py").write_text("")
+    command = (sys.executable, "-c", "import code, sys; sys.stdin.read(); print(code.__file__)")
+    searcher = start_searcher(store, home, estimator().plan(), command=command)
+    while is_alive(searcher):
+        time.sleep(0.01)
+    assert store.last_words().endswith("/code.py")
+
+
+def test_a_search_goes_on_without_its_copy_for_optuna(home, monkeypatch):
+    def broken(definition, path):
+        raise AssertionError("another release")
+
+    said = []
+    monkeypatch.setattr("herringbone.tuner.searcher.searching.copy_for", broken)
+    mirror = _Mirror(TuningStore(home.tuning("digits")), tuner().definition("digits"), said.append)
+    mirror([])
+    mirror([])
+    assert said == ["optuna.journal is no longer written: AssertionError: another release"]

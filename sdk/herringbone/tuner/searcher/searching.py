@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.tuner.searcher.runner import Searcher
@@ -12,7 +12,9 @@ from herringbone.tuner.strategies.early_stopping import judged
 
 if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
+    from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TuningStore
+    from herringbone.tuner.trials import Trial
 
 
 def search(store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], None]) -> bool:
@@ -31,12 +33,30 @@ def search(store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], Non
             Searcher(store, jobs, lambda trials, free: (), say=say).run()  # noqa: ARG005
             return True
         # An error ends the process and not the search: its words are in the log, and the next searcher goes on.
-        copy = copy_for(definition, store.path / "optuna.journal")
         Searcher(
             store,
             jobs,
             strategy_for(definition).propose,
-            mirror=lambda trials: copy(judged(definition, trials)),
+            mirror=_Mirror(store, definition, say),
             say=say,
         ).run()
     return True
+
+
+class _Mirror:
+    """Writes the copy for Optuna's dashboard. The search needs no copy, so it goes on without one after an error."""
+
+    def __init__(self, store: TuningStore, definition: TuningDefinition, say: Callable[[str], None]) -> None:
+        self._path = store.path / "optuna.journal"
+        self._definition = definition
+        self._say = say
+        self._write: Callable[[Sequence[Trial]], None] | None = None
+
+    def __call__(self, trials: Sequence[Trial]) -> None:
+        try:
+            if self._write is None:
+                self._write = copy_for(self._definition, self._path)
+            self._write(judged(self._definition, trials))
+        except Exception as error:  # noqa: BLE001 - a full disk, or a file that another release of Optuna wrote
+            self._write = lambda _: None
+            self._say(f"{self._path.name} is no longer written: {type(error).__name__}: {error}")
