@@ -242,8 +242,10 @@ class DetachedBackend(OwnHostsBackend):
         self._check_here(record)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
-            # A waiter leaves the line, unless its job is being started; the controller gets the signal then.
-            signal_waiter(record)
+            # A waiter leaves the line, unless its job is being started; the controller gets the signal then. A request
+            # to a job that has no ranks yet must not end it.
+            if number in CONTROLLER_SIGNALS:
+                signal_waiter(record)
             time.sleep(_POLL_SECONDS)
             # `describe` also notices a client that died here, so this loop ends.
             record = self.describe(name)
