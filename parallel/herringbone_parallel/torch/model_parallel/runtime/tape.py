@@ -87,17 +87,30 @@ class Entrance(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Successive calls on `rank`; on that rank, `entrances` are the inputs from outside by their value's serial."""
+    """Successive calls on `rank`; on that rank, `entrances` are the inputs from outside by their value's serial.
+
+    `hidden` are the flows and leaves of forgotten entrances. A module may have kept a tensor of a forgotten call, and
+    used it in a later one: autograd then holds the leaf, and brings a gradient there.
+    """
 
     rank: int
     runs: list[Run] = field(default_factory=list)
     entrances: dict[int, Entrance] = field(default_factory=dict)
+    hidden: list[tuple[Flow, weakref.ref[torch.Tensor]]] = field(default_factory=list)
 
     def forget(self, others: list[Run]) -> None:
         """Keep only `others` of the calls, and the entrances that they use."""
         used = {flow.serial for run in others for flow in run.inputs}
+        unused = [entrance for serial, entrance in self.entrances.items() if serial not in used]
+        self.hidden += [(entrance.flow, weakref.ref(entrance.leaf)) for entrance in unused]
         self.entrances = {serial: entrance for serial, entrance in self.entrances.items() if serial in used}
         self.runs = others
+
+    def leaves(self) -> list[tuple[Flow, torch.Tensor]]:
+        """Return the leaves at which the segment's graph ends, and the flows of their gradients."""
+        hidden = [(flow, leaf()) for flow, leaf in self.hidden]
+        entrances = [(entrance.flow, entrance.leaf) for entrance in self.entrances.values()]
+        return entrances + [(flow, leaf) for flow, leaf in hidden if leaf is not None]
 
 
 @dataclass(slots=True)
@@ -173,8 +186,7 @@ class Tape:
         # Backwards: a value is used after it was made.
         for entry in reversed(self._entries):
             if isinstance(entry, Move):
-                if _is_alive(entry.flow, reachable):
-                    kept.append(entry)
+                kept.append(entry)
                 continue
             runs = []
             for run in reversed(entry.runs):
@@ -185,7 +197,9 @@ class Tape:
                 entry.forget(runs[::-1])
             if runs:
                 kept.append(entry)
-        self._entries = kept[::-1]
+        # Only now: a use before the move makes a value reachable, too. A rank that still has the value keeps its move,
+        # and the other rank of the move must keep it as well, because one waits for what the other sends.
+        self._entries = [e for e in reversed(kept) if isinstance(e, Segment) or _is_alive(e.flow, reachable)]
         self._open = None
 
     def end(self) -> None:
@@ -276,16 +290,18 @@ def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool, deferral:
                 # Handed over to autograd; a later backward starts from zero.
                 flow.gradient = None
     if roots and deferral is not None and not retain:
-        entrances = list(segment.entrances.values())
-        input_gradients = deferral.backward(roots, gradients, [entrance.leaf for entrance in entrances])
-        for entrance, gradient in zip(entrances, input_gradients, strict=True):
-            entrance.flow.add(gradient)
+        leaves = segment.leaves()
+        input_gradients = deferral.backward(roots, gradients, [leaf for _, leaf in leaves])
+        for (flow, _), gradient in zip(leaves, input_gradients, strict=True):
+            flow.add(gradient)
     elif roots:
+        # Before the backward, which frees the graph, and with it the leaves of forgotten entrances.
+        leaves = segment.leaves()
         torch.autograd.backward(roots, gradients, retain_graph=retain)
-        for entrance in segment.entrances.values():
-            entrance.flow.add(entrance.leaf.grad)
+        for flow, leaf in leaves:
+            flow.add(leaf.grad)
             # With `retain` another backward comes here, which must not add this gradient again.
-            entrance.leaf.grad = None
+            leaf.grad = None
 
 
 def _move_backward(move: Move, mailbox: Mailbox, deferral: Deferral | None) -> None:
