@@ -311,13 +311,16 @@ class Transport:
             buffer = torch.empty_like(buffer)
         with self._receive_lock:
             self._hand_on(_Message(peer, Key(step, microbatch, serial, purpose), content))
-        self._answer(peer, header)
+        if kind != Kind.CUDA:
+            # NCCL's sends need no answer, and one of them may hold `_send_lock` until this thread receives again.
+            self._answer(peer, header)
         return buffer
 
     def _answer(self, peer: int, header: Sequence[int]) -> None:
         """Say that messages have arrived, if this rank has sent nothing since many bytes of them did."""
         _, _, code, dimensions, *shape = header
-        self._unanswered_bytes[peer] += DTYPES[code].itemsize * math.prod(shape[:dimensions])
+        # The header counts: the peer holds it, too, and many messages are smaller.
+        self._unanswered_bytes[peer] += _CONTENT_START + DTYPES[code].itemsize * math.prod(shape[:dimensions])
         if self._unanswered_bytes[peer] >= _ACKNOWLEDGED_BYTES and not self._closing:
             # A peer that is gone by now is noticed by the next receive.
             with suppress(RuntimeError):
