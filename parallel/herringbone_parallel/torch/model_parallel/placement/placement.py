@@ -241,6 +241,8 @@ def _replace_listed(model: nn.Module, replaced: dict[int, nn.Parameter]) -> None
     `nn.LSTM` has such a list, `_flat_weights`: the data of other ranks' layers would never be freed.
     """
     for module in model.modules():
+        # None ends `flatten_parameters`, which code on every rank may call: torch 2.2 reads the data of each weight.
+        new: dict[int, Any] = dict.fromkeys(replaced) if isinstance(module, nn.RNNBase) else {**replaced}
         for listed in module.__dict__.values():
-            if type(listed) is list and any(id(item) in replaced for item in listed):
-                listed[:] = [replaced.get(id(item), item) for item in listed]
+            if type(listed) is list and any(id(item) in new for item in listed):
+                listed[:] = [new.get(id(item), item) for item in listed]
