@@ -17,32 +17,28 @@ Work = TypeVar("Work")
 class _Sent(NamedTuple, Generic[Work]):
     number: int
     works: Sequence[Work]
-    size: int
 
 
 class Sends(Generic[Work]):
     """The sends of one rank; a message may be several works, such as a header and its content.
 
         sends = Sends[object]([1])
-        sends.add(1, [work], 4096)       # message 1 to peer 1
-        sends.acknowledge(1, 1)          # peer 1 has received one message
-        sends.pop_acknowledged()         # [work]
+        sends.add(1, [work])            # message 1 to peer 1
+        sends.acknowledge(1, 1)         # peer 1 has received one message
+        sends.pop_acknowledged()        # [work]
 
-    The caller serialises all calls but `acknowledge`, which one thread per peer may call at any time. `bytes` is the
-    size of the messages that are still held.
+    The caller serialises all calls but `acknowledge`, which one thread per peer may call at any time.
     """
 
     def __init__(self, peers: Sequence[int]) -> None:
         self._sent: dict[int, deque[_Sent[Work]]] = {peer: deque() for peer in peers}
         self._numbers = dict.fromkeys(peers, 0)
         self._acknowledged = dict.fromkeys(peers, 0)
-        self.bytes = 0
 
-    def add(self, peer: int, works: Sequence[Work], size: int) -> None:
-        """Note the next message to a peer; its works hold `size` bytes."""
+    def add(self, peer: int, works: Sequence[Work]) -> None:
+        """Note the works of the next message to a peer."""
         self._numbers[peer] += 1
-        self._sent[peer].append(_Sent(self._numbers[peer], works, size))
-        self.bytes += size
+        self._sent[peer].append(_Sent(self._numbers[peer], works))
 
     def acknowledge(self, peer: int, count: int) -> None:
         """Note that a peer has received `count` messages by now."""
@@ -60,7 +56,5 @@ class Sends(Generic[Work]):
         works: list[Work] = []
         for peer, sent in self._sent.items():
             while sent and sent[0].number <= up_to[peer]:
-                message = sent.popleft()
-                self.bytes -= message.size
-                works += message.works
+                works += sent.popleft().works
         return works

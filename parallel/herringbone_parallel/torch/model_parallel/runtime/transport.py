@@ -260,19 +260,17 @@ class Transport:
             _HEADER.pack_into(_bytes(message), 0, *header)
             # An unfinished send must stay referenced, work and tensor: gloo's matching of messages breaks for good when
             # one of them is dropped.
-            works, size = [_Send(self._group.send([message], peer, _HEADER_TAG), message)], message.numel()
+            works = [_Send(self._group.send([message], peer, _HEADER_TAG), message)]
             if follows:
                 assert payload is not None
                 self._borrowed = True
-                content_bytes = payload.numel() * payload.element_size()
                 if kind == Kind.CUDA:
                     work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._rank, peer])
                     self._in_flight.append(_Send(work, payload))
-                    self._bytes_in_flight += content_bytes
+                    self._bytes_in_flight += payload.numel() * payload.element_size()
                 else:
                     works.append(_Send(self._group.send([payload], peer, tag), payload))
-                    size += content_bytes
-            self._sends.add(peer, works, size)
+            self._sends.add(peer, works)
             # Here and not in a receiving thread, which would delay messages while it waits for the interpreter.
             arrived = self._sends.pop_acknowledged()
         _wait(arrived)

@@ -68,7 +68,8 @@ def test_ranks_that_keep_a_moved_value_for_longer_await_no_other_messages(keeps:
 
 @pytest.mark.parametrize("deferral", [None, Deferral()])
 def test_a_gradient_comes_through_what_a_module_has_kept_of_a_dropped_call(deferral: Deferral | None) -> None:
-    tape, mail = Tape(deferral), Mail(1)
+    tape = Tape(deferral)
+    mail: Any = Mail(1)
     first = tape.segment(0)
     x, y = Value(0, 1, SPEC, None, first), Value(0, 2, SPEC, None, first)
     assert x.flow is not None
