@@ -25,7 +25,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
@@ -214,10 +214,11 @@ class DetachedBackend(OwnHostsBackend):
         controller_identity = identity(controller.pid)
         run_folder = _new_run_folder()
         # Into the index before it exists: if this process is killed next, whoever settles the job removes it.
-        columns = {"controller": controller_identity, "run_folder": str(run_folder)}
-        # Before the hand-over: afterwards the controller and those who describe the job write facts, too.
-        facts = {} if slot is None else {"facts": json.dumps({"Slots": slot.facts})}
-        self._index.update(plan.job_name, **columns, **facts)
+        columns: dict[str, Any] = {"controller": controller_identity, "run_folder": str(run_folder)}
+        if slot is not None:
+            # Before the hand-over: afterwards the controller and those who describe the job write facts, too.
+            columns["facts"] = json.dumps({"Slots": slot.facts})
+        self._index.update(plan.job_name, **columns)
         _children.add(str(controller_identity))
         try:
             run_folder.mkdir(mode=0o700)
