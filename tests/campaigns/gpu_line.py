@@ -1,6 +1,6 @@
 """Let several processes queue jobs for a few fake GPUs, kill whatever is there at any moment, and check the line.
 
-Usage: python -m tests.campaigns.queue [--jobs 50] [--submitters 5] [--gpus 4] [--kills 20] [--seed 1]
+Usage: python -m tests.campaigns.gpu_line [--jobs 50] [--submitters 5] [--gpus 4] [--kills 20] [--seed 1]
 
 Submitters, waiters, controllers and supervisors are real processes; a supervisor holds a lock of each GPU that it was
 given, so that two jobs on one GPU find out by themselves. The last line is JSON. The exit code is 1 when a GPU was
