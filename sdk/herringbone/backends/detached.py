@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
+from herringbone.detached_process import hand_over, start_detached
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
@@ -261,26 +262,17 @@ class DetachedBackend(OwnHostsBackend):
         """Start the controller, whose Python starts while the client writes the job's folder."""
         folder = self._home.job(name)
         with folder.controller_log.open("wb") as log, _blocked(CONTROLLER_SIGNALS):
-            return subprocess.Popen(
+            return start_detached(
                 [*self._controller, name],
-                # A pipe and not a file: the config may contain secrets. Early end-of-file ends the controller.
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                # A session of its own: the terminal's Ctrl-C and hang-up do not reach the controller.
-                start_new_session=True,
-                # Popen closes all other descriptors in the child: no lock or socket of the user's Python stays open.
-                pass_fds=inherited,
-                # `-m` looks for modules in the current folder first: the user's may contain a json.py.
-                cwd=folder.path,
-                env={**os.environ, **search_path()},
+                log=log,
+                folder=folder.path,
+                environment={**os.environ, **search_path()},
+                inherited=inherited,
             )
 
     def _hand_over(self, controller: subprocess.Popen[bytes], config: ControllerConfig) -> None:
-        assert controller.stdin is not None
         try:
-            with controller.stdin as pipe:
-                pipe.write(json.dumps(config).encode())
+            hand_over(controller, config)
         # The controller died before it had read the config, and its log says why.
         except BrokenPipeError:
             raise LaunchError(f"the job's controller did not start: {self._last_words(config['job'])}") from None

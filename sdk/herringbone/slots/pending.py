@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
+from herringbone.detached_process import hand_over, start_detached
 from herringbone.jobs.index import PENDING, JobRecord
 from herringbone.planning.plan import plan_to_send
 from herringbone.processes import identity, pid_of
@@ -94,17 +93,13 @@ def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environme
     """Start the process that holds a waiting job; the body gets its identity, and the waiter its config afterwards."""
     folder = home.job(plan.job_name)
     with folder.controller_log.open("wb") as log:
-        waiter = subprocess.Popen(
+        # From now on two processes keep the ticket alive, so there is no moment in which none does.
+        waiter = start_detached(
             [*_WAITER, plan.job_name],
-            # As the controller's: the config may contain secrets, and its early end ends the waiter.
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            # From now on two processes keep the ticket alive, so there is no moment in which none does.
-            pass_fds=[slot.descriptor],
-            cwd=folder.path,
-            env=environment,
+            log=log,
+            folder=folder.path,
+            environment=environment,
+            inherited=[slot.descriptor],
         )
     max_wait = plan.options.max_wait
     config: WaiterConfig = {
@@ -117,9 +112,7 @@ def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environme
     }
     try:
         yield str(identity(waiter.pid))
-        assert waiter.stdin is not None
-        with waiter.stdin as pipe:
-            pipe.write(json.dumps(config).encode())
+        hand_over(waiter, config)
         slot.is_handed_over = True
     except BaseException as error:
         waiter.kill()

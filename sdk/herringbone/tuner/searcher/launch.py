@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import search_path
+from herringbone.detached_process import hand_over, start_detached
 from herringbone.jobs.home import HOME_VARIABLE, Home
 from herringbone.processes import identity
 from herringbone.tuner.trial_plan import plan_text
@@ -29,24 +28,17 @@ def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Se
     before it had read the plan.
     """
     with store.log.open("ab") as log:
-        searcher = subprocess.Popen(
+        searcher = start_detached(
             [*command, store.name],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            # A session of its own: the terminal's Ctrl-C and hang-up do not reach the searcher.
-            start_new_session=True,
-            # `-m` looks for modules in the current folder first: the user's may contain a json.py, and the tuning job's
-            # has a folder code, which would take the place of Python's module of that name.
-            cwd=home.path,
+            log=log,
+            # Not the tuning job's: its folder `code` would take the place of Python's module of that name.
+            folder=home.path,
             # A home that was given relative to the user's folder would be another one in the searcher's.
-            env={**os.environ, **search_path(), HOME_VARIABLE: str(home.path)},
+            environment={**os.environ, **search_path(), HOME_VARIABLE: str(home.path)},
         )
     name = identity(searcher.pid)
-    assert searcher.stdin is not None
     try:
-        with searcher.stdin as pipe:
-            pipe.write(json.dumps({"plan": plan_text(plan)}).encode())
+        hand_over(searcher, {"plan": plan_text(plan)})
     except BrokenPipeError:
         searcher.wait()
         raise LaunchError(f"the searcher of tuning job {store.name} did not start: {store.last_words()}") from None
