@@ -1,4 +1,4 @@
-"""The modules that an import of each library loads, in a fresh interpreter of the Python with TensorFlow."""
+"""The modules that an import of each library loads, in a process of the Python with TensorFlow that has no other."""
 
 from __future__ import annotations
 
@@ -12,29 +12,44 @@ from tests.parallel.tensorflow.ranks import PYTHON, environment
 pytestmark = pytest.mark.tensorflow
 
 PACKAGE = "herringbone_parallel.tensorflow."
+DATA_PARALLEL = ["smdistributed.dataparallel.tensorflow", "horovod.tensorflow.keras", f"{PACKAGE}recipes.api"]
+MODEL_PARALLEL = "smdistributed.modelparallel.tensorflow"
+# An import of TensorFlow takes 4 s of a core, so one process imports it, and each library is imported by a fork of it.
+PROGRAM = """
+import importlib, json, os, sys
+import keras, tensorflow
+for name in sys.argv[1:]:
+    if not os.fork():
+        importlib.import_module(name)
+        print(json.dumps([name, sorted(sys.modules)]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-def loaded(module: str) -> list[str]:
-    """Import a module in a new process; return the modules of the adaptor that this loads, without their package."""
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """Return the modules of the adaptor that an import of each library loads, without their package."""
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
-    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
-    answer = subprocess.run([PYTHON, "-c", program], env=environment(), capture_output=True, check=True, timeout=100)
-    names = json.loads(answer.stdout.splitlines()[-1])
-    return [name.removeprefix(PACKAGE) for name in names if name.startswith(PACKAGE)]
+    command = [PYTHON, "-c", PROGRAM, *DATA_PARALLEL, MODEL_PARALLEL]
+    answer = subprocess.run(command, env=environment(), capture_output=True, check=True, timeout=100)
+    modules = dict(json.loads(line) for line in answer.stdout.splitlines())
+    return {
+        library: [name.removeprefix(PACKAGE) for name in names if name.startswith(PACKAGE)]
+        for library, names in modules.items()
+    }
 
 
-@pytest.mark.parametrize(
-    "module", ["smdistributed.dataparallel.tensorflow", "horovod.tensorflow.keras", f"{PACKAGE}recipes.api"]
-)
-def test_data_parallelism_loads_nothing_of_model_parallelism(module: str) -> None:
-    modules = loaded(module)
+@pytest.mark.parametrize("library", DATA_PARALLEL)
+def test_data_parallelism_loads_nothing_of_model_parallelism(loaded: dict[str, list[str]], library: str) -> None:
+    modules = loaded[library]
     assert "data_parallel.state" in modules
     assert [name for name in modules if name.startswith(("model_parallel", "keras_compat"))] == []
 
 
-def test_model_parallelism_loads_only_the_sums_of_data_parallelism() -> None:
-    modules = loaded("smdistributed.modelparallel.tensorflow")
+def test_model_parallelism_loads_only_the_sums_of_data_parallelism(loaded: dict[str, list[str]]) -> None:
+    modules = loaded[MODEL_PARALLEL]
     assert "model_parallel.api" in modules
     assert [name for name in modules if name.startswith(("horovod", "recipes"))] == []
     # Replicas of a partition are averaged by these. `optimizer`, `tape` and the rest stay out.
