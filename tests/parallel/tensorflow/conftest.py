@@ -11,4 +11,4 @@ from tests.parallel.tensorflow.ranks import Ranks
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     pool = Ranks(tmp_path_factory.mktemp("ranks"))
     yield pool
-    pool.close()
+    pool.end()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,11 @@ class Ranks:
     def __init__(self, folder: Path) -> None:
         self._token = folder / "token"
         self._token.write_text("a secret for tests")
-        self._processes: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        # The process that ranks are forks of, once the first rank is needed, and the socket that asks it for ranks.
+        self._server: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket
+        # The process id of each rank, and the connection to it.
+        self._ranks: list[tuple[int, Connection]] = []
 
     def run(self, function: str, size: int, *args: Any, **variables: str) -> list[Any]:
         """Run the function on `size` ranks and return the results; `variables` are added to their environment."""
@@ -71,11 +76,11 @@ class Ranks:
 
     def answers(self, function: str, size: int, *args: Any, **variables: str) -> list[tuple[bool, Any]]:
         """Run the function; return (True, result) or (False, traceback) for each rank."""
-        while len(self._processes) < size:
-            self._processes.append(self._process())
+        while len(self._ranks) < size:
+            self._ranks.append(self._rank())
         port = ReservedPort()
         port.release()
-        for rank, (_, connection) in enumerate(self._processes[:size]):
+        for rank, (_, connection) in enumerate(self._ranks[:size]):
             environment = {
                 RankVariable.RANK: str(rank),
                 RankVariable.WORLD_SIZE: str(size),
@@ -86,7 +91,7 @@ class Ranks:
                 **variables,
             }
             connection.send((function, environment, args))
-        answers = [self._answer(connection) for _, connection in self._processes[:size]]
+        answers = [self._answer(connection) for _, connection in self._ranks[:size]]
         if (False, "died") in [(ok, ok or text) for ok, text in answers]:
             self.close()
         return answers
@@ -114,24 +119,45 @@ class Ranks:
             server.terminate()
 
     def close(self) -> None:
-        for process, connection in self._processes:
-            process.kill()
-            process.wait()
+        """End the ranks; the next run starts others."""
+        for process, connection in self._ranks:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
             connection.close()
-        self._processes.clear()
+        self._ranks.clear()
 
-    def _process(self) -> tuple[subprocess.Popen[bytes], Connection]:
-        if not PYTHON.exists():
-            pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+    def end(self) -> None:
+        """End the ranks, and the process that they are forks of."""
+        self.close()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._requests.close()
+
+    def _rank(self) -> tuple[int, Connection]:
+        """Start a rank; return its process id, and the connection to it."""
+        if self._server is None:
+            self._server = self._start_server()
         own_end, rank_end = socket.socketpair()
         with rank_end:
-            process = subprocess.Popen(
-                [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(rank_end.fileno())],
-                # TensorFlow writes temporary files, and a killed rank leaves them behind.
-                env=environment(TMPDIR=str(self._token.parent)),
-                pass_fds=[rank_end.fileno()],
+            socket.send_fds(self._requests, [b"rank"], [rank_end.fileno()])
+        process = self._requests.recv(32)
+        if not process:
+            raise RankFailedError("the process that imports TensorFlow has ended; its traceback is in the output")
+        return int(process), Connection(own_end.detach())
+
+    def _start_server(self) -> subprocess.Popen[bytes]:
+        if not PYTHON.exists():
+            pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+        self._requests, server_end = socket.socketpair()
+        with server_end:
+            return subprocess.Popen(
+                [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(server_end.fileno())],
+                # TensorFlow writes temporary files, and a killed rank leaves them behind. NumPy's library of linear
+                # algebra would start threads, and a fork has none of them.
+                env=environment(TMPDIR=str(self._token.parent), OPENBLAS_NUM_THREADS="1"),
+                pass_fds=[server_end.fileno()],
             )
-        return process, Connection(own_end.detach())
 
     def _answer(self, connection: Connection) -> tuple[bool, Any]:
         if not connection.poll(_ANSWER_SECONDS):
