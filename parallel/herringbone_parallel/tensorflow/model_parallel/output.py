@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 
 _METHODS = ("variable", "add_n", "accumulate_n")
 
@@ -23,6 +24,7 @@ class StepOutput:
     def __init__(self, outputs: Sequence[Any]) -> None:
         self.outputs = list(outputs)
 
+    @not_converted
     def reduce_mean(self) -> tf.Tensor:
         """Return the mean over the microbatches."""
         first = tf.convert_to_tensor(self.outputs[0])
@@ -31,22 +33,27 @@ class StepOutput:
         outputs = self.outputs if divisible else [tf.cast(output, tf.float32) for output in self.outputs]
         return _sum(outputs) / tf.cast(len(outputs), outputs[0].dtype)
 
+    @not_converted
     def reduce_sum(self) -> tf.Tensor:
         """Return the sum over the microbatches."""
         return _sum(self.outputs)
 
+    @not_converted
     def concat(self) -> tf.Tensor:
         """Return the microbatches joined along axis 0, in order."""
         return tf.concat(self.outputs, axis=0)
 
+    @not_converted
     def merge(self) -> tf.Tensor:
         """Return the batch: the microbatches joined along axis 0. Source: SMP v1 for TensorFlow."""
         return self.concat()
 
+    @not_converted
     def stack(self) -> tf.Tensor:
         """Return the microbatches stacked along a new axis 0, in order."""
         return tf.stack(self.outputs)
 
+    @not_converted
     def accumulate(self, method: str = "variable", var: Any = None) -> tf.Tensor:
         """Return the mean over the microbatches, which is the gradient of the whole batch.
 
@@ -82,10 +89,12 @@ class SummedOutput(StepOutput):
         """Return the microbatches."""
         return self._fetch()
 
+    @not_converted
     def reduce_mean(self) -> tf.Tensor:
         """Return the mean over the microbatches."""
         return self._total / tf.cast(self._count, self._total.dtype)
 
+    @not_converted
     def reduce_sum(self) -> tf.Tensor:
         """Return the sum over the microbatches."""
         return self._total

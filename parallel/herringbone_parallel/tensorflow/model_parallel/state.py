@@ -24,9 +24,9 @@ from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.subsets import join_subset
 
-# Model parallelism uses three files of the data-parallel library: `state`, `gradients` and `variables`. They sum over
-# the replicas of a partition as they sum over the ranks of a data-parallel job. The data-parallel library imports
-# nothing from this one; import-linter and tests/parallel/tensorflow/test_loaded_modules.py check that.
+# Model parallelism uses four files of the data-parallel library: `state`, `gradients`, `variables` and `reduction`.
+# They sum over the replicas of a partition as they sum over the ranks of a data-parallel job. The data-parallel library
+# imports nothing from this one; import-linter and tests/parallel/tensorflow/test_loaded_modules.py check that.
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, connect
 from herringbone_parallel.tensorflow.model_parallel.timeline import hand_in, open_timeline

@@ -34,6 +34,13 @@ def test_results_of_a_step(ranks: Ranks) -> None:
         assert hooks == [(True, 4)]
 
 
+def test_autograph_rewrites_no_method_of_a_result(ranks: Ranks) -> None:
+    [names] = ranks.run("pipeline_surface.rewritten", 1, **ranks.model_parallel(partitions=1, microbatches=2))
+    assert "a_caller" in names
+    # All of these together would take half of a small script's first step.
+    assert not names & {"reduce_mean", "reduce_sum", "merge", "concat", "stack", "accumulate", "_sum"}
+
+
 def test_a_layer_need_not_know_its_outputs_shape(ranks: Ranks) -> None:
     answers = ranks.run("pipeline_surface.layer_without_output_shape", 2, **ranks.model_parallel(partitions=2))
     assert answers == [[[6.0, 6.0], [6.0, 6.0]]] * 2

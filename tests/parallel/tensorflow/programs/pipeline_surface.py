@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -63,6 +66,30 @@ def results() -> Any:
         "no tensors": [result["name"], result["count"]],
     }
     return values, hooks
+
+
+def rewritten() -> set[str]:
+    """Use a step's results inside a `tf.function`; return the names of the functions that AutoGraph rewrote for it."""
+    smp.init()
+    layer = keras.layers.Dense(3)
+    model = smp.DistributedModel(keras.Sequential([layer]))
+
+    @smp.step
+    def a_step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs)
+            loss = tf.reduce_mean(outputs)
+        return tape.gradient(loss, model.trainable_variables), loss, outputs
+
+    @tf.function
+    def a_caller(inputs: Any) -> Any:
+        gradients, loss, outputs = a_step(inputs)
+        sums = loss.reduce_mean() + loss.reduce_sum()
+        return [gradient.accumulate() for gradient in gradients], sums, outputs.merge(), outputs.stack()
+
+    a_caller(np.ones((4, 6), np.float32))
+    files = [module.__file__ for name, module in sys.modules.items() if name.startswith("__autograph_generated_file")]
+    return {name for file in files for name in re.findall(r"def tf__(\w+)\(", Path(file).read_text())}
 
 
 class NoShape(keras.layers.Layer):
