@@ -162,15 +162,20 @@ def _clocked(costs: dict[str, ModuleCost]) -> dict[str, float]:
 
 
 def _tree(nodes: dict[str, CostNode], order: dict[str, int]) -> CostNode:
-    """Return the root of the tree. Children are in the order of their first call; those without a call are last."""
+    """Return the root of the tree. Children are in the order of their first call; those without a call are last.
+
+    A container that is never called itself, such as an `nn.ModuleList`, has the place of the first call inside it.
+    """
     children: dict[str, list[str]] = defaultdict(list)
     for path in nodes:
         if path:
             children[path.rpartition(".")[0]].append(path)
     with_children: dict[str, CostNode] = {}
+    first: dict[str, int] = {}
     # `named_modules` yields parents before children, so in reverse every child is complete before its parent.
     for path in reversed(nodes):
-        below = sorted(children[path], key=lambda child: order.get(child, len(order)))
+        below = sorted(children[path], key=first.__getitem__)
+        first[path] = min([order.get(path, len(order)), *(first[child] for child in below)])
         node = nodes[path]
         with_children[path] = CostNode(
             path=path,

@@ -117,6 +117,26 @@ def test_children_are_in_the_order_of_their_first_call_and_idle_ones_last() -> N
     assert [child.path for child in cost(Borrower(), torch.ones(3, 4)).root.children] == ["early", "late", "idle"]
 
 
+class Stack(nn.Module):
+    """Layers in a list, which is never called itself, between an embedding and a last layer that is defined first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        states = self.first(inputs)
+        for layer in self.layers:
+            states = layer(states)
+        return self.last(states)
+
+
+def test_a_list_of_layers_has_the_place_of_its_first_layer() -> None:
+    assert [child.path for child in cost(Stack(), torch.ones(3, 4)).root.children] == ["first", "layers", "last"]
+
+
 def test_the_bytes_of_a_parameter_include_gradient_and_optimizer_state() -> None:
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
     module[1].bias.requires_grad_(False)
