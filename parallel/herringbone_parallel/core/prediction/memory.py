@@ -108,7 +108,7 @@ class MemoryModel:
         self._timelines: dict[tuple[bool, int | None], Timeline] = {}
         self._lingering = Lingering(measurement)
         self._units: dict[Timeline, Units] = {}
-        self._shards: dict[tuple[Timeline, int, int], Sharded] = {}
+        self._shards: dict[tuple[Timeline, int, int, Allocator], Sharded] = {}
         self._flows: dict[tuple[object, ...], _Flow] = {}
         # The slots of forwards and backwards, in which microbatches are live.
         phases = np.repeat(np.array([call.phase for call in measurement.calls], dtype=np.int64), 2)
@@ -135,15 +135,16 @@ class MemoryModel:
             for index in range(partition.count)
         )
 
-    def _sharded(self, layout: Layout, partition: Partition, index: int, _: Allocator) -> tuple[Held, ...]:
+    def _sharded(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
         """Return what a rank holds under `fully_shard`."""
         ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
         timeline = self._timeline(layout)
         if timeline not in self._units:
             self._units[timeline] = Units(timeline)
-        key = (timeline, ranks, tensor)
+        key = (timeline, ranks, tensor, allocator)
         if key not in self._shards:
-            self._shards[key] = self._units[timeline].sharded(ranks, self._fractions(tensor))
+            units, copied = self._units[timeline], allocator == "cpu"
+            self._shards[key] = units.sharded(ranks, self._fractions(tensor), copied=copied)
         sharded = self._shards[key]
         curves = timeline.curves(partition, index, first_microbatch=False, tensor=tensor)
         # Ranks of one context have parts of its sequences.

@@ -8,6 +8,9 @@ equal parts on the ranks, the last part of each parameter padded.
     backward of u     [3] parameters of G(u) are copied out again, and the next unit's buffer is asked for
                       [4] after it, the parameters are freed. The gradients are copied into a buffer, which stays until
                           the next unit's reduction, and reduced into this rank's part
+                      [5] gradients are freed once they are copied, except the last parameter's, which a variable of
+                          the reduction still holds. gloo sums a copy of the buffer, so on CPUs as much is held as
+                          before, and that gradient in addition
 
 Source: torch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
 """
@@ -62,10 +65,11 @@ class Units:
         self._trainable = np.array([p.trainable for p in parameters], dtype=np.bool_)
         self._passes = _passes(measurement, self._of_module)
 
-    def sharded(self, ranks: int, fractions: Bytes | None = None) -> Sharded:
+    def sharded(self, ranks: int, fractions: Bytes | None = None, *, copied: bool = True) -> Sharded:
         """Return what one of `ranks` ranks holds that share the training state.
 
-        `fractions` are the parts of the parameters that ranks share among them, if ranks share layers as well.
+        `fractions` are the parts of the parameters that ranks share among them, if ranks share layers as well. A
+        reduction works on a copy of its buffer if `copied`: that is gloo's.
         """
         fraction = np.ones_like(self._bytes) if fractions is None else fractions
         # Tensor parallelism may leave fewer rows, but never less than one.
@@ -77,9 +81,13 @@ class Units:
         reduced = _by_unit(self._of_parameter, ranks * parts * self._trainable, count)
         changes = np.zeros(self._timeline.slots + 2)
         grown = np.zeros(self._timeline.slots + 2)
+        lasting = np.zeros(count)
+        if copied:
+            # Of several assignments, numpy keeps the last one: that of the unit's last parameter.
+            lasting[self._of_parameter[self._trainable]] = (self._bytes * fraction)[self._trainable]
         for number, (forward, backward) in enumerate(self._passes):
             self._gather(changes, forward, backward, whole)
-            self._reduce(changes, grown, backward, reduced, ranks, first=number == 0)
+            self._reduce(changes, grown, backward, reduced, ranks, lasting, first=number == 0)
         gradients = self._measured_gradients(ranks, fraction) + np.cumsum(grown)[: self._timeline.slots]
         return Sharded(
             parameters=float(parts.sum()),
@@ -111,9 +119,17 @@ class Units:
             _hold(changes, 2 * span.first, 2 * span.last + 1, whole[span.unit])
 
     def _reduce(
-        self, changes: Bytes, grown: Bytes, backward: list[Span], reduced: Bytes, ranks: int, *, first: bool
+        self,
+        changes: Bytes,
+        grown: Bytes,
+        backward: list[Span],
+        reduced: Bytes,
+        ranks: int,
+        lasting: Bytes,
+        *,
+        first: bool,
     ) -> None:
-        """Add the buffers of reductions, and the parts of the gradients: [4]."""
+        """Add the buffers of reductions, and the parts of the gradients: [4]. `lasting` are held longer: [5]."""
         if not backward:
             return
         end = 2 * max(span.last for span in backward) + 1
@@ -123,6 +139,7 @@ class Units:
         stops = [slot for _, slot in reductions[1:]] + [end + 1]
         for (unit, slot), stop in zip(reductions, stops, strict=True):
             _hold(changes, slot, max(stop, slot + 1), reduced[unit])
+            _hold(changes, slot, slot + 1, lasting[unit])
             if first:
                 grown[min(slot, len(grown) - 1)] += reduced[unit] / ranks
             else:

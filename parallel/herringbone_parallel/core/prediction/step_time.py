@@ -7,7 +7,8 @@
 [1] Each rank computes forward, backward and optimizer step of its own partition, divided by the ranks that share it.
 [2] Ranks exchange data. What computation hides costs nothing on a GPU.
 [3] Ranks of a host without GPUs share its cores, for messages as well, so a host's work takes at least its processor
-    time divided by its cores.
+    time divided by its cores. Ranks that exchange data wait at the same moments: no other rank computes meanwhile, so
+    their waits add to that work, and they are as many times longer.
 [4] The stages of a pipeline wait for each other, as the simulator of the runtime's schedules says. Every rank runs the
     script's Python for every microbatch, which is the runtime's work.
 [5] A batch that nobody prepares in advance is waited for.
@@ -69,11 +70,11 @@ class StepModel:
         if partition.count > 1:
             each_way = layout.microbatches * runtime.microbatch_s / 2
             passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
-            step = self._pipeline_s(layout, hosts, partition, passes, links) + exchange.exposed
+            step = self._pipeline_s(layout, hosts, partition, passes, links) + exchange.exposed * slow
             step += runtime.step_s * slow
             step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
         else:
-            step = compute + exchange.exposed
+            step = (compute + exchange.exposed) * slow
         if links.on_cores:
             # [3]
             runtime_s = runtime.step_s + layout.microbatches * runtime.microbatch_s

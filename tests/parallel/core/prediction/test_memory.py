@@ -47,8 +47,10 @@ def test_shards_have_parts_and_gather_units() -> None:
     (held,) = memory(two_layers("fully_shard"), sharded)
     assert (held.parameters, held.states) == (2000, 4000)
     # After the backward of `second`: the whole gradient and this rank's part of it, the buffer that is reduced, and the
-    # one in which `first` is gathered.
-    assert (held.gradients, held.communication) == (3000 + 1500, 3000 + 1000)
+    # one in which `first` is gathered. gloo reduces a copy, while a variable still holds the gradient of 3,000 bytes.
+    assert (held.gradients, held.communication) == (3000 + 1500, 3000 + 1000 + 3000)
+    (on_gpu,) = MemoryModel(two_layers("fully_shard")).memory(sharded, "cuda")
+    assert on_gpu.communication == 3000 + 1000
 
 
 def test_padded_parts_count() -> None:
