@@ -19,7 +19,7 @@ import numpy as np
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.prediction.communication import BUCKET_COPIES, SHARD_COPIES, Links, Measured
 from herringbone_parallel.core.prediction.compute import Array, Costs, ready_times
-from herringbone_parallel.core.prediction.layout import Layout
+from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase
 from herringbone_parallel.core.prediction.stages import Partition
 from herringbone_parallel.core.sums.buckets import cut_buckets
@@ -92,7 +92,8 @@ class Exchanges:
         alone = group.summed([Sum(bucket.size) for bucket in sums], layout.library)
         every = layout.aggregation
         measured = links.added("replicate", group)
-        if measured is not None:
+        # What was measured is DistributedDataParallel's. The reducers of smdistributed's libraries are others.
+        if measured is not None and layout.library not in (Library.DATA_PARALLEL, Library.VERSION1):
             size = float(sum(bucket.size for bucket in sums))
             more = max(alone) - max(measured.group.summed([Sum(bucket.size) for bucket in sums], layout.library))
             added = self._added(measured, partition, 1, size, more)
@@ -237,9 +238,10 @@ class Exchanges:
 
 
 def device_key(hosts: Hosts) -> str:
-    """Return a text that is the same for hosts with the same device."""
+    """Return a text that is the same for hosts whose ranks compute equally fast."""
     # Devices that users describe themselves may share a name, so all figures are in the key.
-    return repr(hosts.device)
+    ranks = None if hosts.cores is None else (hosts.cores, hosts.ranks_per_host)
+    return repr((hosts.device, ranks))
 
 
 def _output_bytes(shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:

@@ -311,11 +311,6 @@ class MemoryModel:
         return _Flow(result.peak_live, tuple(map(float, result.peak_kept_bytes)))
 
 
-def memory(measurement: Measurement, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
-    """Return the memory of each partition's largest rank under one layout; see `MemoryModel.memory`."""
-    return MemoryModel(measurement).memory(layout, allocator)
-
-
 def messages_of(
     messages: Sequence[Message], index: int, *, live: int, microbatches: int, ranks: int
 ) -> tuple[float, float]:

@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from herringbone_contract.prediction.answer import Range, StepTime
+from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
@@ -102,7 +104,8 @@ class StepModel:
         timings = self._timings if self._timings is not None and self._timings.device == hosts.device.name else None
         key = device_key(hosts)
         if key not in self._costs:
-            self._costs[key] = Costs(self._measurement, hosts.device, timings)
+            device = hosts.device if timings is not None else _of_rank(hosts)
+            self._costs[key] = Costs(self._measurement, device, timings)
         return self._costs[key], timings
 
     def _work(self, hosts: Hosts, partition: Partition) -> Work:
@@ -231,15 +234,21 @@ class StepModel:
         return np.array([call.phase == Phase.FORWARD and call.microbatch == 0 for call in calls], dtype=bool)
 
 
-def step_time(measurement: Measurement, layout: Layout, hosts: Hosts, timings: Timings | None = None) -> StepTime:
-    """Return the seconds of one layout's step; a `StepModel` is faster for several."""
-    return StepModel(measurement, timings).step_time(layout, hosts)
-
-
 def _threads(hosts: Hosts, timings: Timings | None) -> int:
     if timings is not None:
         return timings.threads
     return max(1, (hosts.cores or 1) // hosts.ranks_per_host)
+
+
+def _of_rank(hosts: Hosts) -> Device:
+    """Return the device with the rates that one rank reaches: the figures of a processor are those of all its cores."""
+    if hosts.cores is None:
+        return hosts.device
+    part = _threads(hosts, None) / hosts.cores
+    rates = {dtype: rate * part for dtype, rate in hosts.device.operations_per_second.items()}
+    return msgspec.structs.replace(
+        hosts.device, operations_per_second=rates, bytes_per_second=hosts.device.bytes_per_second * part
+    )
 
 
 def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:

@@ -15,7 +15,7 @@ from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Call, Kind, Phase, Tensor
-from herringbone_parallel.core.prediction.memory import MemoryModel, memory, messages_of, slack
+from herringbone_parallel.core.prediction.memory import MemoryModel, messages_of, slack
 from herringbone_parallel.core.prediction.sharing import divided_calls
 from herringbone_parallel.core.prediction.stages import Message, Stages
 
@@ -25,11 +25,13 @@ PIPELINE = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=
 
 def test_one_rank_has_its_peak_in_the_update() -> None:
     # 40 of inputs and 3,000 of the update's temporary.
-    assert memory(two_layers(), Layout()) == (Memory(parameters=4000, states=8000, gradients=4000, activations=3040),)
+    assert MemoryModel(two_layers()).memory(Layout()) == (
+        Memory(parameters=4000, states=8000, gradients=4000, activations=3040),
+    )
 
 
 def test_buckets_of_replicas_are_as_large_as_the_gradients() -> None:
-    (one,), (two,) = memory(two_layers(), Layout()), memory(two_layers(), DDP)
+    (one,), (two,) = MemoryModel(two_layers()).memory(Layout()), MemoryModel(two_layers()).memory(DDP)
     assert two.communication == 4000
     assert two.peak == one.peak + 4000
 
@@ -44,7 +46,7 @@ def test_a_larger_batch_has_larger_activations_alone() -> None:
 
 def test_shards_have_parts_and_gather_units() -> None:
     sharded = Layout(mesh=Mesh(shard=2), library=Library.FULLY_SHARD)
-    (held,) = memory(two_layers("fully_shard"), sharded)
+    (held,) = MemoryModel(two_layers("fully_shard")).memory(sharded)
     assert (held.parameters, held.states) == (2000, 4000)
     # After the backward of `second`: the whole gradient and this rank's part of it, the buffer that is reduced, and the
     # one in which `first` is gathered. gloo reduces a copy, while a variable still holds the gradient of 3,000 bytes.
@@ -55,13 +57,13 @@ def test_shards_have_parts_and_gather_units() -> None:
 
 def test_padded_parts_count() -> None:
     # 10 and 30 rows over 4 ranks are 3 and 8 rows.
-    (held,) = memory(two_layers("fully_shard"), Layout(mesh=Mesh(shard=4), library=Library.FULLY_SHARD))
+    (held,) = MemoryModel(two_layers("fully_shard")).memory(Layout(mesh=Mesh(shard=4), library=Library.FULLY_SHARD))
     assert held.parameters == 300 + 800
 
 
 def test_a_pipeline_divides_layers_and_keeps_live_microbatches() -> None:
     step = two_layers("smp")
-    first, second = memory(step, PIPELINE)
+    first, second = MemoryModel(step).memory(PIPELINE)
     assert (first.parameters, first.states, second.parameters, second.states) == (1000, 2000, 3000, 6000)
     partition = Stages(step).of(PIPELINE)
     assert partition.messages == (Message(0, 1, 100, 100),)
@@ -132,24 +134,24 @@ def test_a_peer_answers_after_a_mebibyte() -> None:
 def test_a_model_without_costs_has_no_pipeline() -> None:
     step = msgspec.structs.replace(two_layers("smp"), tree=None)
     with pytest.raises(ParallelError, match=r"needs smp\.DistributedModel"):
-        memory(step, PIPELINE)
+        MemoryModel(step).memory(PIPELINE)
 
 
 def test_slack_is_a_part_of_a_segment_for_each_kind() -> None:
     assert slack([20 << 20, 1]) == (20 << 20) - 1
-    assert memory(two_layers(), Layout(), "cuda")[0].slack > 0
+    assert MemoryModel(two_layers()).memory(Layout(), "cuda")[0].slack > 0
 
 
 def test_divided_states_leave_whole_parameters() -> None:
     layout = Layout(mesh=Mesh(replicate=2), library=Library.VERSION1, active=3, shard_optimizer_state=True)
-    (held,) = memory(two_layers("smp"), layout)
+    (held,) = MemoryModel(two_layers("smp")).memory(layout)
     assert (held.parameters, held.states) == (4000, 4000)
 
 
 def test_version_1_divides_the_training_state_and_gathers_it_for_a_step() -> None:
     limits = ShardLimits(whole=300)
     layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION1, active=3, limits=limits)
-    (held,) = memory(two_layers("smp"), layout)
+    (held,) = MemoryModel(two_layers("smp")).memory(layout)
     # `first` has fewer elements than the limit, and stays whole.
     assert (held.parameters, held.states) == (1000 + 1500, 2000 + 3000)
     # When the passes have ended: a bucket of the whole one, the gathered one, and what reduces its gradients.
@@ -179,6 +181,6 @@ def test_ranks_that_share_layers_have_parts_of_what_is_between_them() -> None:
     )
     step = two_layers("fully_shard", modules=modules)
     assert divided_calls(step).tolist() == [True, False, False, True, False, False, False]
-    (held,) = memory(step, Layout(mesh=Mesh(tensor=2), library=Library.VERSION2, batch_scale=100.0))
+    (held,) = MemoryModel(step).memory(Layout(mesh=Mesh(tensor=2), library=Library.VERSION2, batch_scale=100.0))
     assert (held.parameters, held.states) == (2000, 4000)
     assert held.activations == 100 * (40 + 50 + 200)

@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("numpy")
 
+from dataclasses import replace as replace_layout
+
 from msgspec.structs import replace
 
 from herringbone_contract.model_parallel.mesh import Mesh
@@ -23,7 +25,7 @@ from herringbone_parallel.core.prediction.measurement import (
     PipelineWork,
     Timings,
 )
-from herringbone_parallel.core.prediction.step_time import StepModel, step_time
+from herringbone_parallel.core.prediction.step_time import StepModel
 
 # Two layers of 1 s forward, 2 s backward and 0.5 s optimizer each, on a device of 1 FLOP/s.
 FORWARD, BACKWARD, UPDATE = (
@@ -95,7 +97,7 @@ def seconds(layout: Layout, hosts: Hosts, timings: Timings | None = None) -> flo
 
 def test_one_rank_computes_all() -> None:
     assert seconds(Layout(), on_gpus(1)) == pytest.approx(7.0)
-    assert step_time(STEP, Layout(), on_gpus(1)).compute == pytest.approx(7.0)
+    assert StepModel(STEP).step_time(Layout(), on_gpus(1)).compute == pytest.approx(7.0)
 
 
 def test_twice_the_batch_is_twice_the_work_but_of_the_optimizer() -> None:
@@ -108,8 +110,17 @@ def test_checkpointed_modules_run_forward_twice() -> None:
 
 def test_ranks_take_turns_on_shared_cores() -> None:
     layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
-    assert seconds(layout, on_cores(4, 4)) == pytest.approx(7.0, rel=1e-3)
-    assert seconds(layout, on_cores(4, 2)) == pytest.approx(14.0, rel=1e-3)
+    timings = Timings(device="cpu", seconds={0: 1.0, 1: 2.0, 2: 0.5})
+    assert seconds(layout, on_cores(4, 4), timings) == pytest.approx(7.0, rel=1e-3)
+    assert seconds(layout, on_cores(4, 2), timings) == pytest.approx(14.0, rel=1e-3)
+
+
+def test_the_figures_of_a_processor_are_those_of_all_its_cores() -> None:
+    layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
+    # One rank of 7 s has all cores; four ranks have a core each, or take turns on two.
+    assert seconds(Layout(), on_cores(1, 4)) == pytest.approx(7.0)
+    for cores in (4, 2):
+        assert seconds(layout, on_cores(4, cores)) == pytest.approx(28.0, rel=1e-3)
 
 
 def test_gradients_of_the_first_layer_are_summed_after_the_backward() -> None:
@@ -144,8 +155,8 @@ def test_measured_shards_add_their_time_by_the_clock() -> None:
     layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION2)
     # Two units and parameters, 128 bytes, two calls of the optimizer: 2 + 4 + 1 + 1 s.
     assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(6.5 + 8.0)
-    # On one core the ranks take turns, so one computes while another waits: 1 + 2 + 1 + 1 s of the processor.
-    assert seconds(layout, on_cores(2, 1), TIMED) == pytest.approx(2 * (6.5 + 5.0))
+    # On one core the ranks take turns, and wait at the same moments, so no rank computes while another waits.
+    assert seconds(layout, on_cores(2, 1), TIMED) == pytest.approx(2 * (6.5 + 8.0))
 
 
 def test_more_ranks_than_measured_exchange_more_messages() -> None:
@@ -159,6 +170,9 @@ def test_measured_replicas_wait_for_the_last_sums_only() -> None:
     layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
     # One bucket after the backward: 1 + 2 + 2 s of the processor, and a second of the link, of 2 s measured.
     assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 5.0 + 1.0)
+    # Other libraries reduce in ways of their own: a second of the link after the backward, and copies.
+    own = replace_layout(layout, library=Library.DATA_PARALLEL)
+    assert seconds(own, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 1.0, rel=1e-3)
 
 
 def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
@@ -213,7 +227,7 @@ def test_an_operation_that_was_not_timed_has_the_rate_of_its_kind_and_starts_lik
     calls = tuple(Call(index, 1, Phase.FORWARD) for index in range(3))
     measured = replace(STEP, operations=operations, calls=calls)
     timings = Timings(device="cpu", seconds={0: 1e-6, 2: 1e-6 + 1e-3})
-    step = step_time(measured, Layout(), on_cores(1, 1), timings)
+    step = StepModel(measured, timings).step_time(Layout(), on_cores(1, 1))
     assert step.compute == pytest.approx(3e-6 + 3e-3)
     assert "timed" in step.reasons[0]
 
@@ -231,5 +245,5 @@ def test_a_gpu_that_computes_faster_than_operations_start_waits_for_the_processo
 
 def test_a_network_that_nobody_knows_is_supposed_and_named() -> None:
     hosts = Hosts(name="pair", count=2, ranks_per_host=1, device=GPU)
-    step = step_time(STEP, Layout(mesh=Mesh(replicate=2), library=Library.DDP), hosts)
+    step = StepModel(STEP).step_time(Layout(mesh=Mesh(replicate=2), library=Library.DDP), hosts)
     assert any("10 Gbit/s" in reason for reason in step.reasons)
