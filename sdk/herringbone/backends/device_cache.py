@@ -20,7 +20,8 @@ from herringbone_contract.prediction.devices import Device
 class DeviceReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The device of a machine; `trouble` is the reason why its rates are not known.
 
-    `model` is the processor of a machine without GPUs, whose device is named "cpu".
+    `model` is the processor of a machine without GPUs, whose device is named "cpu", and `cores` are those of which the
+    rates are.
     """
 
     name: str
@@ -28,15 +29,20 @@ class DeviceReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     operations_per_second: dict[str, float] = {}
     bytes_per_second: float = 0.0
     model: str = ""
+    cores: int | None = None
     trouble: str = ""
 
 
 class MeasuredDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device, how many of them the machine has, and the day of the measurement, as 2026-05-04."""
+    """A device, how many of them the machine has, and the day of the measurement, as 2026-05-04.
+
+    `cores` is the number of a processor's cores, None for a GPU and in a file of an older release.
+    """
 
     machine: str
     device: Device
     devices: int = 1
+    cores: int | None = None
     measured: str
 
 
@@ -61,7 +67,9 @@ class DeviceCache:
             # These are reached rates rather than peaks; smaller operations than the measured ones reach less.
             fraction=0.9,
         )
-        measured = MeasuredDevice(machine=machine.name, device=device, devices=devices, measured=today)
+        measured = MeasuredDevice(
+            machine=machine.name, device=device, devices=devices, cores=report.cores, measured=today
+        )
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path(machine).write_bytes(msgspec.json.encode(measured))

@@ -14,6 +14,58 @@ if TYPE_CHECKING:
     from herringbone_contract.prediction.answer import Answer
 
 _TITLES = {"what_if": "what if", "within": "fewest hosts"}
+# The flags by the names of their values: the word, and the settings of click's option.
+_FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "measure": (
+        "--measure",
+        {"is_flag": True, "help": "run one step of the script here without computing it, and predict the job"},
+    ),
+    "steps": (
+        "--steps",
+        {"type": click.IntRange(1), "metavar": "N", "help": "optimizer steps of the job, for its time and cost"},
+    ),
+    "choose": ("--choose", {"is_flag": True, "help": "compare layouts, the best first; implies --measure"}),
+    "limit": (
+        "--limit",
+        {"type": click.IntRange(1), "metavar": "N", "help": "the number of layouts to show (default: 20)"},
+    ),
+    "over": (
+        "--over",
+        {"metavar": "TYPES", "help": "with --choose: other instance types too, as ml.g5.12xlarge,ml.p4d.24xlarge"},
+    ),
+    "what_if": (
+        "--what-if",
+        {
+            "multiple": True,
+            "metavar": "NAME=VALUE",
+            "help": "also predict a change: batch, instance_type, instance_count or distribution",
+        },
+    ),
+    "within": (
+        "--within",
+        {"metavar": "TIME", "help": "also find the fewest hosts that train this in a time, as 7d"},
+    ),
+    "data": (
+        "--measure-data",
+        {
+            "multiple": True,
+            "metavar": "CHANNEL=PATH",
+            "help": "a local sample of a channel whose data is elsewhere",
+        },
+    ),
+    "timeout": (
+        "--measure-timeout",
+        {"metavar": "TIME", "help": "the longest time of measuring (default: 10m)"},
+    ),
+    "device": (
+        "--device",
+        {"metavar": "FIGURES", "help": "a device that no table has: memory=24GiB,flops=30e12,bandwidth=600e9"},
+    ),
+    "dollars_per_hour": (
+        "--dollars-per-hour",
+        {"type": click.FloatRange(0.0), "metavar": "X", "help": "the price of a host"},
+    ),
+}
 
 
 class Measures(NamedTuple):
@@ -25,52 +77,9 @@ class Measures(NamedTuple):
 
 def measure_flags(command: Decorated) -> Decorated:
     """Add the flags about predictions: a decorator, whose command gets their values as the dict `measuring`."""
-    add = click.option
-    options = (
-        add(
-            "--measure", is_flag=True, help="run one step of the script here without computing it, and predict the job"
-        ),
-        add("--steps", type=click.IntRange(1), metavar="N", help="optimizer steps of the job, for its time and cost"),
-        add("--choose", is_flag=True, help="compare layouts, the best first; implies --measure"),
-        add("--limit", type=click.IntRange(1), metavar="N", help="the number of layouts to show (default: 20)"),
-        add(
-            "--over", metavar="TYPES", help="with --choose: other instance types too, as ml.g5.12xlarge,ml.p4d.24xlarge"
-        ),
-        add(
-            "--what-if",
-            "what_if",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="also predict a change: batch, instance_type, instance_count or distribution",
-        ),
-        add("--within", metavar="TIME", help="also find the fewest hosts that train this in a time, as 7d"),
-        add(
-            "--measure-data",
-            "data",
-            multiple=True,
-            metavar="CHANNEL=PATH",
-            help="a local sample of a channel whose data is elsewhere",
-        ),
-        add("--measure-timeout", "timeout", metavar="TIME", help="the longest time of measuring (default: 10m)"),
-        add("--device", metavar="FIGURES", help="a device that no table has: memory=24GiB,flops=30e12,bandwidth=600e9"),
-        add("--dollars-per-hour", type=click.FloatRange(0.0), metavar="X", help="the price of a host"),
-    )
-    names = (
-        "measure",
-        "steps",
-        "choose",
-        "limit",
-        "over",
-        "what_if",
-        "within",
-        "data",
-        "timeout",
-        "device",
-        "dollars_per_hour",
-    )
-    command = _gathered(command, names)
-    for decorate in reversed(options):
-        command = decorate(command)
+    command = _gathered(command, tuple(_FLAGS))
+    for name, (flag, settings) in reversed(_FLAGS.items()):
+        command = click.option(flag, name, **settings)(command)
     return command
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from herringbone import nvidia_smi
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.jobs.home import find_home
 from herringbone.planning.packages import installed_version
@@ -79,7 +80,7 @@ def find_engine() -> Engine | str | None:
 
 def find_gpus() -> Gpus:
     """Return the GPUs that the driver shows."""
-    answer = _answer("nvidia-smi", *_QUERY) if shutil.which("nvidia-smi") else None
+    answer = nvidia_smi.ask(*_QUERY, seconds=_PROGRAM_SECONDS)
     return Gpus(count_gpus(), None if answer is None else tuple(answer.splitlines()))
 
 

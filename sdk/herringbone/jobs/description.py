@@ -22,8 +22,8 @@ from herringbone_contract.failure_text import parse_failure
 def describe_service_job(record: JobRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored answer of a service, which is complete, with the tags and with what only this machine knows."""
     description: dict[str, Any] = json.loads(record.description or "{}")
-    code = {"Herringbone": {"Code": facts["Code"]}} if "Code" in facts else {}
-    return description | tags_of(record.plan_dict) | code
+    own = {name: facts[name] for name in ("Code", "Prediction") if name in facts}
+    return description | tags_of(record.plan_dict) | ({"Herringbone": own} if own else {})
 
 
 def is_complete(record: JobRecord) -> bool:

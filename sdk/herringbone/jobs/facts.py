@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
+from herringbone.events.view import JobView
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.prediction.comparison import as_members, compare, prediction_of
 from herringbone.slots.places import queue_members
@@ -26,7 +27,6 @@ from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend
-    from herringbone.events.view import JobView
     from herringbone.jobs.home import JobFolder
 
 _VERSIONS_BYTES = 4096
@@ -70,6 +70,24 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
                 facts["Prediction"] = as_members(compare(prediction, _view(record, backend)))
     if record.done:
         add_facts(JobIndex(backend.home.index), record.name, facts)
+    return facts
+
+
+def find_service_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
+    """Return what this machine knows about a job that a service describes, with its prediction.
+
+    The job's events are lines of a log far away, so they are read once, after its end.
+    """
+    facts = stored_facts(record)
+    prediction = prediction_of(record.plan_dict)
+    if prediction is None or "Prediction" in facts:
+        return facts
+    facts["Prediction"] = as_members(compare(prediction, JobView()))
+    if record.done:
+        # A log that cannot be read now may be readable at the next look.
+        with suppress(HerringboneError):
+            facts["Prediction"] = as_members(compare(prediction, _view(record, backend)))
+            add_facts(JobIndex(backend.home.index), record.name, {"Prediction": facts["Prediction"]})
     return facts
 
 

@@ -341,12 +341,12 @@ class TrainingJob:
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
-        from herringbone.jobs.facts import find_facts, stored_facts
+        from herringbone.jobs.facts import find_facts, find_service_facts
         from herringbone.trackers.place import with_exports
 
         record, folder = self._record(), self._backend.home.job(self.name)
         if is_complete(record):
-            description = describe_service_job(record, stored_facts(record))
+            description = describe_service_job(record, find_service_facts(record, self._backend))
         else:
             facts = find_facts(record, self._backend)
             description = describe_own_job(record, folder, facts, now=time.time())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from herringbone.prediction.cache import write
+from herringbone.prediction.cache import MOST_ANSWERS, prune, used, write
 from herringbone_contract.errors import MeasurementError
 from herringbone_contract.masking import printable
 from herringbone_contract.prediction.answer import Answer
@@ -44,11 +44,14 @@ class Predictor:
         kept = Path(question.measurement).with_name(f"{hashlib.sha256(text + _release()).hexdigest()[:32]}.answer")
         # None yet, or of another release.
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(kept.read_bytes(), type=Answer)
+            known = msgspec.json.decode(kept.read_bytes(), type=Answer)
+            used(kept)
+            return known
         answer = self._run(text)
         # A full disk costs the copy alone.
         with contextlib.suppress(OSError):
             write(kept, msgspec.json.encode(answer).decode())
+            prune(kept.parent, "*.answer", MOST_ANSWERS)
         return answer
 
     def _run(self, text: bytes) -> Answer:

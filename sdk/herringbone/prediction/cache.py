@@ -8,6 +8,9 @@ The names are digests of everything that changes a step: <job> of code, hyperpar
 packages, <data> of the device, and of path and size of the data. Data that is elsewhere was measured with a local
 sample: there <job>-<data> is a link to the folder of the job with the sample. The layout of the ranks is not part of
 it: one measured step serves all layouts.
+
+The cache is bounded: of more steps than MOST_STEPS, and more answers of a step than MOST_ANSWERS, those go that nobody
+has used for the longest time.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -47,6 +51,7 @@ _PLACEMENT = frozenset(
     }
 )
 _MOST_FILES = 100_000
+MOST_STEPS, MOST_ANSWERS = 200, 500
 
 
 class Measurements:
@@ -97,6 +102,33 @@ def write(path: Path, text: str) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
+
+
+def used(path: Path) -> None:
+    """Note that an entry of the cache was used now, so that `prune` keeps it."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def prune(folder: Path, pattern: str, most: int) -> None:
+    """Remove the entries of a folder that were not used for the longest time, until `most` are left.
+
+    >>> prune(home.measurements, "*", MOST_STEPS)                       # doctest: +SKIP
+
+    Errors are left to the next call: others may use the same cache now.
+    """
+    ages: list[tuple[float, Path]] = []
+    for path in folder.glob(pattern):
+        # Files that another process writes now have hidden names; a link counts by its own age.
+        if not path.name.startswith("."):
+            with contextlib.suppress(OSError):
+                ages.append((path.lstat().st_mtime, path))
+    for _, path in sorted(ages)[: max(0, len(ages) - most)]:
+        with contextlib.suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def link(folder: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.planning.plan import JobPlan
 from herringbone.prediction.answers import PREDICT, Predictor
-from herringbone.prediction.cache import Measurements, link, write
+from herringbone.prediction.cache import MOST_STEPS, Measurements, link, prune, used, write
 from herringbone.prediction.choosing import base_of, best_first, rank_choices
 from herringbone.prediction.hosts import MachineFigures, hosts_of, with_ranks
 from herringbone.prediction.machine import Machine, this_machine
@@ -129,6 +129,7 @@ class Forecaster:
         own = self._folder(plan, step)
         if own != folder:
             link(own, folder)
+        prune(self._measurements.folder, "*", MOST_STEPS)
         return path
 
     def known(self, plan: JobPlan) -> JobPlan:
@@ -150,6 +151,7 @@ class Forecaster:
     def _predicted(self, plan: JobPlan, path: Path, options: Measure, progress: Progress | None) -> JobPlan:
         """Return the plan with the answer to the user's question; times operations here if there is `progress`."""
         target, summary = changed(plan, options.what_if), read_summary(path)
+        used(path.parent)
         hosts = self._priced(target, options)
         timings, untimed = self._timings(plan, path, hosts, progress)
         question = Question(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from herringbone.nvidia_smi import gpus
 from herringbone_contract.prediction.devices import Device, device_named
 from herringbone_contract.resources import num_gpus
 
-_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _QUERY_SECONDS = 5.0
-_MIB = 1 << 20
 # Two multiply-adds of 8 numbers in each cycle of 3 GHz, and a memory channel's share. Times of a CPU come from its own
 # timings; these rates only rank layouts where no timing is at hand.
 _CORE_OPERATIONS, _CORE_BYTES = 96e9, 10e9
@@ -51,32 +48,12 @@ def cpu_device(machine: Machine, share: int = 1) -> Device:
     )
 
 
-def parse_gpus(answer: str) -> list[tuple[str, int]]:
-    """Return name and bytes of memory of each GPU in nvidia-smi's answer.
-
-    >>> parse_gpus("NVIDIA A10G, 23028")
-    [('NVIDIA A10G', 24146608128)]
-    """
-    gpus = []
-    for line in answer.splitlines():
-        name, _, memory = line.rpartition(",")
-        if name and memory.strip().isdigit():
-            gpus.append((name.strip(), int(memory) * _MIB))
-    return gpus
-
-
 def _gpus() -> tuple[Device, ...]:
     count = num_gpus(os.environ)
-    if not count or shutil.which("nvidia-smi") is None:
-        return ()
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", *_QUERY], capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
+    if not count:
         return ()
     # CUDA_VISIBLE_DEVICES may hide some; ranks of one host have equal ones.
-    return tuple(device_named(name) for name, _ in parse_gpus(answer)[:count])
+    return tuple(device_named(name) for name, _ in gpus(seconds=_QUERY_SECONDS)[:count])
 
 
 def _memory_bytes() -> int:

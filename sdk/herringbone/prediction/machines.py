@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from herringbone.backends.device_cache import DeviceCache, MeasuredDevice
 from herringbone.backends.ssh.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import parse_device
-from herringbone_contract.prediction.devices import device_named
+from herringbone_contract.prediction.devices import Device, device_named
 
 
 def known_figures(plan: JobPlan) -> MachineFigures | None:
@@ -26,33 +28,45 @@ def known_figures(plan: JobPlan) -> MachineFigures | None:
 def figures_of(
     machines: list[Machine], measured: Callable[[Machine], MeasuredDevice | None] = lambda _: None
 ) -> MachineFigures | None:
-    """Return the figures of machines that train together: a device that one of them has, and the mean price. Pure.
+    """Return the figures of machines that train together: those of the slowest one, and the mean price. Pure.
 
     >>> figures = figures_of([Machine(name="a", device="NVIDIA L4", gpus=2, dollars_per_hour=1.5)])
     >>> figures.device.name, figures.devices, figures.dollars_per_hour
     ('NVIDIA L4', 2, 1.5)
 
-    The inventory's `device` counts before what `herringbone hosts check` has `measured`. Raises `UsageError` for a
-    device that no table knows.
+    The inventory's `device` counts before what `herringbone hosts check` has `measured`. A step ends when its slowest
+    rank does, so the slowest known device stands for all, with the least memory and the fewest devices of any. Raises
+    `UsageError` for a device that no table knows.
     """
-    device = cores = None
-    gpus = next((machine.gpus for machine in machines if machine.gpus), None)
-    named = next((machine.device for machine in machines if machine.device), None)
-    found = next(filter(None, map(measured, machines)), None)
-    if named is not None:
-        device = parse_device(named) if "=" in named else device_named(named)
-    elif found is not None:
-        device = found.device
-        # `hosts check` measured all cores together, and no machine tells their number here.
-        cores = 1 if device.name == "cpu" else None
-    if device is None:
+    known_machines = [figures for machine in machines if (figures := _of_machine(machine, measured(machine)))]
+    if not known_machines:
         return None
+    slowest = min(known_machines, key=lambda figures: _rate(figures.device))
+    memory = min(figures.device.memory_bytes for figures in known_machines)
     prices = [machine.dollars_per_hour for machine in machines]
     known = [price for price in prices if price is not None]
     return MachineFigures(
-        device=device,
-        devices=gpus or (found.devices if found is not None else 1),
-        cores=cores,
+        device=msgspec.structs.replace(slowest.device, memory_bytes=memory),
+        devices=min(figures.devices for figures in known_machines),
+        cores=slowest.cores,
         # A mean over only some of the machines would look like the price of all.
         dollars_per_hour=sum(known) / len(known) if known and len(known) == len(prices) else None,
     )
+
+
+def _of_machine(machine: Machine, measured: MeasuredDevice | None) -> MachineFigures | None:
+    """Return device, number of devices and cores of one machine; None where nobody has described or measured it."""
+    devices = machine.gpus or (measured.devices if measured is not None else 1)
+    if machine.device:
+        device = parse_device(machine.device) if "=" in machine.device else device_named(machine.device)
+        return MachineFigures(device, devices)
+    if measured is None:
+        return None
+    # An older release did not keep the number of cores, which it measured together.
+    cores = (measured.cores or 1) if measured.device.name == "cpu" else None
+    return MachineFigures(measured.device, devices, cores=cores)
+
+
+def _rate(device: Device) -> float:
+    rates = device.operations_per_second
+    return (rates.get("float32") or max(rates.values())) * device.fraction

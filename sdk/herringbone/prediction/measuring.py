@@ -31,6 +31,8 @@ from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError
 from herringbone_contract.masking import printable
 
+# Ends the program when this process is killed, which cannot end it then. Isolated: the user's folders have no say.
+_GUARD = (sys.executable, "-I", str(Path(__file__).with_name("guard.py")))
 # Nothing but the environment of a rank comes from the program of a host.
 MEASURE = (sys.executable, "-m", "herringbone_entry.measure")
 PROGRESS_MARK = "measure: "
@@ -139,15 +141,16 @@ def run_program(
 ) -> None:
     """Run a program in a group of its own until it ends; `show` gets its lines that begin with PROGRESS_MARK.
 
-    Raises `MeasurementError` with the end of its output when it fails, or runs longer than `timeout` seconds.
+    The group ends with this process, however that ends. Raises `MeasurementError` with the end of its output when it
+    fails, or runs longer than `timeout` seconds.
     """
     log = folder / "output.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            words,
+            [*_GUARD, *words],
             env=dict(environment),
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -196,6 +199,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _fill(plan: JobPlan, scratch: Path, home: Home) -> Path:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from typing import Protocol
 
-_SECONDS = 30
+from herringbone.nvidia_smi import ask
 
 
 class Probe(Protocol):
@@ -27,11 +26,11 @@ class NvidiaSmi:
 
     def listing(self) -> str:
         # Without an answer, the driver may be busy: it is asked again.
-        self._listing = self._listing or _ask("-L")
+        self._listing = self._listing or ask("-L") or ""
         return self._listing
 
     def processes(self) -> str:
-        return _ask("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
+        return ask("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits") or ""
 
 
 class ListedGpus(NvidiaSmi):
@@ -43,13 +42,3 @@ class ListedGpus(NvidiaSmi):
 
     def listing(self) -> str:
         return self._list()
-
-
-def _ask(*arguments: str) -> str:
-    try:
-        run = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return run.stdout if run.returncode == 0 else ""

@@ -72,6 +72,7 @@ def test_a_machine_without_torch_tells_name_and_memory(
     facts = json.loads(capsys.readouterr().out)
     assert facts["name"]
     assert facts["memory_bytes"] > 0
+    assert facts["cores"] >= 1
     assert "torch" in facts["trouble"]
     assert "operations_per_second" not in facts
 
@@ -92,3 +93,21 @@ def test_the_gpus_that_a_check_has_seen_are_counted(tmp_path: Path) -> None:
     figures = figures_of(list(inventory.machines), cache.of)
     assert figures is not None
     assert figures.devices == 4
+
+
+def test_the_slowest_of_unlike_machines_stands_for_all(tmp_path: Path) -> None:
+    machines = list(parse_inventory({"hosts": ["a", "b", "c"]}, "h").machines)
+    cache = DeviceCache(tmp_path)
+    slow = DeviceReport(
+        name="cpu", memory_bytes=64 << 30, operations_per_second={"float32": 1e11}, bytes_per_second=1e10, cores=4
+    )
+    fast = DeviceReport(
+        name="cpu", memory_bytes=16 << 30, operations_per_second={"float32": 9e11}, bytes_per_second=9e10, cores=32
+    )
+    cache.keep(machines[0], fast, today="2026-05-04")
+    cache.keep(machines[1], slow, today="2026-05-04")
+    figures = figures_of(machines, cache.of)
+    assert figures is not None
+    # The slower machine computes, and the smaller one holds the least; nobody knows the third.
+    assert (figures.device.operations_per_second, figures.cores) == ({"float32": 1e11}, 4)
+    assert figures.device.memory_bytes == 16 << 30

@@ -10,7 +10,7 @@ import pytest
 from herringbone import TrainingJob
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.description import checkpoint_folders, describe_own_job, describe_service_job, output_place
-from herringbone.jobs.facts import add_facts, stored_facts, versions_in
+from herringbone.jobs.facts import add_facts, find_service_facts, stored_facts, versions_in
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.removal import remove_jobs
@@ -113,6 +113,21 @@ def test_facts_of_a_job_that_is_over_are_found_once_and_survive_its_log(job, hom
     assert list(stored_facts(JobIndex(home.index).get("a"))) == ["Code", "Versions", "FinalMetricDataList"]
     home.job("a").log("algo-1").unlink()
     assert job.describe() == members
+
+
+def test_a_job_of_a_service_shows_its_prediction_and_once_it_is_over_what_was_measured(job, home):
+    step = {"seconds": {"low": 0.1, "expected": 0.2, "high": 0.3}, "compute": 0.2, "communication": 0, "idle": 0}
+    planned = {"hosts": "x", "count": 1, "distribution": {}, "mesh": {}, "step": {**step, "data": 0}}
+    row = replace(JobIndex(home.index).get("a"), plan=json.dumps({**PLAN, "prediction": {"planned": planned}}))
+    running = find_service_facts(replace(row, status="InProgress"), backend_named("local_process"))
+    assert running == {"Prediction": {"StepSeconds": {"Predicted": 0.2}}}
+    events = home.job("a").logs / "algo-1.events"
+    events.write_text('{"kind": "steps", "t": 1.0, "rank": 0, "count": 3, "seconds": [0.25, 0.25, 0.25]}\n')
+    facts = find_service_facts(row, backend_named("local_process"))
+    assert facts["Prediction"]["StepSeconds"] == {"Predicted": 0.2, "Measured": 0.25, "Error": -0.2}
+    assert stored_facts(JobIndex(home.index).get("a")) == facts
+    answer = record(description=json.dumps({"TrainingJobName": "a"}))
+    assert describe_service_job(answer, facts)["Herringbone"] == facts
 
 
 def test_a_kept_model_keeps_the_facts(job, home):

@@ -19,7 +19,7 @@ run_program(
 def test_ctrl_c_ends_the_script_and_its_children(home, start_python):
     process = start_python(PROGRAM)
     assert process.stdout.readline() == "up\n"
-    assert len(running_in(home.path)) == 3
+    assert len(running_in(home.path)) == 4
     process.send_signal(signal.SIGINT)
     assert process.wait(20) != 0
     assert running_in(home.path) == {}
@@ -34,4 +34,15 @@ def test_a_second_ctrl_c_leaves_nothing_behind_either(home, start_python):
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) != 0
+    assert running_in(home.path) == {}
+
+
+def test_a_kill_ends_the_script_and_its_children_as_well(home, start_python):
+    process = start_python(PROGRAM)
+    assert process.stdout.readline() == "up\n"
+    process.kill()
+    process.wait(20)
+    end = time.monotonic() + 20
+    while running_in(home.path) and time.monotonic() < end:
+        time.sleep(0.02)
     assert running_in(home.path) == {}

@@ -1,13 +1,14 @@
 """The pure parts of predictions: devices, amounts, changes, the fewest hosts, tables and refusals."""
 
 import json
+import os
 import shlex
 
 import pytest
 
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.measure import read_measures
-from herringbone.prediction.cache import _PLACEMENT
+from herringbone.prediction.cache import _PLACEMENT, prune, used
 from herringbone.prediction.machines import figures_of
 from herringbone.prediction.options import Measure, WhatIf, parse_amount, parse_changes, parse_device, parse_measure
 from herringbone.prediction.questions import fewest
@@ -197,3 +198,19 @@ def test_a_dict_with_an_apostrophe_can_be_pasted_into_a_shell():
     distribution = {"mpi": {"enabled": True, "custom_mpi_options": "-x GREETING='hello you'"}}
     name, text = shlex.split(flag_text(layout(distribution=distribution)))
     assert (name, json.loads(text)) == ("--distribution", distribution)
+
+
+def test_what_was_not_used_for_the_longest_time_leaves_the_cache(tmp_path):
+    for age, name in enumerate(("new", "middle", "old")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "measurement.json").write_text("{}")
+        os.utime(folder, (1000.0 - age, 1000.0 - age))
+    (tmp_path / "link").symlink_to("old")
+    (tmp_path / ".partial").write_text("")
+    used(tmp_path / "old")
+    prune(tmp_path, "*", 3)
+    # The link is new, and a file that is being written does not count.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".partial", "link", "new", "old"]
+    prune(tmp_path, "*", 0)
+    assert [path.name for path in tmp_path.iterdir()] == [".partial"]

@@ -77,7 +77,9 @@ class Replay:
     def run(self, budget_s: float) -> dict[int, float]:
         """Return the seconds of one call of each operation that could be called within the budget.
 
-        The budget is processor time, because a busy machine gives no result otherwise.
+        The budget is processor time, because a busy machine gives no result otherwise. One pass in the order of the
+        step is made in any case: a first call finds memory that the machine has not used yet, and may take many times
+        as long as those of a training.
         """
         began = time.process_time()
         first = self._try_each(began + _FIRST_PART * budget_s)
@@ -86,8 +88,8 @@ class Replay:
         self._enlarge(first)
         left_s = budget_s - (time.process_time() - began)
         limit = self._limit(first, left_s / _PASSES)
-        for _ in range(_PASSES):
-            if time.process_time() - began > budget_s:
+        for number in range(_PASSES):
+            if number and time.process_time() - began > budget_s:
                 break
             self._pass(limit)
         return first | {operation: median(samples) for operation, samples in self._samples.items()}
@@ -123,6 +125,7 @@ class Replay:
         called: Counter[int] = Counter()
         results = _Results(sum(phase == Phase.BACKWARD for _, phase in self._calls))
         gradients: list[tuple[int, Any]] = []
+        held = 0
         before: Any = None
         for index, phase in self._calls:
             if phase == Phase.BACKWARD:
@@ -136,9 +139,10 @@ class Replay:
             start = self._clock()
             if phase == Phase.FORWARD and results.held < self._held_bytes:
                 results.hold(result)
-            elif phase == Phase.BACKWARD and self._keeps_gradients and self._tensors.is_parameters(result):
+            elif self._is_kept(phase, result) and results.held + held < self._held_bytes:
                 # Memory that is used again would be warm, and that of gradients is not.
                 gradients.append((index, result))
+                held += _bytes(result)
             results.free()
             # An update needs a result until the next one is there, so that has memory of its own.
             before = result if phase == Phase.OPTIMIZER else None
@@ -151,6 +155,9 @@ class Replay:
             start = self._clock()
             gradients.pop()
             self._samples[index][-1] += max(0.0, self._clock() - start - self._overhead_s)
+
+    def _is_kept(self, phase: Phase, result: Any) -> bool:
+        return phase == Phase.BACKWARD and self._keeps_gradients and self._tensors.is_parameters(result)
 
     def _timed(self, ready: Prepared, layer: int) -> tuple[float, Any]:
         args, kwargs = ready.arguments[layer % len(ready.arguments)]
@@ -192,7 +199,9 @@ class Replay:
             if index not in seconds:
                 continue
             operation = self._operations[index]
-            layers = min(count, self._tensors.layers(operation))
+            # Where tensors take turns, each of their places has copies of its own.
+            turn = self._turns.get(operation)
+            layers = min(count, max(1, self._tensors.layers(operation) // (turn.tensors if turn is not None else 1)))
             added = phase == Phase.BACKWARD and len(operation.shapes) > 1 and len(set(operation.shapes)) == 1
             self._ready[index].arguments.extend(
                 self._arguments(operation, layer, added=added) for layer in range(1, layers)

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from herringbone import nvidia_smi
+
 _TIMEOUT_SECONDS = 120.0
 _REPEATS = 5
 _SECONDS = 0.5
@@ -101,16 +103,12 @@ def _least_seconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
 
 def _without_torch() -> dict[str, Any]:
     """Return the device's name and memory as the system reports them."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", "--id=0"]
-    try:
-        done = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-        name, _, mebibytes = done.stdout.strip().rpartition(", ")
-        if done.returncode == 0 and name:
-            return {"name": name, "memory_bytes": int(mebibytes) << 20}
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        pass
+    for name, size in nvidia_smi.gpus():
+        return {"name": name, "memory_bytes": size}
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {"name": "cpu", "memory_bytes": pages, "model": _processor()}
+    # The user may be allowed fewer cores than the machine has, and the rates are those of the allowed ones.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"name": "cpu", "memory_bytes": pages, "model": _processor(), "cores": cores}
 
 
 def _processor() -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from herringbone import nvidia_smi
 from herringbone_contract.errors import EngineError, UnsupportedError
 
 # The first host of a job listens on a port of this range; firewalls between hosts must let the range through.
@@ -44,13 +45,12 @@ def host_facts(work: Path) -> dict[str, Any]:
 
 def detailed_facts() -> dict[str, Any]:
     """Return the facts that only a check of machines needs; takes a second, because it starts programs."""
-    gpu_names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return {
         "python": platform.python_version(),
         "system": f"{platform.machine()} {platform.libc_ver()[1]}".strip(),
         # The user may be allowed fewer CPUs than the machine has.
         "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "gpu_names": gpu_names.splitlines(),
+        "gpu_names": [name for name, _ in nvidia_smi.gpus()],
         "docker": engine_version(),
         "mpirun": (_output("mpirun", "--version") or "").partition("\n")[0] or None,
     }
