@@ -2,6 +2,7 @@
 
 import json
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from herringbone_parallel.core.prediction.measurement import (
     to_text,
 )
 from herringbone_parallel.torch.measure import libraries, pipeline_work, timing
-from herringbone_parallel.torch.measure.replay import Replay
+from herringbone_parallel.torch.measure.replay import Prepared, Replay
 
 MATRIX = {"tensor": "float32", "shape": [8, 8]}
 TRANSPOSED = {**MATRIX, "strides": [1, 8]}
@@ -96,6 +97,43 @@ def test_layers_that_are_alike_have_weights_of_their_own() -> None:
         called.append(tuple(len({args[place].data_ptr() for args, _ in ready.arguments}) for place in (0, 1)))
     # Each layer has its weight and its gradient. The activation, and the gradient that is added, are in the cache.
     assert called == [(1, 3), (3, 1)]
+
+
+def test_one_pass_is_made_even_where_first_calls_have_used_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    replay = Replay(STEP, torch.device("cpu"))
+    # On memory that the machine has never used, first calls took many times as long as those of a training.
+    monkeypatch.setattr(replay, "_try_each", lambda _: {0: 9.0})
+    monkeypatch.setattr(replay, "_enlarge", lambda _: None)
+    monkeypatch.setattr(replay, "_pass", passes.append)
+    replay.run(0.0)
+    assert passes == [1]
+
+
+@pytest.mark.parametrize(("limit", "alive"), [(0, 1), (300, 3), (1 << 20, 4)])
+def test_gradients_are_kept_up_to_the_limit(monkeypatch: pytest.MonkeyPatch, limit: int, alive: int) -> None:
+    step = replace(
+        STEP,
+        parameters=(Parameter("weight", 0, (8, 8), "float32", 256),),
+        operations=(operation("aten.relu.default", MATRIX),),
+        calls=(Call(0, 0, Phase.BACKWARD),) * 4,
+    )
+    results: list[weakref.ref[torch.Tensor]] = []
+    counts: list[int] = []
+
+    def timed(*_: object) -> tuple[float, torch.Tensor]:
+        result = torch.zeros(8, 8)
+        results.append(weakref.ref(result))
+        counts.append(sum(one() is not None for one in results))
+        return 0.0, result
+
+    replay = Replay(step, torch.device("cpu"), held_bytes=limit)
+    monkeypatch.setattr(replay, "_try_each", lambda _: replay._ready.update({0: Prepared(timed, [([], {})])}) or {})
+    monkeypatch.setattr(replay, "_timed", timed)
+    monkeypatch.setattr(replay, "_limit", lambda *_: 4)
+    replay.run(0.0)
+    # Gradients of 256 bytes are kept while less than the limit is held; the newest one is alive in any case.
+    assert max(counts) == alive
 
 
 def _sum(*arguments: object) -> str:
