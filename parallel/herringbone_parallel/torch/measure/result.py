@@ -358,4 +358,4 @@ def _kind(allocation: Allocation, backward: int) -> Kind:
 
 def _fallback_notes(recorder: Recorder) -> Iterator[str]:
     for name, times in recorder.skipper.fallbacks.items():
-        yield f"{name} has no shape computation, so it ran for real, {times} times"
+        yield f"{name} has no shape computation, so it ran for real, {times} time{'s' * (times != 1)}"

@@ -9,6 +9,7 @@ Ordinary tensors, unlike torch's fake ones, pass through C++ code, `numpy()` and
     [2] few elements, or all inputs have true values    runs: batches, masks, indices, and a loss that a script tests
     [3] all else                                        the shapes come from torch's kernels for the meta device
     [4] no such kernel, or the shapes need values       runs on the memory as it is; `fallbacks` names the operation
+    [5] an operation that is not torch's own            the first call of each kind runs as in [4]; it tells the shapes
 """
 
 from __future__ import annotations
@@ -102,9 +103,11 @@ class Skipper:
         """Return the operation's result, and whether it ran for want of a kernel for shapes: [4]."""
         traits = _traits(func)
         inputs = tensors_of((args, kwargs))
-        if traits.runs or any(not _is_plain(tensor) for tensor in inputs):
+        if (traits.runs and (traits.writes or func.namespace in _TORCHS)) or any(not _is_plain(tensor) for tensor in inputs):
             return self._run(func, args, kwargs, inputs), False
         known = all(map(self.knows, inputs))
+        if not known and not traits.writes and func.namespace not in _TORCHS:
+            return self._once(func, args, kwargs, key)
         fresh = not traits.results or any(one is None for one in traits.results)
         shapes = self._shapes_of(func, args, kwargs, key) if fresh and traits.results else None
         if shapes is _SPARSE:
@@ -214,6 +217,16 @@ class Skipper:
             self.forget(tensor)
         return result, True
 
+    def _once(self, func: Any, args: Any, kwargs: Any, key: Hashable | None) -> tuple[Any, bool]:
+        """Return the result of an operation whose shapes nobody but itself tells [5]."""
+        shapes = None if key is None else self._shapes.get(key)
+        if shapes is not None:
+            return self._made(_traits(func), shapes, args, kwargs), True
+        result = self._fall_back(func, args, kwargs, known=False)[0]
+        if key is not None and all(map(_is_plain, tensors_of(result))):
+            self._shapes[key] = replaced_leaves(result, shape_of)
+        return result, True
+
     def _plausible(self, value: Any) -> Any:
         """Return a large tensor with some values instead of none: numbers in [0, 1), and equal truth values."""
         if not isinstance(value, torch.Tensor) or self.knows(value):
@@ -261,6 +274,12 @@ def _traits(func: Any) -> _Traits:
 _UNKNOWN_TO_META = {"mkldnn_rnn_layer"}
 # Operations of other namespaces, such as collectives and profiler marks, run.
 _SKIPPED = {"aten", "torchvision", "prims"}
+# The namespaces of torch itself. What another one computes, such as a user's kernel, torch does not know.
+_TORCHS = {
+    *_SKIPPED,
+    *("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "profiler", "streams", "_dtensor", "inductor"),
+    *("mkldnn", "mkl", "onednn", "quantized", "prim", "rngprims", "symm_mem", "_quantized", "sparse", "image"),
+}
 
 
 def _argument(position: tuple[int, str], args: Any, kwargs: Any) -> Any:

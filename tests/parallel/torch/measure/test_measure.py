@@ -148,6 +148,30 @@ def test_sizes_that_depend_on_values_are_computed() -> None:
     assert any(operation.fallback for operation in measurement.operations)
 
 
+def test_an_operation_of_the_user_runs_once_and_is_named() -> None:
+    sizes: list[torch.Size] = []
+
+    @torch.library.custom_op("plan_tests::doubled", mutates_args=())
+    def doubled(values: torch.Tensor) -> torch.Tensor:
+        sizes.append(values.shape)
+        return 2 * values
+
+    doubled.register_autograd(lambda _, gradient: 2 * gradient)
+
+    def loop() -> None:
+        model = nn.Linear(256, 256)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            doubled(model(torch.randn(64, 256))).sum().backward()
+            optimizer.step()
+
+    measurement = measured(loop)
+    # Without a fake form the first call tells the shape of the second one's result.
+    assert sizes == [(64, 256)]
+    assert any("plan_tests.doubled" in note and "ran for real, 1 time" in note for note in measurement.notes)
+    assert any("doubled" in operation.name and operation.fallback for operation in measurement.operations)
+
+
 def test_loops_and_checks_on_values_end() -> None:
     def loop() -> None:
         model = nn.Linear(256, 256)
