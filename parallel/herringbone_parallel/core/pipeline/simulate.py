@@ -25,10 +25,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, PHASES, WEIGHT, Ready, make_schedule
+from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, PHASES, WEIGHT
+from herringbone_parallel.core.pipeline.simulated_rank import Rank, Runner, Task, Way
 from herringbone_parallel.core.pipeline.trace import Event, idle_fractions, span_s
 
 
@@ -86,8 +86,6 @@ class Simulation:
 
 Program = Sequence[Segment]
 
-_PHASE_ORDER = {phase: index for index, phase in enumerate((FORWARD, BACKWARD, WEIGHT))}
-
 
 def simulate(
     programs: Sequence[Program], *, pipeline: str, active: int, link: Link | None = None, cores: float = math.inf
@@ -106,97 +104,6 @@ def simulate(
     if cores <= 0:
         raise ParallelError(f"{cores} cores for the ranks of a pipeline: at least a part of one is needed")
     return _Step(programs, pipeline, active, link or Link(), cores).run()
-
-
-class _Task(NamedTuple):
-    """One piece of work: a segment of a microbatch's program, by its index there, in one phase."""
-
-    phase: str
-    segment: int
-
-
-class _Runner:
-    """One microbatch on one rank: its tasks there, and the number of those done."""
-
-    __slots__ = ("_positions", "begun", "done", "mailbox", "microbatch", "started", "tasks")
-
-    def __init__(self, microbatch: int, tasks: Sequence[_Task]) -> None:
-        self.microbatch = microbatch
-        self.tasks = tasks
-        # A task's position is its phase and its index within that phase, which is the same for all microbatches that
-        # take the same way. Microbatches with other programs compare by it as well.
-        self._positions = [
-            (_PHASE_ORDER[task.phase], sum(before.phase == task.phase for before in tasks[:index]))
-            for index, task in enumerate(tasks)
-        ]
-        self.done = 0
-        self.started = False
-        # A started microbatch may still wait for its first message [2]; one that has begun holds memory.
-        self.begun = False
-        self.mailbox: set[_Task] = set()
-
-    @property
-    def next(self) -> _Task | None:
-        return self.tasks[self.done] if self.done < len(self.tasks) else None
-
-    def may_follow(self, before: _Runner) -> bool:
-        """Return True if the microbatch before has passed the position of this one's next task [4]."""
-        return before.next is None or before._positions[before.done] > self._positions[self.done]
-
-
-class _Rank:
-    """One rank: its runners, and the bytes that its memory holds."""
-
-    def __init__(self, runners: Sequence[_Runner], pipeline: str, active: int) -> None:
-        self.runners = runners
-        self.choose_next = make_schedule(pipeline, active=active)
-        self.busy = False
-        # False from a choice of nothing on, until a message arrives or a task ends: the schedule would say the same.
-        self.changed = True
-        self.events: list[Event] = []
-        self.live = self.peak_live = 0
-        self.kept_bytes = self.peak_kept_bytes = 0
-
-    def can_run(self, runner: _Runner) -> bool:
-        """Return True if the runner's next task has its message, and its turn has come [4]."""
-        task = runner.next
-        if task is None or task not in runner.mailbox:
-            return False
-        return runner.microbatch == 0 or runner.may_follow(self.runners[runner.microbatch - 1])
-
-    def ready(self) -> Ready:
-        runnable: dict[str, list[int]] = {FORWARD: [], BACKWARD: [], WEIGHT: []}
-        fresh, live, forwards_left = [], 0, 0
-        for runner in self.runners:
-            task = runner.next
-            if task is None:
-                continue
-            forwards_left += task.phase == FORWARD
-            live += runner.started
-            # A fresh microbatch may start without its message [2], so it is not tested for one.
-            if not runner.started:
-                fresh.append(runner.microbatch)
-            elif self.can_run(runner):
-                runnable[task.phase].append(runner.microbatch)
-        return Ready(
-            forward=tuple(runnable[FORWARD]),
-            backward=tuple(runnable[BACKWARD]),
-            fresh=tuple(fresh),
-            live=live,
-            forwards_left=forwards_left,
-            weight=tuple(runnable[WEIGHT]),
-        )
-
-    def choose(self) -> _Runner | None:
-        """Return the runner that the schedule chooses; start those that must wait for a message first [2]."""
-        while (microbatch := self.choose_next(self.ready())) is not None:
-            runner = self.runners[microbatch]
-            runner.started = True
-            if self.can_run(runner):
-                return runner
-            # The runtime would start a thread, which waits at once; so the schedule is asked again.
-        self.changed = False
-        return None
 
 
 class _Cores:
@@ -259,8 +166,14 @@ class _Step:
         self._keeps = len(phases) > 1
         # A rank below the highest may have no segment; it counts as idle.
         ranks = 1 + max((segment.rank for program in programs for segment in program), default=0)
+        # Most steps have one program for all microbatches.
+        known = {id(program): program for program in programs}
+        ways = {
+            key: [Way.of([segment.rank for segment in program], rank, phases) for rank in range(ranks)]
+            for key, program in known.items()
+        }
         self._ranks = [
-            _Rank([_Runner(m, _tasks(program, rank, phases)) for m, program in enumerate(programs)], pipeline, active)
+            Rank([Runner(m, ways[id(program)][rank]) for m, program in enumerate(programs)], pipeline, active)
             for rank in range(ranks)
         ]
 
@@ -268,7 +181,7 @@ class _Step:
         for microbatch, program in enumerate(self._programs):
             if program:
                 # The first segment works on the step's own arguments, so its message is there from the start.
-                self._deliver(program[0].rank, microbatch, _Task(FORWARD, 0))
+                self._deliver(program[0].rank, microbatch, Task(FORWARD, 0))
         self._start_idle_ranks()
         while (now_s := self._next_event_s()) < math.inf:
             self._now_s = now_s
@@ -307,7 +220,7 @@ class _Step:
             if rank.changed and not rank.busy and (runner := rank.choose()) is not None:
                 self._begin(rank, runner)
 
-    def _begin(self, rank: _Rank, runner: _Runner) -> None:
+    def _begin(self, rank: Rank, runner: Runner) -> None:
         task = runner.next
         assert task is not None
         segment = self._programs[runner.microbatch][task.segment]
@@ -331,37 +244,34 @@ class _Step:
         else:
             self._cores.start(duration_s, finish)
 
-    def _finish(self, rank: _Rank, runner: _Runner, task: _Task) -> None:
+    def _finish(self, rank: Rank, runner: Runner, task: Task) -> None:
         program = self._programs[runner.microbatch]
-        runner.done += 1
-        rank.busy, rank.changed = False, True
+        rank.end_task(runner)
         # The weight phase, if there is one, still needs the activations after the backward.
         if task.phase == self._last_phase and self._keeps:
             rank.kept_bytes -= program[task.segment].kept_bytes
-        if runner.next is None:
-            rank.live -= 1
         # Deliver first: the next task may need what this one made.
         self._pass_on(runner.microbatch, task)
         # [3]; but a change of phase asks the schedule [1].
         if runner.next is not None and runner.next.phase == task.phase and rank.can_run(runner):
             self._begin(rank, runner)
 
-    def _pass_on(self, microbatch: int, task: _Task) -> None:
+    def _pass_on(self, microbatch: int, task: Task) -> None:
         """Send the results of a task to the tasks that need them [5]."""
         program = self._programs[microbatch]
         phase, index = task
         if phase == FORWARD and index + 1 < len(program):
-            self._send(microbatch, index, _Task(FORWARD, index + 1), program[index].sent_bytes)
+            self._send(microbatch, index, Task(FORWARD, index + 1), program[index].sent_bytes)
         elif phase == FORWARD:
             # The last segment computes the loss, so its backward needs no message.
-            self._deliver(program[index].rank, microbatch, _Task(BACKWARD, index))
+            self._deliver(program[index].rank, microbatch, Task(BACKWARD, index))
         elif phase == BACKWARD:
             # The weight phase needs only what this rank has; the rank before needs the gradient by message.
-            self._deliver(program[index].rank, microbatch, _Task(WEIGHT, index))
+            self._deliver(program[index].rank, microbatch, Task(WEIGHT, index))
             if index > 0:
-                self._send(microbatch, index, _Task(BACKWARD, index - 1), program[index - 1].sent_bytes)
+                self._send(microbatch, index, Task(BACKWARD, index - 1), program[index - 1].sent_bytes)
 
-    def _send(self, microbatch: int, index: int, task: _Task, sent_bytes: int) -> None:
+    def _send(self, microbatch: int, index: int, task: Task, sent_bytes: int) -> None:
         program = self._programs[microbatch]
         source, target = program[index].rank, program[task.segment].rank
         if source == target:
@@ -373,9 +283,8 @@ class _Step:
         self._link_free_at[source, target] = sent_s
         self._at(sent_s + self._link.latency_s, lambda: self._deliver(target, microbatch, task))
 
-    def _deliver(self, rank: int, microbatch: int, task: _Task) -> None:
-        self._ranks[rank].runners[microbatch].mailbox.add(task)
-        self._ranks[rank].changed = True
+    def _deliver(self, rank: int, microbatch: int, task: Task) -> None:
+        self._ranks[rank].receive(self._ranks[rank].runners[microbatch], task)
 
     def _duration_s(self, segment: Segment, phase: str) -> float:
         if phase == FORWARD:
@@ -384,9 +293,3 @@ class _Step:
             return segment.weight_s
         # Without a weight phase, the backward computes all gradients.
         return segment.backward_s - segment.weight_s if self._last_phase == WEIGHT else segment.backward_s
-
-
-def _tasks(program: Program, rank: int, phases: Sequence[str]) -> list[_Task]:
-    """Return a rank's tasks for a microbatch: its segments forwards, then backwards in each later phase."""
-    indices = [index for index, segment in enumerate(program) if segment.rank == rank]
-    return [_Task(phase, index) for phase in phases for index in (indices if phase == FORWARD else indices[::-1])]

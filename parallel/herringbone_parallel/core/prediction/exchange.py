@@ -58,19 +58,21 @@ class Exchanges:
         self._measurement = measurement
         self._costs_on = costs_on
         self._units = sum(module.unit for module in measurement.modules)
-        # Partitions are kept with their results, so that no other one gets the identity of one of them.
-        self._known_buckets: dict[tuple[str, int, int], tuple[Partition, list[tuple[int, float]]]] = {}
+        # By device, number of partitions, assignment, and parts.
+        self._known_buckets: dict[tuple[str, int, int, int], list[tuple[int, float]]] = {}
         self._ready: dict[str, list[tuple[int, float, int]]] = {}
 
     def of(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
         """Return the messages of the partition that has the most parameters [2]."""
-        parts = [
+        return _sum(
             self._gradients(layout, hosts, partition, seconds, links),
             self._shards(layout, partition, seconds, links),
-            self._tensor_parallel(layout, partition, links),
-            self._contexts(layout, links),
-        ]
-        return Exchange(sum(part.exposed for part in parts), sum(part.work for part in parts))
+            self.of_layers(layout, partition.count, links),
+        )
+
+    def of_layers(self, layout: Layout, partitions: int, links: Links) -> Exchange:
+        """Return the messages inside of layers, which are the same for any partition into so many."""
+        return _sum(self._tensor_parallel(layout, partitions, links), self._contexts(layout, links))
 
     def _gradients(
         self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
@@ -146,7 +148,7 @@ class Exchanges:
         )
         return Exchange(max(elapsed, work), work)
 
-    def _tensor_parallel(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
+    def _tensor_parallel(self, layout: Layout, partitions: int, links: Links) -> Exchange:
         """Return the sums of activations after rows and before columns; nothing hides them."""
         if layout.mesh.tensor == 1:
             return Exchange()
@@ -155,7 +157,7 @@ class Exchanges:
         scale = layout.batch_scale / layout.mesh.context / passes
         # A row sums its result in the forward, a column its input's gradient in the backward: one product of three.
         sums_s = sum(count * group.sum_s(size * scale) for size, count in self._split_outputs.items()) / 3
-        seconds = passes * sums_s / partition.count
+        seconds = passes * sums_s / partitions
         return Exchange(seconds, seconds)
 
     def _contexts(self, layout: Layout, links: Links) -> Exchange:
@@ -173,15 +175,15 @@ class Exchanges:
 
         A bucket is its bytes, and the part of the backward that is over when it is complete.
         """
-        key = (device_key(hosts), id(partition), part)
+        key = (device_key(hosts), partition.count, partition.assignment, part)
         if key not in self._known_buckets:
             homes, largest = partition.parameters, int(np.argmax(self._sizes(partition)))
             ready = [(size // part, at) for index, at, size in self._ready_times(hosts) if homes[index] == largest]
             sizes = [("gradient", size) for size, _ in ready]
             cut = cut_buckets(sizes, first_bytes=_FIRST_BUCKET, most_bytes=_BUCKET)
             buckets = [(sum(ready[i][0] for i in bucket), ready[bucket[-1]][1]) for bucket in cut]
-            self._known_buckets[key] = partition, buckets
-        return self._known_buckets[key][1]
+            self._known_buckets[key] = buckets
+        return self._known_buckets[key]
 
     def _ready_times(self, hosts: Hosts) -> list[tuple[int, float, int]]:
         """Return index, part of the backward and bytes of each gradient, in the order in which they are final."""
@@ -235,6 +237,10 @@ class Exchanges:
             if "attention" in operations[index].name
         ]
         return sum(sizes) / 2
+
+
+def _sum(*parts: Exchange) -> Exchange:
+    return Exchange(sum(part.exposed for part in parts), sum(part.work for part in parts))
 
 
 def device_key(hosts: Hosts) -> str:

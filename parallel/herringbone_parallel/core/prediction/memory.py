@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.pipeline.offloading import peak as offloaded_peak
@@ -29,19 +30,15 @@ from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
+from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.shards import Sharded, Units
 from herringbone_parallel.core.prediction.sharing import splits_of_modules
-from herringbone_parallel.core.prediction.stages import Message, Partition, Stages, Visit
+from herringbone_parallel.core.prediction.stages import Partition, Stages, Visit
 from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
 
 Allocator = Literal["cpu", "cuda"]
 # The elements that `shard_optimizer_state` gathers together.
 _GATHERED_UPDATES = 25_000_000
-# Messages of a pipeline on CPUs: the receive buffer, the content that is copied out of it, and the bytes after which a
-# peer says that they have arrived.
-_INLINE, _TINY, _ANSWERED = (1 << 19) + 192, 1 << 15, 1 << 20
-# On GPUs: about the bytes of sends that are not released yet.
-_SENT = 12 << 20
 # The most that a half-empty segment of each kind of tensor wastes.
 _SEGMENT = 20 << 20
 
@@ -135,17 +132,41 @@ class MemoryModel:
             for index in range(partition.count)
         )
 
-    def _sharded(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
-        """Return what a rank holds under `fully_shard`."""
+    def floor(self, layout: Layout) -> tuple[Memory, ...]:
+        """Return memory below which `memory` does not go: what is there in every moment of a step.
+
+        It costs no curve over a step's moments.
+        """
+        partition = self._stages.of(layout)
+        if layout.library in (Library.FULLY_SHARD, Library.VERSION2):
+            sharded = self._shards_of(layout, self._timeline(layout), "cpu")
+            return (Memory(parameters=round(sharded.parameters), states=round(sharded.states)),)
+        states = (self._training_state(layout, partition, index) for index in range(partition.count))
+        return tuple(
+            Memory(
+                parameters=round(state.parameters),
+                states=round(state.states),
+                communication=round(state.buckets) if layout.mesh.data > 1 else 0,
+            )
+            for state in states
+        )
+
+    def _shards_of(self, layout: Layout, timeline: Timeline, allocator: Allocator) -> Sharded:
+        """Return the parts of the training state under `fully_shard`."""
         ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
-        timeline = self._timeline(layout)
         if timeline not in self._units:
             self._units[timeline] = Units(timeline)
         key = (timeline, ranks, tensor, allocator)
         if key not in self._shards:
             units, copied = self._units[timeline], allocator == "cpu"
             self._shards[key] = units.sharded(ranks, self._fractions(tensor), copied=copied)
-        sharded = self._shards[key]
+        return self._shards[key]
+
+    def _sharded(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
+        """Return what a rank holds under `fully_shard`."""
+        ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
+        timeline = self._timeline(layout)
+        sharded = self._shards_of(layout, timeline, allocator)
         curves = timeline.curves(partition, index, first_microbatch=False, tensor=tensor)
         # Ranks of one context have parts of its sequences.
         scale = layout.batch_scale / layout.mesh.context
@@ -247,7 +268,7 @@ class MemoryModel:
         grown = np.where(self._passing, state.trained, curves.gradients)
         if layout.aggregation > 1:
             grown = np.full_like(grown, state.trained)
-        yield grown * parts, activations + _made_again(curves.gradients) * self._passing
+        yield grown * parts, activations + curves.made_again * self._passing
 
     def _timeline(self, layout: Layout) -> Timeline:
         # Version 1 offloads whole microbatches, which its live ones account for.
@@ -274,16 +295,22 @@ class MemoryModel:
         return messages_of(partition.messages, index, live=live, microbatches=layout.microbatches, ranks=tensors)
 
     def _buffers(self, partition: Partition, index: int) -> float:
-        timeline = self._timeline(Layout())
-        buffers = timeline.kinds == Kind.BUFFER
-        if partition.count > 1:
-            buffers &= partition.modules[timeline.modules] == index
-        return float(timeline.bytes[buffers].sum())
+        modules, sizes = self._buffers_of_modules
+        own = partition.modules[modules] == index if partition.count > 1 else np.ones(len(modules), dtype=np.bool_)
+        return float(sizes[own].sum())
+
+    @cached_property
+    def _buffers_of_modules(self) -> tuple[NDArray[np.int64], Bytes]:
+        """The module and the bytes of each buffer."""
+        rows = [(tensor.module, tensor.bytes) for tensor in self._measurement.tensors if tensor.kind == Kind.BUFFER]
+        modules, sizes = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        return modules, sizes.astype(np.float64)
 
     def _flow(self, layout: Layout, partition: Partition) -> _Flow:
         """Return the live microbatches of each partition, and the bytes that they keep, of the measured size."""
         horizon = layout.horizon if layout.offloading else None
-        key = (partition, layout.microbatches, layout.pipeline, layout.active, horizon, self._timeline(layout))
+        way = (partition.count, partition.assignment, layout.mesh.tensor)
+        key = (way, layout.microbatches, layout.pipeline, layout.active, horizon, self._timeline(layout))
         if key not in self._flows:
             self._flows[key] = self._simulate(layout, partition, horizon)
         return self._flows[key]
@@ -309,55 +336,6 @@ class MemoryModel:
         ]
         result = simulate([program] * layout.microbatches, pipeline=layout.pipeline, active=layout.active)
         return _Flow(result.peak_live, tuple(map(float, result.peak_kept_bytes)))
-
-
-def messages_of(
-    messages: Sequence[Message], index: int, *, live: int, microbatches: int, ranks: int
-) -> tuple[float, float]:
-    """Return the bytes of messages that a partition's rank holds while microbatches pass, and in the update.
-
-    They are received values, and sends of which the peer has not said that they have arrived. `ranks` is the number of
-    ranks of the pipeline for tensors in the host's memory, and 0 for those of a GPU. In the host's memory a message up
-    to 512 KiB arrives in a buffer of that size, and stays there unless it is tiny. Each microbatch that is live
-    anywhere may have sent its values ahead; gradients are answered by values until there are no more.
-    Source: torch.model_parallel.runtime.transport.
-    """
-
-    def held(size: int) -> int:
-        return _INLINE if ranks and _TINY <= size <= _INLINE else size
-
-    received = sum(held(message.forward_bytes) for message in messages if message.target == index)
-    returned = max((held(message.backward_bytes) for message in messages if message.source == index), default=0)
-    values = [message.forward_bytes for message in messages if message.source == index]
-    gradients = [message.backward_bytes for message in messages if message.target == index]
-    buffers = max(ranks - 1, 0) * _INLINE
-    if not ranks:
-        sent = float(min(2 * (sum(values) + sum(gradients)) * microbatches, _SENT))
-        return live * received + returned + sent, sent
-    # Larger messages than fit behind a header have left at the end of a step.
-    unanswered = sum(_unanswered(size, live) for size in gradients if size <= _INLINE)
-    passing = live * received + returned + sum(_unanswered(size, live) for size in (*values, *gradients))
-    return float(buffers + passing), float(buffers + unanswered)
-
-
-def _unanswered(size: int, count: int) -> int:
-    """Return the bytes of so many messages that are held at once until the peer answers.
-
-    >>> _unanswered(1 << 10, 4), _unanswered(1 << 20, 4)
-    (4096, 1048576)
-    """
-    return min(size * count, max(size, _ANSWERED))
-
-
-def _made_again(gradients: Bytes) -> Bytes:
-    """Return the bytes of gradients in the slots in which a later backward makes them and adds them to the sums.
-
-    >>> _made_again(np.array([0.0, 0.0, 5.0, 5.0, 7.0])).tolist()
-    [0.0, 0.0, 5.0, 5.0, 2.0]
-    """
-    made = np.maximum(np.diff(gradients, prepend=gradients[:1]), 0.0)
-    made[1:] += made[:-1]
-    return made
 
 
 def slack(sizes: Sequence[int]) -> int:

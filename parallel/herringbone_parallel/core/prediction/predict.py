@@ -39,6 +39,8 @@ class MemorySource(Protocol):
 
     def memory(self, layout: Layout, device: str = "cpu") -> tuple[Memory, ...]: ...
 
+    def floor(self, layout: Layout) -> tuple[Memory, ...]: ...
+
 
 class StepSource(Protocol):
     """The part of `StepModel` that predictions use."""
@@ -46,6 +48,8 @@ class StepSource(Protocol):
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime: ...
 
     def floor(self, layout: Layout, hosts: Hosts) -> float: ...
+
+    def early_floor(self, layout: Layout, hosts: Hosts) -> float: ...
 
 
 class Predictor:
@@ -98,14 +102,19 @@ class Predictor:
         work: Work | None = None,
         scale: float = 1.0,
         tolerance: float = 1.0,
+        step: StepTime | None = None,
     ) -> Prediction:
-        """Return the prediction of a layout; it is refused where its peak exceeds the device's memory x `tolerance`."""
+        """Return the prediction of a layout; it is refused where its peak exceeds the device's memory x `tolerance`.
+
+        `step` is the time of a step where the caller knows it already, by `step_time`.
+        """
         scaled = replace(layout, batch_scale=layout.batch_scale * scale)
         try:
             memory = self._memory.memory(scaled, "cpu" if hosts.cores is not None else "cuda")
             held = held_bytes(memory, hosts, layout)
             refusal = _refusal(held, hosts, tolerance)
-            step = None if refusal else self._steps.step_time(scaled, hosts)
+            if step is None and refusal is None:
+                step = self._steps.step_time(scaled, hosts)
         except (DistributionError, ParallelError) as error:
             return refused(hosts, distribution, str(error), layout)
         prediction = Prediction(
@@ -117,7 +126,7 @@ class Predictor:
             device_bytes=_device_bytes(hosts),
             refusal=refusal,
         )
-        if step is None:
+        if refusal is not None or step is None:
             return prediction
         prediction = _with_time(prediction, step, scaled, hosts, work, self.measurement)
         reasons = _reasons(held / hosts.device.memory_bytes, step)
@@ -126,6 +135,18 @@ class Predictor:
     def floor(self, hosts: Hosts, layout: Layout) -> float:
         """Return seconds that a step of the layout does not go below, found at little cost."""
         return self._steps.floor(layout, hosts)
+
+    def early_floor(self, hosts: Hosts, layout: Layout) -> float:
+        """Return such seconds without deciding the partition of a pipeline."""
+        return self._steps.early_floor(layout, hosts)
+
+    def step_time(self, hosts: Hosts, layout: Layout) -> StepTime:
+        """Return the seconds of a step, whether it fits or not."""
+        return self._steps.step_time(layout, hosts)
+
+    def least_share(self, hosts: Hosts, layout: Layout) -> float:
+        """Return a part of the device's memory that the layout certainly needs; above 1 it does not fit."""
+        return held_bytes(self._memory.floor(layout), hosts, layout) / hosts.device.memory_bytes
 
 
 def layout_on(hosts: Hosts, distribution: Mapping[str, Any], measurement: Measurement) -> Layout:

@@ -7,18 +7,14 @@ rules that `plan` checks, so the answer holds nothing that a plan would refuse:
 
     [1] candidates     degrees, microbatches, schedules and aggregation, by library
     [2] rules          dict -> parse -> rules of the contract -> layout
-    [3] memory         layouts that do not fit are refused, with the remedy that makes them fit
-    [4] time           in the order of a lower bound, until no layout that is left can be among the best
+    [3] time, memory   of the most promising ones first, until no layout that is left can be among the best (ranking.py)
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, ParallelError
@@ -28,6 +24,7 @@ from herringbone_contract.prediction.question import Hosts, Question
 from herringbone_parallel.core.prediction.layout import Layout, Library, distribution_of
 from herringbone_parallel.core.prediction.measurement import Measurement, Timings
 from herringbone_parallel.core.prediction.predict import Predictor, layout_on, refused
+from herringbone_parallel.core.prediction.ranking import Candidate, Ranking
 
 # Refused layouts take at most this part of an answer's rows.
 _REFUSED_SHARE = 5
@@ -38,14 +35,6 @@ _SPEED_WEIGHT, _MEMORY_WEIGHT = 0.2, 0.8
 # A search compares partitions that are proven to cost at most this fraction more than the best ones, because the proof
 # takes a twentieth of the time of the search for the last percent.
 _GOOD_ENOUGH = 0.02
-
-
-class Candidate(NamedTuple):
-    """A layout on hosts, and the dict that asks for it."""
-
-    hosts: Hosts
-    layout: Layout
-    distribution: dict[str, Any]
 
 
 def answer(question: Question, measurement: Measurement, timings: Timings | None = None) -> Answer:
@@ -77,13 +66,19 @@ def search(predictor: Predictor, question: Question) -> tuple[tuple[Prediction, 
             else:
                 runnable.append(candidate)
     ranking = Ranking(question, predictor)
-    predictions = ranking.best(runnable, limit)
-    good = [prediction for prediction in predictions if prediction.refusal is None]
-    rejected = [*(prediction for prediction in predictions if prediction.refusal is not None), *_distinct(rejected)]
-    shown = rejected[: max(limit - len(good), limit // _REFUSED_SHARE)]
+    good = ranking.best(runnable, limit)
+    impossible = _distinct([*ranking.impossible, *rejected])
+    most = max(limit - len(good), limit // _REFUSED_SHARE)
+    large = ranking.nearest(most)
+    shown = [*large, *impossible][:most]
     good = good[: limit - len(shown)]
     total = len(runnable) + len(rejected)
     notes = [f"{total} layouts were compared, and the {limit} best are shown"] if total > limit else []
+    if ranking.num_large > len(large):
+        notes.append(
+            f"{ranking.num_large} of the layouts that came first by their time need more memory than there is;"
+            f" the {len(large)} that need the least are shown"
+        )
     return (*good, *shown), tuple(notes)
 
 
@@ -92,105 +87,6 @@ def _distinct(rejected: list[Prediction]) -> list[Prediction]:
     return list({(prediction.hosts, prediction.refusal): prediction for prediction in reversed(rejected)}.values())[
         ::-1
     ]
-
-
-class Ranking:
-    """Predicts candidates for a question, the most promising ones first.
-
-    Layouts compare by samples a second; on several hosts that all have prices, by the dollars of a sample.
-    """
-
-    def __init__(self, question: Question, predictor: Predictor) -> None:
-        self._question, self._predictor = question, predictor
-        hosts = question.hosts
-        self._by_price = len(hosts) > 1 and all(one.dollars_per_hour is not None for one in hosts)
-
-    def best(self, runnable: list[Candidate], limit: int) -> list[Prediction]:
-        """Return the predictions of the `limit` best candidates in order, and of all that turned out not to run."""
-        # A floor that needs no partition comes first; the partition's own one only where the first is low enough.
-        waiting = [(self._early_floor(candidate), False, number) for number, candidate in enumerate(runnable)]
-        heapq.heapify(waiting)
-        # A heap of the costs of the best so far, negated: the worst of them is first.
-        costs: list[float] = []
-        scored: list[tuple[float, int, Prediction]] = []
-        refusals: list[Prediction] = []
-        while waiting:
-            floor, partitioned, number = heapq.heappop(waiting)
-            # Nothing that is left can be better than its floor, so the best are known.
-            if len(costs) == limit and floor >= -costs[0]:
-                break
-            if not partitioned:
-                floor = max(floor, self._floor(runnable[number]))
-                heapq.heappush(waiting, (floor, True, number))
-                continue
-            prediction = self._predict(runnable[number])
-            if prediction.refusal is not None:
-                refusals.append(prediction)
-                continue
-            cost = self._cost(runnable[number], prediction)
-            scored.append((cost, number, prediction))
-            heapq.heappush(costs, -cost)
-            if len(costs) > limit:
-                heapq.heappop(costs)
-        scored.sort(key=lambda entry: entry[:2])
-        return [*(prediction for _, _, prediction in scored[:limit]), *refusals]
-
-    def _predict(self, candidate: Candidate) -> Prediction:
-        question = self._question
-        prediction = self._predictor.of_layout(
-            candidate.hosts, candidate.layout, candidate.distribution, work=question.work, scale=question.scale
-        )
-        if prediction.refusal is None or not prediction.memory:
-            return prediction
-        return self._with_remedy(candidate, prediction)
-
-    def _with_remedy(self, candidate: Candidate, prediction: Prediction) -> Prediction:
-        """Return a refusal for memory with the change of the script that makes the layout fit, if there is one."""
-        if candidate.layout.checkpointing or not any(
-            module.checkpoint for module in self._predictor.measurement.modules
-        ):
-            return prediction
-        other = self._predictor.of_layout(
-            candidate.hosts,
-            replace(candidate.layout, checkpointing=True),
-            candidate.distribution,
-            scale=self._question.scale,
-        )
-        if other.refusal is not None:
-            return prediction
-        peak = max(part.peak for part in other.memory) / (1 << 30)
-        remedy = f"With activation checkpointing, which the script can turn on, it fits: {peak:.1f} GiB a rank"
-        return msgspec.structs.replace(prediction, refusal=f"{prediction.refusal}. {remedy}")
-
-    def _early_floor(self, candidate: Candidate) -> float:
-        """Return a floor for which nothing is partitioned: partitions that all take the same time."""
-        layout = candidate.layout
-        whole = candidate._replace(layout=replace(layout, mesh=layout.mesh._replace(pipeline=1)))
-        cost = self._floor(whole)
-        return cost / layout.mesh.pipeline
-
-    def _floor(self, candidate: Candidate) -> float:
-        """Return a cost that the candidate is certain not to go below, 0.0 for one that cannot run."""
-        hosts, layout = candidate.hosts, candidate.layout
-        scaled = replace(layout, batch_scale=layout.batch_scale * self._question.scale)
-        try:
-            return self._cost_of(candidate, self._predictor.floor(hosts, scaled))
-        except (DistributionError, ParallelError):
-            # The prediction says why.
-            return 0.0
-
-    def _cost(self, candidate: Candidate, prediction: Prediction) -> float:
-        assert prediction.step is not None
-        return self._cost_of(candidate, prediction.step.seconds.expected)
-
-    def _cost_of(self, candidate: Candidate, seconds: float) -> float:
-        hosts, layout = candidate.hosts, candidate.layout
-        # In units of the measured batch, which is the same for all candidates.
-        cost = seconds / (layout.batch_scale * layout.mesh.batches)
-        if self._by_price:
-            assert hosts.dollars_per_hour is not None
-            cost *= hosts.dollars_per_hour * hosts.count
-        return cost
 
 
 def candidates(measurement: Measurement, hosts: Hosts, base: Mapping[str, Any]) -> Iterator[Candidate | Prediction]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.partition.costs import CostNode, CostTree
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.work import CPU
 from herringbone_parallel.core.prediction.layout import Layout
@@ -42,6 +42,12 @@ class Message(NamedTuple):
     target: int
     forward_bytes: int
     backward_bytes: int
+
+
+class _Moved(NamedTuple):
+    source: int
+    target: int
+    value: Value
 
 
 class Visit(NamedTuple):
@@ -97,6 +103,8 @@ class Stages:
         self._by_assignment: dict[int, Partition] = {}
         self._rough: dict[tuple[object, ...], Partition] = {}
         self._known: dict[tuple[object, ...], Partition] = {}
+        # By assignment.
+        self._moves: dict[int, list[_Moved]] = {}
 
     def of(self, layout: Layout) -> Partition:
         """Return the partition that the runtime would decide for a layout.
@@ -105,7 +113,8 @@ class Stages:
         """
         count = layout.mesh.pipeline
         size = layout.batch_scale * self._measurement.microbatches / layout.microbatches
-        key = (count, layout.memory_weight, layout.pipeline == "simple", layout.live, size) if count > 1 else (1,)
+        own = size if layout.prescaled_batch else size / layout.mesh.tensor
+        key = (count, layout.memory_weight, layout.pipeline == "simple", layout.live, own) if count > 1 else (1,)
         if key not in self._known:
             self._known[key] = self._decide(layout, size) if count > 1 else self._whole()
         return self._known[key]
@@ -123,22 +132,27 @@ class Stages:
                 "the script was measured without the costs from which a pipeline's partition is decided: it needs"
                 " smp.DistributedModel. Use a layout with one partition"
             )
-        scaled = _scaled(tree, size / layout.mesh.tensor if not layout.prescaled_batch else size, layout.live)
-        divided = self._divided(layout, scaled, size)
-        return replace(divided, messages=tuple(self._messages(scaled, divided.modules, divided.calls)))
+        own = size if layout.prescaled_batch else size / layout.mesh.tensor
+        divided = self._divided(layout, tree, own)
+        if divided.assignment not in self._moves:
+            self._moves[divided.assignment] = list(self._moved(tree, divided.modules, divided.calls))
+        messages = (
+            Message(source, target, round(value.forward_bytes * own), round(value.backward_bytes * own))
+            for source, target, value in self._moves[divided.assignment]
+        )
+        return replace(divided, messages=tuple(messages))
 
-    def _divided(self, layout: Layout, scaled: CostTree, size: float) -> Partition:
-        """Return the partition without its messages."""
+    def _divided(self, layout: Layout, tree: CostTree, size: float) -> Partition:
+        """Return the partition without its messages, for microbatches of `size` on a rank."""
         revisit_cost = _REVISIT_COST.get(layout.pipeline, _REVISIT_COST_OF_OTHERS)
         count = layout.mesh.pipeline
         # The size of a microbatch changes all seconds alike, and partitions compare by their shares. Only the latency
         # of messages stays, so a split that is good enough for one size is so for others with the same activations.
-        kept = round(size * layout.live, 9)
-        key = (count, layout.memory_weight, revisit_cost, kept, layout.mesh.tensor, layout.prescaled_batch)
+        key = (count, layout.memory_weight, revisit_cost, round(size * layout.live, 9))
         if self._good_enough and key in self._rough:
             return self._rough[key]
         decision = decide(
-            scaled,
+            _scaled(tree, size, layout.live),
             count,
             memory_weight=layout.memory_weight,
             revisit_cost=revisit_cost,
@@ -185,7 +199,7 @@ class Stages:
             calls[own & backward] = _filled(calls[own & backward][::-1])[::-1]
         return calls
 
-    def _messages(self, tree: CostTree, homes: NDArray[np.int64], calls: NDArray[np.int64]) -> Iterator[Message]:
+    def _moved(self, tree: CostTree, homes: NDArray[np.int64], calls: NDArray[np.int64]) -> Iterator[_Moved]:
         """Yield the values of the tree that pass between partitions; a value moves once to each that uses it."""
         first = self._first_calls
         for value in tree.values:
@@ -197,7 +211,7 @@ class Stages:
                 source = calls[max(begin - 1, 0)] if len(calls) else 0
             # Such code runs where most of its inputs are, so this value stays.
             for target in sorted({int(homes[user]) for user in users} - {SEVERAL, int(source)}):
-                yield Message(int(source), target, value.forward_bytes, value.backward_bytes)
+                yield _Moved(int(source), target, value)
 
     def _visits(self, calls: NDArray[np.int64]) -> Iterator[Visit]:
         operations = self._measurement.operations

@@ -2,7 +2,8 @@
 
     model = StepModel(measurement, timings, stages)
     model.step_time(layout, hosts).seconds.expected
-    model.floor(layout, hosts)          # no layout is faster than its floor, which costs little to compute
+    model.floor(layout, hosts)          # seconds below which the step does not go, without a simulated pipeline
+    model.early_floor(layout, hosts)    # fewer seconds, for which not even the partition is decided
 
 [1] Each rank computes forward, backward and optimizer step of its own partition, divided by the ranks that share it.
 [2] Ranks exchange data. What computation hides costs nothing on a GPU.
@@ -17,7 +18,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 from herringbone_contract.prediction.answer import Range, StepTime
 from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import Hosts
+from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.communication import Group, Links
@@ -38,8 +42,57 @@ from herringbone_parallel.core.prediction.stages import Partition, Stages
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
 # layer multiplies once for its input and once for its weight.
 _WEIGHT_PART = 0.5
+# Floors are sums in another order than step times, and may be larger by rounding.
+_ROUNDING = 1 - 1e-9
 # The bounds by the origin of the figures, as parts of the expected time.
 _TIMED, _RATED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.25, 0.35, 0.6, 0.3
+
+
+class _Pipeline(NamedTuple):
+    """A pipeline to simulate: the way of each microbatch, the link between its ranks, and the cores that they have.
+
+    Layouts that differ in their shards alone have equal ones.
+    """
+
+    segments: tuple[Segment, ...]
+    microbatches: int
+    schedule: str
+    active: int
+    link: PipelineLink
+    cores: float
+
+    def step_s(self) -> float:
+        """Return the seconds of the forwards and backwards, by the simulator."""
+        programs = [self.segments] * self.microbatches
+        return simulate(programs, pipeline=self.schedule, active=self.active, link=self.link, cores=self.cores).step_s
+
+    def least_s(self) -> float:
+        """Return seconds below which `step_s` does not go."""
+        return least_step_s(self.segments, microbatches=self.microbatches, pipeline=self.schedule, link=self.link)
+
+
+class _Parts(NamedTuple):
+    """What makes up the seconds of a step; `pipeline` is None for a model in one partition."""
+
+    seconds: Seconds
+    exchange: Exchange
+    runtime: PipelineWork
+    slow: float
+    pipeline: _Pipeline | None
+
+    def step_s(self, pipeline_s: float, microbatches: int, *, on_cores: bool) -> float:
+        """Return the seconds of the step with a pipeline that takes so long."""
+        seconds, runtime, slow = self.seconds, self.runtime, self.slow
+        if self.pipeline is not None:
+            step = pipeline_s + (self.exchange.exposed + runtime.step_s) * slow
+            step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
+        else:
+            step = (float(seconds.total.max()) + self.exchange.exposed) * slow
+        if on_cores:
+            # [3]
+            runtime_s = runtime.step_s + microbatches * runtime.microbatch_s
+            step = max(step, (float(seconds.total.mean()) + self.exchange.work + runtime_s) * slow)
+        return step
 
 
 class StepModel:
@@ -55,32 +108,19 @@ class StepModel:
         self._timings = timings
         self._stages = stages or Stages(measurement)
         self._costs: dict[str, Costs] = {}
-        self._works: dict[tuple[str, int], tuple[Partition, Work]] = {}
-        self._ways: dict[int, tuple[Partition, list[tuple[int, int]]]] = {}
+        # By the number of partitions and the assignment, as below.
+        self._works: dict[tuple[str, int, int], Work] = {}
+        self._ways: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._simulated: dict[_Pipeline, float] = {}
         self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
 
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
         """Return the seconds of a step, with bounds and their reasons."""
-        partition = self._stages.of(layout)
-        timings = self._costs_on(hosts)[1]
-        seconds = self._seconds(layout, hosts, partition)
-        links = Links(hosts, layout, timings)
-        exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
-        slow = _slowdown(layout, hosts, timings)
-        compute = float(seconds.total.max())
-        runtime = self._runtime(partition, timings) if links.on_cores else PipelineWork()
-        if partition.count > 1:
-            each_way = layout.microbatches * runtime.microbatch_s / 2
-            passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
-            step = self._pipeline_s(layout, hosts, partition, passes, links) + exchange.exposed * slow
-            step += runtime.step_s * slow
-            step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
-        else:
-            step = (compute + exchange.exposed) * slow
-        if links.on_cores:
-            # [3]
-            runtime_s = runtime.step_s + layout.microbatches * runtime.microbatch_s
-            step = max(step, (float(seconds.total.mean()) + exchange.work + runtime_s) * slow)
+        links = Links(hosts, layout, self._costs_on(hosts)[1])
+        parts = self._parts(layout, hosts, links)
+        exchange, compute = parts.exchange, float(parts.seconds.total.max())
+        pipeline_s = 0.0 if parts.pipeline is None else self._pipeline_s(parts.pipeline)
+        step = parts.step_s(pipeline_s, layout.microbatches, on_cores=links.on_cores)
         data = self._data_s(layout, step)
         spread, reasons = self._bounds(layout, hosts, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
@@ -94,11 +134,47 @@ class StepModel:
         )
 
     def floor(self, layout: Layout, hosts: Hosts) -> float:
-        """Return seconds below which `step_time` does not go: the busiest rank's work, and the host's cores."""
+        """Return seconds below which `step_time` does not go: those of a pipeline that never waits but to fill."""
+        links = Links(hosts, layout, self._costs_on(hosts)[1])
+        parts = self._parts(layout, hosts, links)
+        least_s = 0.0 if parts.pipeline is None else parts.pipeline.least_s()
+        step = parts.step_s(least_s, layout.microbatches, on_cores=links.on_cores)
+        return (step + self._data_s(layout, step)) * _ROUNDING
+
+    def early_floor(self, layout: Layout, hosts: Hosts) -> float:
+        """Return seconds below which `floor` does not go, for any partition: equal work, or one microbatch's way."""
+        count = layout.mesh.pipeline
+        whole = self._stages.of(replace(layout, mesh=layout.mesh._replace(pipeline=1)))
+        seconds = self._seconds(layout, hosts, whole)
+        timings = self._costs_on(hosts)[1]
+        passes_s, optimizer_s = float((seconds.forward + seconds.backward)[0]), float(seconds.optimizer[0])
+        equal_s = passes_s / count
+        if count > 1:
+            # Weight phases are not on the way of a microbatch.
+            part = _WEIGHT_PART if layout.pipeline == "zero_bubble" else 0.0
+            equal_s = max(equal_s, (passes_s - part * float(seconds.backward[0])) / layout.microbatches)
+        turns_s = (passes_s + optimizer_s) / count * _slowdown(layout, hosts, timings)
+        exposed_s = self._exchanges.of_layers(layout, count, Links(hosts, layout, timings)).exposed
+        step = max(equal_s + optimizer_s / count + exposed_s, turns_s)
+        return (step + self._data_s(layout, step)) * _ROUNDING
+
+    def _parts(self, layout: Layout, hosts: Hosts, links: Links) -> _Parts:
         partition = self._stages.of(layout)
+        timings = self._costs_on(hosts)[1]
         seconds = self._seconds(layout, hosts, partition)
-        slow = _slowdown(layout, hosts, self._costs_on(hosts)[1])
-        return max(float(seconds.total.max()), float(seconds.total.mean()) * slow)
+        runtime = self._runtime(partition, timings) if links.on_cores else PipelineWork()
+        pipeline = None
+        if partition.count > 1:
+            each_way = layout.microbatches * runtime.microbatch_s / 2
+            passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
+            pipeline = self._pipeline(layout, hosts, partition, passes, links)
+        return _Parts(
+            seconds,
+            self._exchanges.of(layout, hosts, partition, seconds, links),
+            runtime,
+            _slowdown(layout, hosts, timings),
+            pipeline,
+        )
 
     def _costs_on(self, hosts: Hosts) -> tuple[Costs, Timings | None]:
         timings = self._timings if self._timings is not None and self._timings.device == hosts.device.name else None
@@ -109,11 +185,10 @@ class StepModel:
         return self._costs[key], timings
 
     def _work(self, hosts: Hosts, partition: Partition) -> Work:
-        key = (device_key(hosts), id(partition))
+        key = (device_key(hosts), partition.count, partition.assignment)
         if key not in self._works:
-            # The partition is kept, so that no other one gets its identity.
-            self._works[key] = partition, self._costs_on(hosts)[0].work(partition)
-        return self._works[key][1]
+            self._works[key] = self._costs_on(hosts)[0].work(partition)
+        return self._works[key]
 
     def _seconds(self, layout: Layout, hosts: Hosts, partition: Partition) -> Seconds:
         """Return the work of one rank of each partition [1]."""
@@ -135,24 +210,31 @@ class StepModel:
         work = timings.pipeline
         return PipelineWork(step_s=work.step_s, microbatch_s=work.microbatch_s + self._num_modules * work.module_s)
 
-    def _pipeline_s(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> float:
-        """Return the seconds of the pipeline's forwards and backwards, by the simulator [4]."""
+    def _pipeline_s(self, pipeline: _Pipeline) -> float:
+        """Return the seconds of a pipeline [4], each simulated once."""
+        if pipeline not in self._simulated:
+            self._simulated[pipeline] = pipeline.step_s()
+        return self._simulated[pipeline]
+
+    def _pipeline(
+        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
+    ) -> _Pipeline:
         group = links.group("P")
-        segments = list(self._segments(layout, partition, seconds, group, on_cores=links.on_cores))
+        segments = self._segments(layout, partition, seconds, group, on_cores=links.on_cores)
         cores = np.inf
         if hosts.cores is not None:
             threads = _threads(hosts, self._costs_on(hosts)[1])
             # The other pipelines of a host have the same work, so each gets its part of the cores.
             cores = hosts.cores / threads * group.local / hosts.ranks_per_host * group.hosts
         link = group.outside if group.hosts > 1 else group.inside
-        simulation = simulate(
-            [segments] * layout.microbatches,
-            pipeline=layout.pipeline,
-            active=layout.active,
-            link=PipelineLink() if links.on_cores else PipelineLink(link.latency_s, link.bytes_per_second),
-            cores=float(cores),
+        return _Pipeline(
+            tuple(segments),
+            layout.microbatches,
+            layout.pipeline,
+            layout.active,
+            PipelineLink() if links.on_cores else PipelineLink(link.latency_s, link.bytes_per_second),
+            float(cores),
         )
-        return simulation.step_s
 
     def _segments(
         self, layout: Layout, partition: Partition, seconds: Seconds, group: Group, *, on_cores: bool
@@ -177,14 +259,15 @@ class StepModel:
 
     def _way(self, partition: Partition) -> list[tuple[int, int]]:
         """Return the partitions that a forward passes, each with the number of its calls there."""
-        if id(partition) not in self._ways:
+        key = partition.count, partition.assignment
+        if key not in self._ways:
             homes = partition.calls[self._first_forward]
             # A visit begins where the partition of a call differs from that of the call before.
             starts = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist()]
             ends = [*starts[1:], len(homes)]
             way = [(int(homes[start]), end - start) for start, end in zip(starts, ends, strict=True) if end > start]
-            self._ways[id(partition)] = partition, way or [(0, 1)]
-        return self._ways[id(partition)][1]
+            self._ways[key] = way or [(0, 1)]
+        return self._ways[key]
 
     def _data_s(self, layout: Layout, step_s: float) -> float:
         """Return the wait for a batch [5]: workers prepare it during the step before, as fast as they are many."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.schedule import PHASES
 from herringbone_parallel.core.pipeline.simulate import Link, Program, Segment, Simulation, simulate
 
@@ -204,3 +205,24 @@ def test_any_program_ends_under_any_schedule_and_cap(
         assert all(before.end_s <= after.start_s for before, after in pairwise(events))
     if pipeline != "simple":
         assert max(simulation.peak_live) <= active
+
+
+@given(
+    program=st.lists(segments, min_size=1, max_size=6),
+    microbatches=st.integers(1, 5),
+    pipeline=st.sampled_from(["interleaved", "simple", "zero_bubble"]),
+    active=st.integers(1, 8),
+    latency=st.integers(0, 3),
+)
+def test_no_schedule_is_faster_than_the_floor(
+    program: list[Segment], microbatches: int, pipeline: str, active: int, latency: int
+) -> None:
+    link = Link(latency_s=latency, bytes_per_s=1)
+    least_s = least_step_s(program, microbatches=microbatches, pipeline=pipeline, link=link)
+    assert least_s <= run([program] * microbatches, pipeline, active, link).step_s
+
+
+def test_equal_stages_without_messages_take_as_long_as_the_floor_says() -> None:
+    for pipeline in ("interleaved", "simple"):
+        step_s = run([chain(4)] * 6, pipeline).step_s
+        assert least_step_s(chain(4), microbatches=6, pipeline=pipeline, link=Link()) == pytest.approx(step_s)

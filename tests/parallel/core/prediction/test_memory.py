@@ -15,12 +15,30 @@ from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Call, Kind, Phase, Tensor
-from herringbone_parallel.core.prediction.memory import MemoryModel, messages_of, slack
+from herringbone_parallel.core.prediction.memory import MemoryModel, slack
+from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.sharing import divided_calls
 from herringbone_parallel.core.prediction.stages import Message, Stages
 
 DDP = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
 PIPELINE = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=1, active=4)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        DDP,
+        Layout(mesh=Mesh(shard=2), library=Library.VERSION2),
+        Layout(mesh=Mesh(pipeline=2, replicate=2), library=Library.VERSION1, microbatches=2, active=4),
+        Layout(mesh=Mesh(replicate=2), library=Library.VERSION1, shard_optimizer_state=True),
+    ],
+)
+def test_the_floor_is_what_is_there_in_each_moment(layout: Layout) -> None:
+    model = MemoryModel(two_layers())
+    for least, part in zip(model.floor(layout), model.memory(layout), strict=True):
+        assert (least.parameters, least.states) == (part.parameters, part.states)
+        assert 0 < least.peak <= part.peak
 
 
 def test_one_rank_has_its_peak_in_the_update() -> None:

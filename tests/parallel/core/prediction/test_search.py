@@ -35,17 +35,33 @@ class Formulas:
         share = self.bytes_needed // (mesh.pipeline * mesh.tensor * mesh.shard)
         return (Memory(parameters=share // (4 if layout.checkpointing else 1)),) * mesh.pipeline
 
+    def floor(self, layout: Layout) -> tuple[Memory, ...]:
+        return tuple(Memory(parameters=part.parameters // 5) for part in self.memory(layout))
+
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
         self.asked.append(layout)
         mesh = layout.mesh
-        idle = (mesh.pipeline - 1) / layout.microbatches * self.floor(layout, hosts)
+        idle = (mesh.pipeline - 1) / layout.microbatches * self.seconds_of_equal_parts(layout)
         exchange = 0.1 * (mesh.tensor > 1) + 0.05 * (mesh.shard > 1)
-        expected = self.floor(layout, hosts) + idle + exchange
+        expected = self.seconds_of_equal_parts(layout) + idle + exchange
         seconds = Range(low=0.9 * expected, expected=expected, high=1.1 * expected)
         return StepTime(seconds=seconds, compute=expected - idle, communication=exchange, idle=idle, data=0.0)
 
-    def floor(self, layout: Layout, hosts: Hosts) -> float:
+    def seconds_of_equal_parts(self, layout: Layout) -> float:
         return layout.batch_scale / (layout.mesh.pipeline * layout.mesh.tensor)
+
+
+class Steps:
+    """The time of `Formulas`, with its floors."""
+
+    def __init__(self, formulas: Formulas) -> None:
+        self.formulas = formulas
+        self.step_time = formulas.step_time
+
+    def floor(self, layout: Layout, hosts: Hosts) -> float:
+        return self.formulas.seconds_of_equal_parts(layout)
+
+    early_floor = floor
 
 
 def measured(wrapper: str, *, split: str = "", checkpoint: bool = False, batch: int = 16) -> Measurement:
@@ -69,7 +85,7 @@ def hosts(count: int = 1, ranks: int = 4, **changes: object) -> Hosts:
 
 
 def predictor(measurement: Measurement, formulas: Formulas) -> Predictor:
-    return Predictor(measurement, memory=formulas, steps=formulas)
+    return Predictor(measurement, memory=formulas, steps=Steps(formulas))
 
 
 def asked(*alternatives: Hosts, limit: int = 50, **changes: object) -> Question:
@@ -148,10 +164,37 @@ def test_the_lower_bound_leaves_the_answer_as_it_is(limit):
     question = asked(hosts(ranks=16), distribution=V1, limit=limit)
     pruned, _ = search(predictor(measured("smp", split="row"), with_floor), question)
     blind = predictor(measured("smp", split="row"), without)
-    blind.floor = lambda hosts, layout: 0.0  # type: ignore[method-assign]
+    blind.floor = blind.early_floor = lambda hosts, layout: 0.0  # type: ignore[method-assign]
     everything, _ = search(blind, question)
     assert len(with_floor.asked) < len(without.asked)
     assert [one.samples_per_second for one in pruned] == pytest.approx([one.samples_per_second for one in everything])
+
+
+@pytest.mark.parametrize(("needed", "limit"), [(GIB, 6), (40 * GIB, 12), (1000 * GIB, 5)])
+def test_the_table_is_that_of_all_layouts(needed, limit):
+    """The stages of a ranking leave nothing out: memory that fits for all layouts, for some, and for none."""
+    question, measurement = asked(hosts(ranks=16), distribution=V1, limit=limit), measured("smp", split="row")
+    every = predictor(measurement, Formulas(needed))
+    found = [one for one in candidates(measurement, hosts(ranks=16), V1) if isinstance(one, Candidate)]
+    predictions = [every.of_layout(*one) for one in found]
+    fitting = sorted((one for one in predictions if one.refusal is None), key=lambda one: -one.samples_per_second)
+    large = sorted((one for one in predictions if one.refusal), key=lambda one: max(part.peak for part in one.memory))
+    shown = search(predictor(measurement, Formulas(needed)), question)[0]
+    good = [one for one in shown if one.refusal is None]
+    assert good == fitting[: len(good)]
+    assert len(good) == min(len(fitting), limit - len(shown[len(good) :]))
+    if not fitting:
+        assert [one.refusal for one in shown] == [one.refusal for one in large[:limit]]
+
+
+def test_layouts_that_do_not_fit_are_counted_and_the_nearest_are_shown():
+    question = asked(hosts(), distribution=V1, limit=5)
+    shown, notes = search(predictor(measured("smp"), Formulas(1000 * GIB)), question)
+    peaks = [max(part.peak for part in one.memory) for one in shown]
+    assert len(shown) == 5
+    assert peaks == sorted(peaks)
+    assert peaks[0] == 250 * GIB
+    assert "of the layouts that came first by their time need more memory than there is; the 5 that" in notes[-1]
 
 
 def test_hosts_with_prices_compare_by_the_dollars_of_a_sample():

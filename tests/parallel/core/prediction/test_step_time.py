@@ -91,7 +91,7 @@ def seconds(layout: Layout, hosts: Hosts, timings: Timings | None = None) -> flo
     assert step.reasons
     parts = step.compute + step.communication + step.idle + step.data
     assert parts == pytest.approx(step.seconds.expected)
-    assert model.floor(layout, hosts) <= step.seconds.expected * (1 + 1e-9)
+    assert model.early_floor(layout, hosts) <= model.floor(layout, hosts) <= step.seconds.expected
     return step.seconds.expected
 
 
