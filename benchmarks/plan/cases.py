@@ -1,4 +1,4 @@
-"""The eight models of the benchmark: module, synthetic samples and loss. Sizes: `full` as published, `small` for tests.
+"""The models of the benchmark: module, synthetic samples and loss. Sizes: `full` as published, `small` for tests.
 
     case = CASES["gpt2"]
     model = case.make("small")
@@ -153,9 +153,16 @@ _LLAMA = {
     "vocab_size": 32_000, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 2048,
 }  # fmt: skip
+_LLAMA_7B = {
+    "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "intermediate_size": 11_008,
+}  # fmt: skip
 _SMALL_LLAMA = {**_LLAMA, "vocab_size": 1000, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
 _SMALL_T5 = {"vocab_size": 1000, "d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 3, "num_heads": 4}
 _SMALL_VIT = {**_SMALL_BERT, "image_size": 64, "patch_size": 16}
+
+# Models that are measured, and that no machine of ours can train.
+ONLY_MEASURED = ("llama-7b",)
 
 CASES: dict[str, Case] = {
     "resnet50": Case(_resnet50, _image, _of_images, {"full": 96, "small": 64}),
@@ -172,6 +179,9 @@ CASES: dict[str, Case] = {
         _TEXT,
     ),
     "llama-125m": Case(_transformers("LlamaConfig LlamaForCausalLM", _LLAMA, _SMALL_LLAMA), _tokens, _of_itself, _TEXT),
+    "llama-7b": Case(
+        _transformers("LlamaConfig LlamaForCausalLM", _LLAMA_7B, _SMALL_LLAMA), _tokens, _of_itself, _TEXT
+    ),
     "t5-small": Case(
         _transformers(
             "T5Config T5ForConditionalGeneration",

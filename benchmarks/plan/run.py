@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import CASES
+from cases import CASES, ONLY_MEASURED
 from choice import Choice, choose
 from ranks import HERE, SCRIPT, Measured, RunFailed, environment, run_program, run_ranks
 
@@ -258,7 +258,7 @@ def report_choices(choices: list[Choice]) -> dict[str, Any]:
 
 def main() -> int:
     options = parse()
-    models = options.models or (QUICK["models"] if options.quick else sorted(CASES))
+    models = options.models or (QUICK["models"] if options.quick else sorted(set(CASES) - set(ONLY_MEASURED)))
     layouts = options.layouts or (QUICK["layouts"] if options.quick else list(LAYOUTS))
     rows: list[Row] = []
     choices: list[Choice] = []
