@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
 
 
 class _Known(IntEnum):
-    """What is known of a candidate's cost."""
+    """The knowledge of a candidate's cost, from a floor that nothing decides to the cost itself."""
 
     EARLY = 0
     FLOOR = 1
@@ -104,7 +104,8 @@ class Ranking:
 
     def nearest(self, limit: int) -> list[Prediction]:
         """Return the refusals of at most `limit` layouts that do not fit, in the order of their memory."""
-        large, found = list(self._large), []
+        large = list(self._large)
+        found: list[Prediction] = []
         while large and len(found) < limit:
             _, is_exact, number, candidate, prediction = heapq.heappop(large)
             if prediction is None:

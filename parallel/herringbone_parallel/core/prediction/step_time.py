@@ -72,7 +72,7 @@ class _Pipeline(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """What makes up the seconds of a step; `pipeline` is None for a model in one partition."""
+    """The parts that make up the seconds of a step; `pipeline` is None for a model in one partition."""
 
     seconds: Seconds
     exchange: Exchange
