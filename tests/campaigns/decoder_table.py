@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from herringbone.aws.location import parse_s3_uri
 from herringbone.backends.registry import _name_of
-from herringbone.backends.sagemaker.account import parse_s3_uri
 from herringbone.backends.sagemaker.description import failure_of
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import parse_sacct, parse_squeue

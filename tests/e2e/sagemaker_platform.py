@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.sagemaker.account import parse_s3_uri
+from herringbone.aws.location import parse_s3_uri
 from tests.aws_mock import mock_aws
 from tests.sagemaker.account import REGION, RequestRecorder, described, estimator, make_role
 

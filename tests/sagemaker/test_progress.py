@@ -2,7 +2,7 @@
 
 import io
 
-from herringbone.backends.sagemaker.transfer import Progress
+from herringbone.progress import Progress
 
 
 class Terminal(io.StringIO):

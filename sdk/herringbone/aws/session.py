@@ -56,6 +56,19 @@ class AwsLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return msgspec.json.decode(text, type=cls)
 
 
+class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session for another process of this user: credentials, or None where that process finds them by itself.
+
+    It travels through pipes alone, because the secret is in it.
+    """
+
+    region: str | None = None
+    profile: str | None = None
+    key: str | None = None
+    secret: str | None = None
+    token: str | None = None
+
+
 class AwsSession:
     """Clients of AWS's services, with the credentials and the region that the user chose.
 
@@ -121,6 +134,51 @@ class AwsSession:
     def at(cls, location: AwsLocation) -> AwsSession:
         """Return a session for a job that another process submitted."""
         return cls(region=location.region, profile=location.profile)
+
+    @classmethod
+    def by(cls, access: Access) -> AwsSession:
+        """Return the session that another process handed over."""
+        if access.key is None:
+            return cls(region=access.region, profile=access.profile)
+        return cls(
+            _boto3().Session(
+                aws_access_key_id=access.key,
+                aws_secret_access_key=access.secret,
+                aws_session_token=access.token,
+                region_name=access.region,
+            )
+        )
+
+    @property
+    def access(self) -> Access:
+        """What another process needs to act as this session does. Raises `AwsCredentialsError` without credentials."""
+        region = self._region or self._session().region_name
+        if self._given_boto is None:
+            # That process searches as this one did, and can renew what it finds.
+            return Access(region=region, profile=self._profile)
+        with self.explain_errors("to hand the AWS credentials on"):
+            credentials = self._session().get_credentials()
+            if credentials is None:
+                raise AwsCredentialsError(
+                    "sagemaker_session: it has no credentials; log in, and make the session again"
+                )
+            if credentials.method in _READ_ONCE - {"env"} and _profile_of(self._session()) is not None:
+                return Access(region=region, profile=_profile_of(self._session()))
+            frozen = credentials.get_frozen_credentials()
+        return Access(region=region, key=frozen.access_key, secret=frozen.secret_key, token=frozen.token)
+
+    @property
+    def access_region(self) -> str | None:
+        """The region of the user, None where none is set."""
+        region: str | None = self._region or self._session().region_name
+        return region
+
+    @property
+    def source(self) -> str | None:
+        """The name of boto's way to the credentials, such as "env" or "iam-role"; None without credentials."""
+        with self.explain_errors("to find the AWS credentials"):
+            credentials = self._session().get_credentials()
+        return None if credentials is None else str(credentials.method)
 
     @property
     def default_bucket(self) -> str | None:
@@ -233,12 +291,13 @@ class AwsSession:
         # Imported late, like all of boto: users without the extra `aws` must be able to import this module. boto3 comes
         # first, because its absence has a message.
         _boto3()
+        from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
         try:
             yield
-        except (BotoCoreError, ClientError, ResponseParserError) as error:
+        except (Boto3Error, BotoCoreError, ClientError, ResponseParserError) as error:
             # `from None`: the text of the cause may repeat the session's token, and a traceback would print it.
             raise translate_error(error, action, profile=self._login_profile()) from None
 
@@ -269,7 +328,7 @@ def _boto3() -> Any:
         import boto3
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "AWS (instance types ml.* and ECR) needs boto3; install it with: pip install boto3"
+            "AWS (instance types ml.*, s3:// addresses and ECR) needs boto3; install it with: pip install boto3"
         ) from error
     return boto3
 

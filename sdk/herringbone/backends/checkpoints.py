@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from herringbone.aws.location import is_s3
 from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import checkpoint_folders, own_folder
@@ -21,6 +22,8 @@ def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
     """
     plan = record.plan_dict
     shared = own_folder(plan, "checkpoint_s3_uri")
+    if is_s3(plan.get("options", {}).get("checkpoint_s3_uri")):
+        shared = folder.s3_checkpoints
     if shared is not None and shared.is_dir():
         return shared
     hosts = [HostFolder(host, folder.host(host), str(INSIDE.checkpoints)) for host in checkpoint_folders(plan, folder)]

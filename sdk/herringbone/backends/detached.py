@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.on_s3 import s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
@@ -120,6 +121,7 @@ class DetachedBackend(OwnHostsBackend):
             job.make_folder()
             folder = self._home.job(plan.job_name)
             folder.logs.mkdir()
+            plan = staged(plan, self._home, self._index)
             slot = enter_line(plan, self._wants(plan), self._home, self._probe)
             stack.enter_context(left_on_error(slot))
             if slot is None or is_granted(plan, slot):
@@ -302,6 +304,7 @@ class DetachedBackend(OwnHostsBackend):
             "claim": None,
             "output": str(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
+            "s3": s3_config(plan, self._home),
         }
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.aws.location import is_s3
+from herringbone.backends.on_s3 import send_packed
 from herringbone.jobs.description import output_place
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.lifecycle import model_of
 from herringbone.jobs.logs import FileLogs
+from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -74,7 +77,9 @@ class OwnHostsBackend(ABC):
             model = repack(self.describe(name), self._home.job(name), say)
         except OSError as error:
             raise InputError(f"job {name} cannot be packed: {error}; its files stay as they are") from error
-        self._index.update(name, model=str(model))
+        record = self.describe(name)
+        address = send_packed(parse_plan(record.plan_dict), model)
+        self._index.update(name, model=address)
         return model
 
     def output_of(self, record: JobRecord) -> str | None:
@@ -85,7 +90,7 @@ class OwnHostsBackend(ABC):
     def fetch(self, name: str, part: Part, into: Path) -> Path:
         record = self.describe(name)
         if part == "model":
-            return Path(model_of(record))
+            return self._model(record, into)
         if part == "checkpoints":
             from herringbone.backends.checkpoints import fetch_checkpoints
 
@@ -95,3 +100,18 @@ class OwnHostsBackend(ABC):
             why = "its script wrote nothing into SM_OUTPUT_DATA_DIR" if record.done else "output is packed at its end"
             raise InputError(f"job {name} is {record.status} and has no output: {why}")
         return Path(output)
+
+    def _model(self, record: JobRecord, into: Path) -> Path:
+        """Return the packed model: a file or folder of this machine, or one that is fetched from S3."""
+        model = model_of(record)
+        if not is_s3(model):
+            return Path(model)
+        packed = self._home.job(record.name).output / model.rpartition("/")[2]
+        if packed.exists():
+            return packed
+        # Imported here: only a model that is in S3 alone is fetched.
+        from herringbone.aws.session import AwsSession
+        from herringbone.backends.sagemaker.transfer import fetch_artifact
+        from herringbone.progress import Progress
+
+        return fetch_artifact(AwsSession.of(None), model, into, progress=Progress())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.aws.location import is_s3
 from herringbone.controller.artifacts import has_model, pack_model, pack_output
 from herringbone.planning.checks import output_folder
 from herringbone.planning.plan import parse_plan
@@ -27,9 +28,13 @@ def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> 
     """
     if not record.done:
         raise InputError(f"job {record.name} is {record.status}: it packs its model itself at its end")
-    if record.model is not None and Path(record.model).exists():
-        raise InputError(f"job {record.name} has its model already: {record.model}")
     plan = parse_plan(record.plan_dict)
+    in_s3 = is_s3(plan.options.output_path)
+    if record.model is not None and (is_s3(record.model) or (Path(record.model).exists() and not in_s3)):
+        raise InputError(f"job {record.name} has its model already: {record.model}")
+    if in_s3 and record.model is not None and Path(record.model).exists():
+        # It was packed, and could not be sent.
+        return Path(record.model)
     bases = [(host.name, folder.host(host.name)) for host in plan.hosts]
     if not has_model(bases):
         looked = ", ".join(str(Paths(base).model) for _, base in bases)

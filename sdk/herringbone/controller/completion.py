@@ -30,6 +30,7 @@ from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.controller.hosts import Site
+    from herringbone.controller.s3_process import S3Process
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
@@ -44,12 +45,14 @@ def conclude(
     max_run_over: bool,
     packing_is_ended: Callable[[], bool] = lambda: False,
     finish_metrics: Callable[[], list[str]] = list,
+    s3: S3Process | None = None,
 ) -> Conclusion:
     """Bring the attempt to its end.
 
     `hosts` are in the order of their ends, each with whether the controller had signalled it. The record says that
     the job is over only when nothing of the hosts is left. `packing_is_ended` reports whether the user asked to end
     the packing. `finish_metrics` has the metrics of the last lines written, and returns notes for the log.
+    `s3` sends what the job writes to S3.
     """
     ends = [_host_end(config, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
@@ -58,17 +61,20 @@ def conclude(
         if outcome is Restart.HERE:
             return Conclusion.RESTART
         if outcome is Restart.ELSEWHERE:
+            if s3 is not None:
+                s3.leave()
             # The other controller writes the record and removes what is left, so neither may happen here.
             _close_logs(config, hosts, finish_metrics)
             return Conclusion.FAILED
     # All hosts have ended. Before the record says that the job is over: the next job of the same caller may need them.
     free(config["claim"])
     record = record_of(config)
-    model = None
+    model: Path | str | None = None
     try:
         if verdict.failure is None:
             record.update(secondary_status=UPLOADING)
         model = _pack(config, [host for host, _ in hosts], packing_is_ended, with_model=verdict.failure is None)
+        model = _send(config, hosts, model, s3, packing_is_ended)
     except PackingStoppedError:
         # A job that was stopped or failed before keeps that as its reason.
         if verdict.status == COMPLETED:
@@ -77,6 +83,9 @@ def conclude(
         # The failure of the script says more than a full disk does.
         if verdict.failure is None:
             verdict = Verdict(FAILED, FAILED, _not_packed(config, error))
+    except NotSentError as error:
+        if verdict.failure is None:
+            verdict = Verdict(FAILED, FAILED, _not_sent(config, error))
     for host, _ in hosts:
         if host.log.lost:
             text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
@@ -167,6 +176,40 @@ def _pack(
         if with_model:
             say(not_packed(config["job"], _model_folders(config)))
         raise
+
+
+class NotSentError(Exception):
+    """Something that the job was to write to S3 is not there."""
+
+
+def _send(
+    config: ControllerConfig,
+    hosts: Sequence[tuple[Host, bool]],
+    model: Path | None,
+    s3: S3Process | None,
+    is_ended: Callable[[], bool],
+) -> Path | str | None:
+    """Send checkpoints and packed results to S3; return the model's address, or its path. Raises `NotSentError`."""
+    if s3 is None or config["s3"] is None or config["output"] is None:
+        return model
+    first, order = hosts[0][0], config["s3"]
+    addresses = [order["output"], None if order["checkpoints"] is None else order["checkpoints"][1]]
+    first.log.say(f"[{first.name}] sending to {' and '.join(filter(None, addresses))}", time.time())
+    if failed := s3.finish(config["output"], is_ended):
+        raise NotSentError(failed)
+    if model is None or order["output"] is None:
+        return model
+    return f"{order['output'].rstrip('/')}/{config['job']}/output/{model.name}"
+
+
+def _not_sent(config: ControllerConfig, error: NotSentError) -> Failure:
+    return Failure(
+        exception=type(error).__name__,
+        message=(
+            f"the job ran to its end, but not all of its results are in S3: {error}; nothing is lost: they are in "
+            f"{config['output']} and {_model_folders(config)}, and `herringbone repack {config['job']}` sends the model"
+        ),
+    )
 
 
 def _model_folders(config: ControllerConfig) -> str:

@@ -77,6 +77,19 @@ class ClaimConfig(TypedDict):
     devices: list[str]
 
 
+class S3Config(TypedDict):
+    """What the job writes to S3; `herringbone.s3.sync.SyncOrder` has the same members.
+
+    `checkpoints` is a folder of this machine and its address, `output` the address below which the results go.
+    `access` has the credentials, or nothing where the controller's machine finds them by itself.
+    """
+
+    job: str
+    checkpoints: tuple[str, str] | None
+    output: str | None
+    access: dict[str, str]
+
+
 class ControllerConfig(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
@@ -87,6 +100,7 @@ class ControllerConfig(TypedDict):
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
     `metric_definitions`: pairs of a metric's name and its regular expression.
+    `s3`: what the job writes to S3; None for nothing.
     `claim`: the devices that no other job may use meanwhile; None for a job that has claimed none.
     `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
     archives, not folders.
@@ -111,3 +125,4 @@ class ControllerConfig(TypedDict):
     claim: ClaimConfig | None
     output: str | None
     compress: bool
+    s3: S3Config | None

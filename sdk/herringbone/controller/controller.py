@@ -26,6 +26,7 @@ import time
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.metrics_process import MetricsProcess
+from herringbone.controller.s3_process import S3Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Controller:
         self._site = site
         self._hosts = site.hosts
         self._metrics = MetricsProcess(config)
+        self._s3 = S3Process(config)
         self._selector = selectors.DefaultSelector()
         # Deadlines of `time.monotonic()`; each is `_NEVER` until it is set.
         self._max_run_at = _NEVER
@@ -84,6 +86,8 @@ class Controller:
             record.training(self._config, first=first)
             if self._metrics.is_wanted:
                 self._find_metrics()
+            self._s3.start()
+            self._spare_helpers()
             if first:
                 self._load_at = time.monotonic() + _LOAD_SECONDS
             first = False
@@ -111,6 +115,7 @@ class Controller:
             max_run_over=self._max_run_over,
             packing_is_ended=self._packing_is_ended,
             finish_metrics=self._metrics.finish,
+            s3=self._s3,
         )
 
     def _packing_is_ended(self) -> bool:
@@ -187,7 +192,11 @@ class Controller:
     def _find_metrics(self) -> None:
         """Start the process that finds metrics in the log, once."""
         self._metrics.start(self._hosts)
-        self._site.spared = self._metrics.pids
+        self._spare_helpers()
+
+    def _spare_helpers(self) -> None:
+        """Tell the site which children of this process are no orphans of a host."""
+        self._site.spared = self._metrics.pids | self._s3.pids
 
     def _take_signals(self, numbers: bytes) -> None:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.

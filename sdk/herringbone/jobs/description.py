@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from herringbone.aws.location import is_s3
 from herringbone.estimators.inputs import local_path
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import FAILED, JobRecord
@@ -84,6 +85,8 @@ def checkpoint_folders(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, 
     """
     names = [host["name"] for host in plan.get("hosts", ())]
     shared = own_folder(plan, "checkpoint_s3_uri")
+    if is_s3(plan.get("options", {}).get("checkpoint_s3_uri")):
+        shared = folder.s3_checkpoints
     if shared is not None:
         return dict.fromkeys(names, shared)
     return {name: folder.host(name) / "checkpoints" for name in names}
@@ -144,12 +147,14 @@ def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 def _output(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
     # As on SageMaker, the results are in NAME/output below this folder.
     uncompressed = plan.get("options", {}).get("disable_output_compression", False)
-    place = output_place(plan, folder).parent.parent
+    option = plan.get("options", {}).get("output_path")
+    place = option if is_s3(option) else output_place(plan, folder).parent.parent
     return {"S3OutputPath": address(place), "CompressionType": "NONE" if uncompressed else "GZIP"}
 
 
 def _checkpoints(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any] | None:
-    place = next(iter(checkpoint_folders(plan, folder).values()), None)
+    option = plan.get("options", {}).get("checkpoint_s3_uri")
+    place = option if is_s3(option) else next(iter(checkpoint_folders(plan, folder).values()), None)
     return None if place is None else {"S3Uri": address(place), "LocalPath": f"{DEFAULT_BASE}/checkpoints"}
 
 

@@ -71,6 +71,16 @@ class JobFolder:
         return self.path / "output"
 
     @property
+    def s3(self) -> Path:
+        """What the job reads from buckets and writes to them; see `herringbone.s3.staging`."""
+        return self.path / "s3"
+
+    @property
+    def s3_checkpoints(self) -> Path:
+        """The folder whose checkpoints travel to and from an `s3://` address."""
+        return self.s3 / "checkpoints"
+
+    @property
     def report(self) -> Path:
         """The page of a job that is over, as one file; see `herringbone.page.at_end`."""
         return self.path / "report.html"

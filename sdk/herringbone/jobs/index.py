@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "Failed", "Stopping", "Stopped"
 # Secondary states that are not a status as well.
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
-PENDING, RESTARTING = "Pending", "Restarting"
+PENDING, DOWNLOADING, RESTARTING = "Pending", "Downloading", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
 _VERSION = 6

@@ -9,6 +9,7 @@ from herringbone.backends.registry import backend_named
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import (
     COMPLETED,
+    DOWNLOADING,
     FAILED,
     IN_PROGRESS,
     MAX_RUNTIME_EXCEEDED,
@@ -29,7 +30,7 @@ from herringbone_contract.errors import HerringboneError, ServiceError
 # The words by which users choose jobs: the statuses, and the secondary statuses that say more than those.
 STATUSES = (
     *(IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED),
-    *(PENDING, STARTING, TRAINING, UPLOADING, RESTARTING),
+    *(PENDING, STARTING, DOWNLOADING, TRAINING, UPLOADING, RESTARTING),
     *(MAX_RUNTIME_EXCEEDED, "MaxWaitTimeExceeded", "Interrupted"),
 )
 # The user waits for the list.

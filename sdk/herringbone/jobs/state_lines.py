@@ -17,7 +17,7 @@ STATE_STYLES = {
     **dict.fromkeys(("Completed",), "green"),
     **dict.fromkeys(("Failed",), "red"),
     **dict.fromkeys(("Stopped", "Stopping", "Timed out"), "yellow"),
-    **dict.fromkeys(("InProgress", "Starting", "Training", "Uploading"), "cyan"),
+    **dict.fromkeys(("InProgress", "Starting", "Downloading", "Training", "Uploading"), "cyan"),
 }
 _WHY_STOPPED = {
     MAX_RUNTIME_EXCEEDED: "max_run was over",

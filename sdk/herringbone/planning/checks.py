@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from herringbone.aws.location import is_s3
 from herringbone.code.files import check_source, measure_code
 from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
@@ -18,6 +19,7 @@ from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.disk import low_disk_warnings
 from herringbone.planning.plan import HostPlan, JobPlan, refuse
+from herringbone.planning.s3 import uses_s3
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
 from herringbone_contract.errors import InputError, UnsupportedError
@@ -69,9 +71,19 @@ def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
         plan,
         unused=backend.review(plan),
         request=backend.request(plan),
-        warnings=disk_warnings(plan),
+        warnings=(*disk_warnings(plan), *s3_notes(plan)),
         code=None if plan.source is None else measure_code(plan.source, exclude=find_home().path),
     )
+
+
+def s3_notes(plan: JobPlan) -> tuple[str, ...]:
+    """Check the job's addresses in S3, and return notes about them. Raises `UsageError` or `AwsError`."""
+    if plan.backend not in OWN_HOSTS or not uses_s3(plan):
+        return ()
+    # Imported here: most jobs have none.
+    from herringbone.s3.review import check_addresses
+
+    return check_addresses(plan, dict(os.environ))
 
 
 def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retries: int = 0) -> None:
@@ -91,12 +103,8 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
 def check_files(backend: str, plan: JobPlan) -> None:
     """Check that code, data and folders exist. Raises `InputError`, `ArchiveError` or `UnsupportedError`."""
     if plan.source is not None:
-        if plan.source.remote:
-            raise UnsupportedError(
-                f"source_dir: {plan.source.archive} is not on this machine, and {backend} fetches nothing; copy it "
-                "here and give its path"
-            )
-        check_source(plan.source, exclude=find_home().path)
+        if not plan.source.remote:
+            check_source(plan.source, exclude=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
     # Called for their checks alone: both raise for an address of another machine and for a file.
@@ -134,7 +142,7 @@ def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
     """Return the options that the user set and that have no effect: those of `UNUSED` and of `unused`."""
     options = changed_options(plan.options)
     # `changed_options` leaves the session out, because it is no plain value.
-    session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
+    session = ["sagemaker_session"] if plan.options.sagemaker_session is not None and not uses_s3(plan) else []
     used = OF_LINES if plan.queue and plan.backend in WITH_LINES else ()
     return [name for name in (*UNUSED, *unused) if name in options and name not in used] + session
 
@@ -150,14 +158,20 @@ def brings_packages(plan: JobPlan) -> bool:
 
 def output_folder(plan: JobPlan, folder: JobFolder) -> Path:
     """Return the folder for the packed model: `<output_path>/<job>/output`, or the job folder's `output`."""
-    if plan.options.output_path is None:
+    if plan.options.output_path is None or is_s3(plan.options.output_path):
+        # Packed results are sent from there.
         return folder.output
     return _on_this_machine("output_path", plan.options.output_path, plan) / plan.job_name / "output"
 
 
 def checkpoint_folder(plan: JobPlan) -> Path | None:
-    """Return the folder that keeps the checkpoints after the job, None without `checkpoint_s3_uri`."""
+    """Return the folder that keeps the checkpoints after the job, None without `checkpoint_s3_uri`.
+
+    For an address in S3, return the folder of the job that is kept in step with it.
+    """
     uri = plan.options.checkpoint_s3_uri
+    if is_s3(uri):
+        return find_home().job(plan.job_name).s3_checkpoints
     return None if uri is None else _on_this_machine("checkpoint_s3_uri", uri, plan)
 
 
@@ -192,14 +206,25 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
     refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}
     for channel in plan.channels:
         source = channel.input
-        if source.compression == "Gzip" or source.record_wrapping == "RecordIO" or source.s3_data_type != "S3Prefix":
+        if source.compression == "Gzip" or source.record_wrapping == "RecordIO":
+            refusals[f"channel {channel.name}"] = "compression and record_wrapping are served by a service alone"
+        elif source.s3_data_type == "AugmentedManifestFile":
             refusals[f"channel {channel.name}"] = (
-                "compression, record_wrapping and manifests are served by a service alone"
+                "an AugmentedManifestFile is read in Pipe mode, which a service alone serves; list the objects in a "
+                "ManifestFile"
+            )
+        elif source.s3_data_type == "ManifestFile" and not is_s3(source.s3_data):
+            refusals[f"channel {channel.name}"] = "a ManifestFile lists objects of S3, so its own address is s3://, too"
+        elif source.shuffle_config is not None and is_s3(source.s3_data):
+            refusals[f"channel {channel.name}"] = (
+                "shuffle_config orders the objects of Pipe mode, which does not run here; leave it out"
             )
     return refusals
 
 
 def _check_channel(backend: str, channel: Channel) -> None:
+    if is_s3(channel.input.s3_data):
+        return  # `s3.review` looks at those
     if channel.path is None:
         raise UnsupportedError(
             f"channel {channel.name!r}: {channel.input.s3_data} is not on this machine, and {backend} fetches nothing; "

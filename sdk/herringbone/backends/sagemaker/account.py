@@ -1,13 +1,13 @@
 """Look up and check the job's role, image and buckets in the caller's AWS account.
 
-Only `create_bucket` changes the account. `resolve_role`, `trusts_sagemaker` and `parse_s3_uri` are pure.
+Only `create_bucket` changes the account. `resolve_role` and `trusts_sagemaker` are pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from herringbone.aws.session import AwsSession, Caller
 from herringbone_contract.errors import AwsAccessError, AwsError, ImageError, OptionError
@@ -159,27 +159,6 @@ def check_image(session: AwsSession, image: str) -> None:
                 f"`herringbone images push IMAGE {match['registry']}`"
             ) from None
         raise
-
-
-class S3Location(NamedTuple):
-    """The location of an object in S3, or a prefix of such locations."""
-
-    bucket: str
-    key: str
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.key}"
-
-
-def parse_s3_uri(uri: str) -> S3Location:
-    """Split an `s3://` URI into bucket and key.
-
-    >>> parse_s3_uri("s3://bucket/code/a.tar.gz")
-    S3Location(bucket='bucket', key='code/a.tar.gz')
-    """
-    # A key may contain any character, also those with which the query of a URL begins.
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    return S3Location(bucket, key.strip("/"))
 
 
 def default_bucket(session: AwsSession) -> str:

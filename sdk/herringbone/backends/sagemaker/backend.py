@@ -12,10 +12,10 @@ from herringbone.backends.sagemaker.review import review
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
-from herringbone.backends.sagemaker.transfer import Progress
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.polling import Pace
+from herringbone.progress import Progress
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:

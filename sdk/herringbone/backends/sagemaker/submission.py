@@ -20,15 +20,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from herringbone.aws.location import S3Location, parse_s3_uri
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.account import (
-    S3Location,
     bucket_exists,
     check_image,
     create_bucket,
     default_bucket,
     find_role,
-    parse_s3_uri,
 )
 from herringbone.backends.sagemaker.channel_files import ChannelData, read_data, read_file
 from herringbone.backends.sagemaker.creation import (
@@ -42,12 +41,13 @@ from herringbone.backends.sagemaker.creation import (
 )
 from herringbone.backends.sagemaker.rendezvous import KEY_NAME, needs_key
 from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_uri, key_folder, training_job_request
-from herringbone.backends.sagemaker.transfer import Progress, Upload, Uploader
+from herringbone.backends.sagemaker.transfer import Upload, Uploader
 from herringbone.code.archive import pack_code
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import Claim, claim
 from herringbone.planning.plan import JobPlan
+from herringbone.progress import Progress
 from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 
 _KEY_BYTES = 32

@@ -15,13 +15,14 @@ from herringbone.backends.sagemaker.description import SubmissionState, row_of, 
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
 from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
+from herringbone.backends.sagemaker.transfer import fetch_artifact
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import client_lives, model_of, settle
 from herringbone.jobs.logs import FileLogs
 from herringbone.jobs.polling import Pace
+from herringbone.progress import Progress
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,

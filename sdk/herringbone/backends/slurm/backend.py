@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import search_path, stop_grace
+from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
@@ -103,6 +104,8 @@ class SlurmBackend(OwnHostsBackend):
         service = json.dumps({"login": login})
         with claim(plan, self.name, self._home, service=service, stopped_on_interrupt=False) as job:
             job.make_folder()
+            self._home.job(plan.job_name).logs.mkdir()
+            plan = staged(plan, self._home, self._index)
             try:
                 self._prepare(plan)
                 self._index.update(plan.job_name, client=None, service=_service(self._send(plan, slurm), login))
@@ -231,7 +234,6 @@ class SlurmBackend(OwnHostsBackend):
     def _prepare(self, plan: JobPlan) -> None:
         """Write the job's folder: the hosts' trees and the controller's config."""
         folder = self._home.job(plan.job_name)
-        folder.logs.mkdir()
         JobEvents(folder.job_events).state(PENDING)
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:

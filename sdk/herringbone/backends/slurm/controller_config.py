@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from herringbone.backends.detached import PATIENCE_SECONDS, stop_grace
+from herringbone.backends.on_s3 import s3_config
 from herringbone.backends.slurm.containers import (
     Container,
     Runtime,
@@ -87,6 +88,8 @@ def config_of(
         "output": str(output_folder(plan, folder)),
         "claim": None,
         "compress": not plan.options.disable_output_compression,
+        # The config is a file, so it has no credentials.
+        "s3": s3_config(plan, home, with_credentials=False),
     }
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.completion import Completion, end_packing
@@ -40,6 +41,7 @@ from herringbone.jobs.index import STARTING, STOPPING, TRAINING, UPLOADING, JobR
 from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
+from herringbone.s3.staging import local_plan
 from herringbone_contract.errors import HostError, RequestError
 from herringbone_contract.events.requests import is_for
 
@@ -117,6 +119,7 @@ class SshBackend(OwnHostsBackend):
             folder = self._home.job(name)
             folder.logs.mkdir(exist_ok=True)
             events = JobEvents(folder.job_events)
+            plan = staged(plan, self._home, self._index)
             events.state(STARTING)
             scratch = self._home.cache / "code"
             submission = Submission(
@@ -311,7 +314,7 @@ class SshBackend(OwnHostsBackend):
 
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:
         """Start to complete a job whose hosts are over."""
-        plan = self._plans.get(record.name) or parse_plan(record.plan_dict)
+        plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
         retry = Retry(record, plan, monitor, self._transport, self._home, environ=self._environ, find=self._find)
         return Completion(record, plan, monitor, self._transport, self._home, retry=retry)
 

@@ -121,7 +121,8 @@ class Completion:
         try:
             # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
             self._for_each_host(self._fetch_results)
-            model = self._pack(with_model=verdict.failure is None)
+            if (packed := self._pack(with_model=verdict.failure is None)) is not None:
+                model = send_packed(self._plan, packed)
         except PackingStoppedError:
             if verdict.status == COMPLETED:
                 verdict = Verdict(STOPPED, STOPPED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from herringbone.aws.location import is_s3
 from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runtime_of
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
@@ -57,7 +58,12 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
     refusals = {}
     folders = {"checkpoint_s3_uri": checkpoint_folder(plan), "tensorboard_output_config": tensorboard_folder(plan)}
     for name, folder in folders.items():
-        if folder is not None and not is_shared(folder, inventory.shared):
+        if name == "checkpoint_s3_uri" and is_s3(plan.options.checkpoint_s3_uri):
+            refusals[name] = (
+                f"{plan.options.checkpoint_s3_uri}: machines have no credentials for S3, so nobody would send checkpoints "
+                "while the job runs; name a folder that all machines see"
+            )
+        elif folder is not None and not is_shared(folder, inventory.shared):
             known = ", ".join(inventory.shared) or "none"
             refusals[name] = (
                 f"{folder} is not in a folder that all machines see; the inventory's `shared` names those: {known}"

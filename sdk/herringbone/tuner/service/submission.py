@@ -21,9 +21,9 @@ from herringbone.backends.sagemaker.creation import TUNING_JOB, UnknownOutcomeEr
 from herringbone.backends.sagemaker.request import AccountNames, example_names, training_job_request
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Preparation, prepare, upload
-from herringbone.backends.sagemaker.transfer import Progress
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan
+from herringbone.progress import Progress
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.service.location import ServiceRecord, claim_folder, release_folder
 from herringbone.tuner.service.request import TuningPart, TuningSettings, tuning_request

@@ -1,0 +1,75 @@
+"""The part that S3 has in a job of own hosts: fetched before the start, written by the job's controller.
+
+Only jobs with an address in S3 import the modules that do it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from herringbone.aws.location import is_s3
+from herringbone.events.job_events import JobEvents
+from herringbone.jobs.index import DOWNLOADING, STARTING, JobIndex
+from herringbone.planning.s3 import uses_s3, written
+
+if TYPE_CHECKING:
+    from herringbone.controller.config import S3Config
+    from herringbone.jobs.home import Home
+    from herringbone.planning.plan import JobPlan
+
+
+def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
+    """Fetch what the job reads from S3 into its folder, and return the plan with the paths; see `s3.staging.stage`.
+
+    The job is Downloading meanwhile. Raises the errors of `stage`.
+    """
+    if not uses_s3(plan):
+        return plan
+    from herringbone.s3.staging import stage
+
+    index.update(plan.job_name, secondary_status=DOWNLOADING)
+    JobEvents(home.job(plan.job_name).job_events).state(DOWNLOADING)
+    plan = stage(plan, home)
+    index.update(plan.job_name, secondary_status=STARTING)
+    return plan
+
+
+def s3_config(plan: JobPlan, home: Home, *, with_credentials: bool = True) -> S3Config | None:
+    """Return what the job's controller writes to S3; None for nothing.
+
+    Without credentials, the controller finds them by itself: its config is a file.
+    """
+    addresses = written(plan)
+    if not addresses:
+        return None
+    from herringbone.s3.review import session_of
+
+    session = session_of(plan)
+    checkpoints = addresses.get("checkpoint_s3_uri")
+    access = msgspec.to_builtins(session.access) if with_credentials else {}
+    if not with_credentials and session.access_region is not None:
+        access = {"region": session.access_region}
+    return {
+        "job": plan.job_name,
+        "checkpoints": None if checkpoints is None else (str(home.job(plan.job_name).s3_checkpoints), checkpoints),
+        "output": addresses.get("output_path"),
+        "access": access,
+    }
+
+
+def send_packed(plan: JobPlan, model: Path) -> str:
+    """Send the results next to a packed model to S3 where the job's `output_path` is there; return its address or path.
+
+    For processes that pack without a controller. Raises `AwsError`.
+    """
+    output = plan.options.output_path
+    if output is None or not is_s3(output):
+        return str(model)
+    from herringbone.s3.review import buckets_of
+    from herringbone.s3.sync import result_address, send_results
+
+    send_results(model.parent, output, plan.job_name, buckets_of(plan))
+    return str(result_address(output, plan.job_name, model.name))

@@ -1,0 +1,21 @@
+"""The addresses in S3 that a job reads from and writes to. Pure."""
+
+from __future__ import annotations
+
+from herringbone.aws.location import is_s3
+from herringbone.planning.plan import JobPlan
+
+
+def uses_s3(plan: JobPlan) -> bool:
+    """Report whether the job reads from S3 or writes to it."""
+    return (
+        any(is_s3(channel.input.s3_data) for channel in plan.channels)
+        or (plan.source is not None and plan.source.remote)
+        or bool(written(plan))
+    )
+
+
+def written(plan: JobPlan) -> dict[str, str]:
+    """Return the options with an address in S3 that the job writes to."""
+    values = {"output_path": plan.options.output_path, "checkpoint_s3_uri": plan.options.checkpoint_s3_uri}
+    return {name: value for name, value in values.items() if value is not None and is_s3(value)}

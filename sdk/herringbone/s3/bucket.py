@@ -1,0 +1,159 @@
+"""Read and write objects through one session: list, download checked, upload."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from herringbone.aws.location import S3Location
+from herringbone.aws.session import AwsSession
+from herringbone.s3.names import StoredObject
+from herringbone_contract.errors import ArchiveError, AwsError, InputError
+
+# Servers of one's own, such as MinIO, need no region, but each signature contains one.
+_ANY_REGION = "us-east-1"
+_PART_BYTES = 8 << 20
+_READ_BYTES = 1 << 20
+# S3 accepts 10,000 parts per object.
+_MAX_PARTS = 9_000
+# The ETag is the object's MD5 only where the object was sent in one request and KMS did not encrypt it.
+_MD5_ETAG = re.compile(r"[0-9a-f]{32}")
+_MISSING = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
+_CHANGED = ("412", "PreconditionFailed")
+
+
+class Buckets:
+    """The buckets that a session reaches, at AWS or at the endpoint that boto's own settings name.
+
+    >>> buckets = Buckets(AwsSession.of(None))                                   # doctest: +SKIP
+    >>> next(buckets.objects(S3Location("mine", "data/"))).key                   # doctest: +SKIP
+    'data/a.csv'
+
+    Several threads may share it. Raises `InputError` for what does not exist, and the `AwsError`s.
+    """
+
+    def __init__(self, session: AwsSession) -> None:
+        self._session = session
+
+    @property
+    def _client(self) -> Any:
+        region = self._session.access_region or _ANY_REGION
+        return self._session.client("s3", region=region)
+
+    @property
+    def endpoint(self) -> str:
+        """The server's address, which tells equal names of buckets on two servers apart."""
+        return str(self._client.meta.endpoint_url)
+
+    def check_bucket(self, bucket: str, option: str) -> None:
+        """Check that a bucket exists and lets this session in."""
+        try:
+            with self._session.explain_errors(f"{option}: to look at bucket {bucket}"):
+                self._client.head_bucket(Bucket=bucket)
+        except AwsError as error:
+            if error.code in _MISSING:
+                raise InputError(f"{option}: there is no bucket {bucket}; create it, or name another") from None
+            raise
+
+    def first(self, location: S3Location, option: str) -> StoredObject:
+        """Return the first object whose key begins so, and check that it may be read. Raises `InputError`."""
+        stored = next(self.objects(location, option, most=1), None)
+        if stored is None:
+            raise InputError(f"{option}: {location}: no object has a key that begins so; is the address right?")
+        self.head(S3Location(stored.bucket, stored.key), option)
+        return stored
+
+    def objects(self, location: S3Location, option: str = "", *, most: int = 1_000) -> Iterator[StoredObject]:
+        """List the objects whose keys begin with the location's key; `most` is the number of each request."""
+        try:
+            with self._session.explain_errors(f"{option}: to list {location}".removeprefix(": ")):
+                pages = self._client.get_paginator("list_objects_v2")
+                for page in pages.paginate(
+                    Bucket=location.bucket, Prefix=location.key, PaginationConfig={"PageSize": most}
+                ):
+                    for entry in page.get("Contents", ()):
+                        yield _stored(location.bucket, entry["Key"], entry["Size"], entry)
+        except AwsError as error:
+            if error.code in _MISSING:
+                raise InputError(f"{option}: {location}: there is no bucket {location.bucket}") from None
+            raise
+
+    def head(self, location: S3Location, option: str = "") -> StoredObject:
+        """Return one object's size and ETag, and check that it may be read."""
+        try:
+            with self._session.explain_errors(f"{option}: to look at {location}".removeprefix(": ")):
+                answer = self._client.head_object(Bucket=location.bucket, Key=location.key)
+        except AwsError as error:
+            if error.code in _MISSING:
+                raise InputError(f"{option}: {location}: there is no such object") from None
+            raise
+        return _stored(location.bucket, location.key, answer["ContentLength"], answer)
+
+    def read(self, location: S3Location, *, limit: int, option: str = "") -> bytes:
+        """Return a small object. Raises `InputError` for one with more than `limit` bytes."""
+        if (size := self.head(location, option).size) > limit:
+            raise InputError(f"{option}: {location} has {size} bytes, and at most {limit} are read")
+        with self._session.explain_errors(f"to read {location}"):
+            return bytes(self._client.get_object(Bucket=location.bucket, Key=location.key)["Body"].read())
+
+    def download(self, stored: StoredObject, file: IO[bytes], count: Callable[[int], None]) -> None:
+        """Write an object into an empty file and compare size and MD5. Raises `ArchiveError` where it has changed."""
+        location = S3Location(stored.bucket, stored.key)
+        try:
+            with self._session.explain_errors(f"to fetch {location}"):
+                if stored.size <= _PART_BYTES:
+                    answer = self._client.get_object(Bucket=stored.bucket, Key=stored.key, IfMatch=stored.etag)
+                    for piece in answer["Body"].iter_chunks(_READ_BYTES):
+                        file.write(piece)
+                        count(len(piece))
+                else:
+                    config = self._session.transfer_config(part_bytes=_PART_BYTES)
+                    self._client.download_fileobj(stored.bucket, stored.key, file, Callback=count, Config=config)
+        except AwsError as error:
+            if error.code in (*_CHANGED, *_MISSING):
+                raise ArchiveError(f"{location} has changed since it was listed; start the job again") from None
+            raise
+        file.flush()
+        if (size := os.fstat(file.fileno()).st_size) != stored.size:
+            raise ArchiveError(f"{location}: {size} of {stored.size} bytes arrived; start the job again")
+        if _MD5_ETAG.fullmatch(stored.etag) and _md5_of(file) != stored.etag and not self._is_kms(location):
+            raise ArchiveError(f"{location}: the received bytes differ from the object; start the job again")
+
+    def upload(self, path: Path, location: S3Location, count: Callable[[int], None] = lambda _: None) -> None:
+        """Write a file into a bucket. S3 shows the object only once it is whole."""
+        with path.open("rb") as file:
+            self.write(file, location, count)
+
+    def write(self, file: IO[bytes], location: S3Location, count: Callable[[int], None] = lambda _: None) -> None:
+        """Write an open file into a bucket, as `upload` does."""
+        size = os.fstat(file.fileno()).st_size
+        config = self._session.transfer_config(part_bytes=max(_PART_BYTES, size // _MAX_PARTS))
+        with self._session.explain_errors(f"to write {location}"):
+            self._client.upload_fileobj(file, location.bucket, location.key, Callback=count, Config=config)
+
+    def delete(self, location: S3Location) -> None:
+        """Remove an object; one that does not exist is no error."""
+        with self._session.explain_errors(f"to remove {location}"):
+            self._client.delete_object(Bucket=location.bucket, Key=location.key)
+
+    def _is_kms(self, location: S3Location) -> bool:
+        """Report whether KMS encrypts an object: its ETag is then no MD5 of its content."""
+        with self._session.explain_errors(f"to look at {location}"):
+            answer = self._client.head_object(Bucket=location.bucket, Key=location.key)
+        return str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+
+
+def _stored(bucket: str, key: str, size: int, answer: dict[str, Any]) -> StoredObject:
+    return StoredObject(bucket, key, size, answer["ETag"].strip('"'), int(answer["LastModified"].timestamp()))
+
+
+def _md5_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    digest = hashlib.md5(usedforsecurity=False)
+    while piece := file.read(_READ_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()

@@ -1,0 +1,199 @@
+"""The objects of S3 that jobs of this machine have read: each is downloaded once, whoever asks first.
+
+<home>/cache/s3/5f/5f3a...            an object, read-only; its time of change is the object's
+<home>/cache/s3/5f/5f3a....partial    a download that runs, locked by the process that writes it
+
+A job gets hard links, so an object that was evicted stays as long as a job has it. A job that writes into its input
+changes the file's time, and the next job downloads the object again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from herringbone.s3.names import StoredObject
+from herringbone.sizes import shown_bytes
+from herringbone_contract.errors import InputError, OptionError
+
+LIMIT_VARIABLE = "HERRINGBONE_S3_CACHE_GB"
+_DEFAULT_GB = 100.0
+_THREADS = 8
+_READ_ONLY = 0o444
+_PARTIAL = ".partial"
+# Room that a download leaves free for everything else of the machine.
+_RESERVE_BYTES = 64 << 20
+
+Count = Callable[[int], None]
+
+
+class Source(Protocol):
+    """The server that objects come from."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def download(self, stored: StoredObject, file: IO[bytes], count: Count) -> None: ...
+
+
+class ObjectCache:
+    """The cache below `folder`, of at most `limit` bytes once the jobs that use its objects are gone.
+
+    >>> cache = ObjectCache(home.cache / "s3", limit=100 << 30)                    # doctest: +SKIP
+    >>> cache.link({"a.csv": stored}, Path("job/s3/train"), source, count)         # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Path, *, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+
+    def missing(self, objects: list[StoredObject], source: Source) -> int:
+        """Return the bytes of the objects that are not here yet."""
+        return sum(stored.size for stored in set(objects) if not self._is_here(self._path(stored, source), stored))
+
+    def check_room(self, needed: int) -> None:
+        """Raise `InputError` where the disk has too little room for that many bytes."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = os.statvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize
+        if needed + _RESERVE_BYTES > free:
+            raise InputError(
+                f"the channels have {shown_bytes(needed)} that are not on this machine yet, and the disk of "
+                f"{self._folder} has {shown_bytes(free)} left; make room, or set HERRINGBONE_HOME to a larger disk"
+            )
+
+    def link(self, files: dict[str, StoredObject], into: Path, source: Source, count: Count) -> None:
+        """Download what is missing, several objects at once, and link all files into a new folder.
+
+        Raises the errors of the source and `OSError`; the downloads that are complete stay for the next call.
+        """
+        into.mkdir(parents=True)
+        for folder in sorted({(into / name).parent for name in files}):
+            folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            calls = [pool.submit(self._link, stored, into / name, source, count) for name, stored in files.items()]
+            try:
+                for call in calls:
+                    call.result()
+            except BaseException:
+                # Otherwise leaving the block would download all others before the error appears.
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def evict(self) -> int:
+        """Remove the objects that were used least recently until the rest fits the limit; return the removed bytes.
+
+        An object that a job still has frees no room, so it stays and does not count.
+        """
+        entries = []
+        for path in self._folder.glob("*/*"):
+            with suppress(FileNotFoundError):
+                state = path.stat()
+                if path.suffix == _PARTIAL:
+                    _remove_abandoned(path)
+                elif state.st_nlink == 1:
+                    entries.append((state.st_atime_ns, state.st_size, path))
+        excess, removed = sum(size for _, size, _ in entries) - self._limit, 0
+        for _, size, path in sorted(entries):
+            if removed >= excess:
+                break
+            path.unlink(missing_ok=True)
+            removed += size
+        return removed
+
+    def _link(self, stored: StoredObject, target: Path, source: Source, count: Count) -> None:
+        path = self._path(stored, source)
+        while True:
+            if not self._is_here(path, stored):
+                self._download(path, stored, source, count)
+            try:
+                # The time of use alone: the time of change says that the content is the object's.
+                os.utime(path, ns=(time.time_ns(), stored.modified * 1_000_000_000))
+                os.link(path, target)
+            except FileNotFoundError:
+                # Another job evicted it at this moment.
+                continue
+            return
+
+    def _download(self, path: Path, stored: StoredObject, source: Source, count: Count) -> None:
+        """Download an object, or wait for the process that does."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(path.name + _PARTIAL)
+        while True:
+            with partial.open("a+b") as file:
+                # The kernel frees the lock when its holder dies, and the next one starts over.
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not _is_same(file, partial):
+                    # The holder has renamed its file, so this one is the object now, or was removed.
+                    if self._is_here(path, stored):
+                        return
+                    continue
+                if self._is_here(path, stored):
+                    partial.unlink()
+                    return
+                file.truncate(0)
+                _fill(partial, stored, source, count)
+                partial.rename(path)
+                # After the rename: nobody could go on with a read-only file of a process that died before it.
+                path.chmod(_READ_ONLY)
+                return
+
+    def _path(self, stored: StoredObject, source: Source) -> Path:
+        identity = "\0".join((source.endpoint, stored.bucket, stored.key, stored.etag, str(stored.size)))
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._folder / digest[:2] / digest
+
+    @staticmethod
+    def _is_here(path: Path, stored: StoredObject) -> bool:
+        try:
+            state = path.stat()
+        except FileNotFoundError:
+            return False
+        return state.st_size == stored.size and state.st_mtime_ns == stored.modified * 1_000_000_000
+
+
+def cache_limit(environ: dict[str, str] | os._Environ[str]) -> int:
+    """Return the cache's limit in bytes. Raises `OptionError` for a setting that is no number.
+
+    >>> cache_limit({}), cache_limit({"HERRINGBONE_S3_CACHE_GB": "0.5"})
+    (100000000000, 500000000)
+    """
+    text = environ.get(LIMIT_VARIABLE)
+    try:
+        number = _DEFAULT_GB if text is None else float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise OptionError(f"{LIMIT_VARIABLE}={text}: expected a number of GB, 0 or more")
+    return int(number * 1e9)
+
+
+def _fill(partial: Path, stored: StoredObject, source: Source, count: Count) -> None:
+    # A second descriptor: boto writes parts at their places, and a file opened to append would ignore the places.
+    with partial.open("r+b") as content:
+        source.download(stored, content, count)
+    os.utime(partial, ns=(time.time_ns(), stored.modified * 1_000_000_000))
+
+
+def _is_same(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(partial: Path) -> None:
+    """Remove a download whose process has died."""
+    with partial.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if _is_same(file, partial):
+            partial.unlink()
