@@ -1,4 +1,4 @@
-"""Run `herringbone.s3.sync` next to a job: the process that sends checkpoints while the job runs, and then its results."""
+"""Run `herringbone.s3.sync` next to a job: the process that sends its checkpoints, and then its results, to S3."""
 
 from __future__ import annotations
 

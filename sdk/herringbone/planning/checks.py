@@ -102,9 +102,8 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
 
 def check_files(backend: str, plan: JobPlan) -> None:
     """Check that code, data and folders exist. Raises `InputError`, `ArchiveError` or `UnsupportedError`."""
-    if plan.source is not None:
-        if not plan.source.remote:
-            check_source(plan.source, exclude=find_home().path)
+    if plan.source is not None and not plan.source.remote:
+        check_source(plan.source, exclude=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
     # Called for their checks alone: both raise for an address of another machine and for a file.

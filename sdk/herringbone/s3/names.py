@@ -63,8 +63,8 @@ def check_name(name: str, address: str) -> str:
 def files_of(objects: Iterable[tuple[str, StoredObject]], address: str) -> dict[str, StoredObject]:
     """Return the objects by the names of their files, sorted by name.
 
-    `objects` are pairs of a name and an object. Empty objects whose keys end with a slash stand for folders and are left out.
-    Raises `InputError` for names that cannot be files in one folder.
+    `objects` are pairs of a name and an object. Empty objects whose keys end with a slash stand for folders and are
+    left out. Raises `InputError` for names that cannot be files in one folder.
     """
     files: dict[str, StoredObject] = {}
     for name, stored in objects:

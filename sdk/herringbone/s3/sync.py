@@ -131,9 +131,10 @@ def main(read: int = 0, write: int = 1) -> None:
         return
     order = msgspec.json.decode(first, type=SyncOrder)
     buckets = Buckets(AwsSession.by(order.access))
-    sync = (
-        None if order.checkpoints is None else CheckpointSync(Path(order.checkpoints[0]), order.checkpoints[1], buckets)
-    )
+    sync = None
+    if order.checkpoints is not None:
+        folder, uri = order.checkpoints
+        sync = CheckpointSync(Path(folder), uri, buckets)
     last = None
     while sync is not None:
         last = lines.next(order.seconds)

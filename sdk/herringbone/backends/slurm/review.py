@@ -10,7 +10,8 @@ from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import gpus_per_node, minutes, partition_of, settings_of
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.plan import JobPlan
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.s3 import written
 from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
@@ -66,6 +67,24 @@ def check(plan: JobPlan) -> None:
     refuse_of_image(_NAME, plan)
     check_ranks(plan, gpus_per_node(plan))
     check_files(_NAME, plan)
+    _check_s3(plan)
+
+
+def _check_s3(plan: JobPlan) -> None:
+    """Refuse to write to S3 with credentials that the first node would not find by itself."""
+    if not written(plan):
+        return
+    # Imported here: most jobs write nothing to S3.
+    from herringbone.s3.review import session_of
+
+    source = session_of(plan).source
+    if source in ("env", "explicit"):
+        where = "environment variables" if source == "env" else "sagemaker_session"
+        reason = (
+            f"the credentials come from {where}, and would be on disk until a node runs the batch script; have the "
+            "nodes find some: a profile in ~/.aws on the shared file system (AWS_PROFILE), or a role"
+        )
+        refuse(_NAME, dict.fromkeys(written(plan), reason))
 
 
 def unused(plan: JobPlan) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from herringbone.backends.on_s3 import send_packed
 from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack_model, pack_output

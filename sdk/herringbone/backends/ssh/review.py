@@ -60,8 +60,8 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
     for name, folder in folders.items():
         if name == "checkpoint_s3_uri" and is_s3(plan.options.checkpoint_s3_uri):
             refusals[name] = (
-                f"{plan.options.checkpoint_s3_uri}: machines have no credentials for S3, so nobody would send checkpoints "
-                "while the job runs; name a folder that all machines see"
+                f"{plan.options.checkpoint_s3_uri}: machines have no credentials for S3, so nobody would send "
+                "checkpoints while the job runs; name a folder that all machines see"
             )
         elif folder is not None and not is_shared(folder, inventory.shared):
             known = ", ".join(inventory.shared) or "none"

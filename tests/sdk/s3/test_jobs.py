@@ -1,0 +1,122 @@
+"""Jobs of `local_process` that read from a mock of S3 and write to it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import herringbone
+from herringbone.jobs.home import Home
+from herringbone_contract.errors import InputError, UnsupportedError
+
+SCRIPT = """
+import json, os, pathlib
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAINING"])
+seen = {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+checkpoints = pathlib.Path(os.environ.get("SM_CHECKPOINT_DIR", "/opt/ml/checkpoints"))
+earlier = sorted(path.name for path in checkpoints.iterdir()) if checkpoints.is_dir() else []
+host = os.environ["SM_CURRENT_HOST"]
+pathlib.Path(os.environ["SM_MODEL_DIR"], f"{host}.json").write_text(json.dumps([seen, earlier]))
+if checkpoints.is_dir():
+    (checkpoints / f"epoch-{len(earlier)}.pt").write_text("weights")
+    (checkpoints / "half.pt.tmp").write_text("half")
+if os.environ.get("FAIL"):
+    raise SystemExit(3)
+"""
+
+
+def estimator(home: Home, **options: Any) -> herringbone.Estimator:
+    Path("train.py").write_text(SCRIPT)
+    return herringbone.Estimator(options.pop("entry_point", "train.py"), instance_type="local_process", **options)
+
+
+def results(job: Any, s3: Any) -> dict[str, Any]:
+    """Return what each host of a job wrote into the model in the bucket."""
+    import json
+
+    bucket, _, key = job.model_data.removeprefix("s3://").partition("/")
+    with tarfile.open(fileobj=io.BytesIO(s3.get_object(Bucket=bucket, Key=key)["Body"].read())) as model:
+        return {name: json.loads(model.extractfile(name).read()) for name in model.getnames()}  # type: ignore[union-attr]
+
+
+def keys(s3: Any, prefix: str = "") -> list[str]:
+    return [entry["Key"] for entry in s3.list_objects_v2(Bucket="mine", Prefix=prefix).get("Contents", ())]
+
+
+def test_data_model_and_checkpoints_travel(home: Home, s3: Any) -> None:
+    for name in ("a.csv", "b.csv", "deep/c.csv"):
+        s3.put_object(Bucket="mine", Key=f"data/train/{name}", Body=name.encode())
+    s3.put_object(Bucket="mine", Key="data/train/", Body=b"")
+    settings = {
+        "instance_count": 2,
+        "output_path": "s3://mine/models",
+        "checkpoint_s3_uri": "s3://mine/checkpoints/digits/",
+    }
+    inputs = {"training": herringbone.TrainingInput("s3://mine/data/train", distribution="ShardedByS3Key")}
+    job = estimator(home, **settings).fit(inputs, logs=False)
+    assert job.model_data == f"s3://mine/models/{job.name}/output/model.tar.gz"
+    hosts = results(job, s3)
+    assert hosts["algo-1.json"][0] == {"a.csv": "a.csv", "deep/c.csv": "deep/c.csv"}
+    assert hosts["algo-2.json"][0] == {"b.csv": "b.csv"}
+    assert "checkpoints/digits/epoch-0.pt" in keys(s3, "checkpoints/")
+    assert not [key for key in keys(s3) if key.endswith(".tmp")]
+    description = job.describe()
+    assert description["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"] == "s3://mine/data/train"
+    assert description["CheckpointConfig"]["S3Uri"] == "s3://mine/checkpoints/digits/"
+    # No part of the credentials is in any file of the job.
+    for path in home.path.rglob("*"):
+        if path.is_file():
+            assert b"mock-secret-of-this-test" not in path.read_bytes(), path
+
+    again = estimator(home, **{**settings, "instance_count": 1}).fit(inputs, logs=False)
+    seen, earlier = results(again, s3)["algo-1.json"]
+    assert len(seen) == 3
+    assert "epoch-0.pt" in earlier and "half.pt.tmp" not in earlier
+
+
+def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) -> None:
+    s3.put_object(Bucket="mine", Key="one.csv", Body=b"1")
+    job = estimator(home, checkpoint_s3_uri="s3://mine/c", environment={"FAIL": "1"}).fit(
+        "s3://mine/one.csv", wait=False
+    )
+    job.wait()
+    assert job.status == "Failed"
+    assert keys(s3, "c/") == ["c/epoch-0.pt"]
+
+
+def test_what_is_not_there_is_refused_at_plan(home: Home, s3: Any) -> None:
+    s3.put_object(Bucket="mine", Key="bad/../x", Body=b"1")
+    with pytest.raises(InputError, match="channel 'training'.*no bucket absent"):
+        estimator(home).plan("s3://absent/data")
+    with pytest.raises(InputError, match="no object has a key that begins so"):
+        estimator(home).plan("s3://mine/absent")
+    with pytest.raises(InputError, match="checkpoint_s3_uri: there is no bucket absent"):
+        estimator(home, checkpoint_s3_uri="s3://absent/c").plan()
+    with pytest.raises(InputError, match="has an empty part, '.' or '..'"):
+        estimator(home).plan("s3://mine/bad")
+    with pytest.raises(UnsupportedError, match="Pipe mode does not run here"):
+        estimator(home, input_mode="Pipe").plan("s3://mine/bad")
+    assert not list(home.path.glob("jobs/*"))
+
+
+def test_code_and_model_come_from_a_bucket_and_a_manifest_lists_data(home: Home, s3: Any) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        member = tarfile.TarInfo("train.py")
+        member.size = len(SCRIPT)
+        tar.addfile(member, io.BytesIO(SCRIPT.encode()))
+    s3.put_object(Bucket="mine", Key="code/sourcedir.tar.gz", Body=archive.getvalue())
+    s3.put_object(Bucket="mine", Key="model.tar.gz", Body=b"weights")
+    s3.put_object(Bucket="mine", Key="data/x.csv", Body=b"x")
+    s3.put_object(Bucket="mine", Key="manifest", Body=b'[{"prefix": "s3://mine/"}, "data/x.csv"]')
+    job = estimator(home, source_dir="s3://mine/code/sourcedir.tar.gz", model_uri="s3://mine/model.tar.gz").fit(
+        herringbone.TrainingInput("s3://mine/manifest", s3_data_type="ManifestFile", input_mode="FastFile"), logs=False
+    )
+    host = home.job(job.name).host("algo-1")
+    assert (host / "input/data/training/data/x.csv").read_text() == "x"
+    assert (host / "input/data/model/model.tar.gz").read_bytes() == b"weights"
+    assert any("FastFile reads as File" in note for note in job.plan.notes)
