@@ -2,7 +2,7 @@
 
     key                path                  why
     data/a.csv         data/a.csv            most keys are paths already
-    ../x               %2E%2E/x              no part is `.` or `..`, and none is hidden: hidden names are the front's own
+    ../x               %2E%2E/x              no part is `.` or `..`, and none is hidden: those are our own
     a//b, a/           a/%/b, a/%            an empty part is `%`
     a, with a/b        a%, with a/b          a file cannot have the name of a folder
 

@@ -1,0 +1,340 @@
+"""The ASGI application: one request of S3's protocol, one answer.
+
+    request --verifier--> who signed it --> [1] bucket and key of the path --> [2] the operation of method and query
+                                            [3] answer: XML, a file in pieces, or an error
+
+Content goes through in pieces, in both directions: a file of any size needs a few megabytes of memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from herringbone.s3.front import documents
+from herringbone.s3.front.answers import (
+    copy_content,
+    file_response,
+    meta_of,
+    span,
+    xml,
+)
+from herringbone.s3.front.body import receive_file, receive_text
+from herringbone.s3.front.documents import Member, document, time_text
+from herringbone.s3.front.listing import list_page
+from herringbone.s3.front.refusals import S3Error, SignedRequest, Signer, Verifier
+from herringbone.s3.front.store import Facts, Store, remove_abandoned
+from herringbone.s3.front.uploads import Uploads
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_MAX_KEYS = 1000
+# Parts of a query that name an operation; others belong to a signature or to a listing.
+_OPERATIONS = ("uploads", "uploadId", "delete", "location", "versioning")
+# Operations for which this front has nothing: an answer that ignores them would promise something.
+_REFUSED = frozenset(
+    (
+        *("acl", "cors", "encryption", "lifecycle", "logging", "notification", "object-lock", "ownershipControls"),
+        *("policy", "publicAccessBlock", "replication", "restore", "retention", "select", "tagging", "torrent"),
+        *("versionId", "website"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request whose signature was verified: its signer, its bucket and key, and its query."""
+
+    request: Request
+    signer: Signer
+    bucket: str
+    key: str
+    options: dict[str, str]
+
+
+_Handler = Callable[[_Call], Awaitable[Response]]
+
+
+def make_app(folder: Path, verifier: Verifier, *, host: str | None = None) -> ASGIApp:
+    """Return an ASGI application that serves the buckets below a folder.
+
+    >>> app = make_app(Path("/srv/buckets"), verifier)                       # doctest: +SKIP
+    >>> uvicorn.run(app, host="127.0.0.1", port=9000)                        # doctest: +SKIP
+
+    `verifier` returns who signed a request, or raises `S3Error`. With `host`, the name `BUCKET.host` in a request means
+    the bucket, too; otherwise the bucket is in the path alone. One process serves a folder.
+    """
+    store = Store(folder)
+    remove_abandoned(folder)
+    front = Front(store, Uploads(store), verifier, host)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "http":
+            request = Request(scope, receive)
+            try:
+                response = await front.answer(request)
+                await response(scope, receive, send)
+            except ClientDisconnect:
+                # Nobody is left to answer, and what has arrived is removed.
+                return
+
+    return app
+
+
+class Front:
+    """Answers requests out of a store."""
+
+    def __init__(self, store: Store, uploads: Uploads, verifier: Verifier, host: str | None) -> None:
+        self._store, self._uploads, self._verifier, self._host = store, uploads, verifier, host
+
+    async def answer(self, request: Request) -> Response:
+        """Return the answer to a request; errors are answers."""
+        identifier = os.urandom(8).hex().upper()
+        try:
+            response = await self._verified(request)
+        except S3Error as error:
+            members: list[Member] = [("Code", error.code), ("Message", error.message), ("RequestId", identifier)]
+            # An answer to HEAD has no body, and one that says "as you know it" neither.
+            body = (
+                b"" if request.method == "HEAD" or error.status == 304 else document("Error", members, namespace=False)
+            )
+            response = Response(body, error.status, media_type="application/xml")
+            if request.method not in ("GET", "HEAD"):
+                # The rest of a body that nobody reads must not be taken for the next request.
+                response.headers["connection"] = "close"
+        response.headers["x-amz-request-id"] = identifier
+        return response
+
+    async def _verified(self, request: Request) -> Response:
+        path, query = request.scope.get("raw_path", request.url.path.encode()), request.scope["query_string"]
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
+        signed = SignedRequest(
+            request.method, path.partition(b"?")[0].decode("latin-1"), query.decode("latin-1"), headers
+        )
+        signer = await run_in_threadpool(self._verifier, signed)
+        bucket, key = self._location(request, signed.path)
+        options = dict(parse_qsl(signed.query, keep_blank_values=True, errors="replace"))
+        if refused := sorted(_REFUSED.intersection(options)):
+            raise S3Error("NotImplemented", f"This server has no {refused[0]}.", 501)
+        call = _Call(request, signer, bucket, key, options)
+        if not bucket:
+            handler = {"GET": self._list_buckets}.get(request.method)
+        elif not key:
+            handler = self._of_bucket(request.method, options)
+        else:
+            handler = self._of_object(request.method, options, request)
+        if handler is None:
+            raise S3Error("MethodNotAllowed", "The specified method is not allowed against this resource.", 405)
+        return await handler(call)
+
+    def _location(self, request: Request, path: str) -> tuple[str, str]:
+        """[1] Return bucket and key, "" for none."""
+        root = request.scope.get("root_path", "")
+        try:
+            # The path as it was sent: a server's own decoding would lose the difference between %2F and a slash.
+            text = unquote_to_bytes(path).decode()
+        except UnicodeDecodeError:
+            raise S3Error("InvalidURI", "The path is not UTF-8.") from None
+        text = text.removeprefix(root).removeprefix("/")
+        name = request.headers.get("host", "").partition(":")[0].lower()
+        if self._host is not None and name.endswith(f".{self._host}"):
+            return name.removesuffix(f".{self._host}"), text
+        bucket, _, key = text.partition("/")
+        return bucket, key
+
+    def _of_bucket(self, method: str, options: dict[str, str]) -> _Handler | None:
+        operation = next((name for name in _OPERATIONS if name in options), "")
+        return {
+            ("PUT", ""): self._create_bucket,
+            ("HEAD", ""): self._head_bucket,
+            ("DELETE", ""): self._delete_bucket,
+            ("GET", ""): self._list,
+            ("GET", "location"): self._region,
+            ("GET", "versioning"): self._versioning,
+            ("GET", "uploads"): self._list_uploads,
+            ("POST", "delete"): self._delete_objects,
+        }.get((method, operation))
+
+    def _of_object(self, method: str, options: dict[str, str], request: Request) -> _Handler | None:
+        """[2] Return the operation on an object."""
+        operation = next((name for name in _OPERATIONS if name in options), "")
+        if method == "PUT" and "x-amz-copy-source" in request.headers:
+            return {"": self._copy, "uploadId": self._copy_part}.get(operation)
+        return {
+            ("GET", ""): self._get,
+            ("HEAD", ""): self._get,
+            ("PUT", ""): self._put,
+            ("DELETE", ""): self._delete,
+            ("POST", "uploads"): self._create_upload,
+            ("PUT", "uploadId"): self._put_part,
+            ("POST", "uploadId"): self._complete,
+            ("DELETE", "uploadId"): self._abort,
+            ("GET", "uploadId"): self._list_parts,
+        }.get((method, operation))
+
+    async def _list_buckets(self, call: _Call) -> Response:
+        buckets = await run_in_threadpool(self._store.buckets)
+        items: list[Member] = [
+            ("Bucket", [("Name", name), ("CreationDate", time_text(made))]) for name, made in buckets
+        ]
+        owner: list[Member] = [("ID", call.signer.identity), ("DisplayName", call.signer.identity)]
+        return xml("ListAllMyBucketsResult", [("Owner", owner), ("Buckets", items)])
+
+    async def _create_bucket(self, call: _Call) -> Response:
+        await receive_text(call.request, call.signer, documents.MAX_BYTES)
+        await run_in_threadpool(self._store.create_bucket, call.bucket)
+        return Response(headers={"location": f"/{call.bucket}"})
+
+    async def _head_bucket(self, call: _Call) -> Response:
+        await run_in_threadpool(self._store.bucket, call.bucket)
+        return Response()
+
+    async def _delete_bucket(self, call: _Call) -> Response:
+        await run_in_threadpool(self._store.delete_bucket, call.bucket)
+        return Response(status_code=204)
+
+    async def _region(self, call: _Call) -> Response:
+        await run_in_threadpool(self._store.bucket, call.bucket)
+        # Empty means the first region; a folder is in none.
+        return xml("LocationConstraint", [])
+
+    async def _versioning(self, call: _Call) -> Response:
+        await run_in_threadpool(self._store.bucket, call.bucket)
+        return xml("VersioningConfiguration", [])
+
+    async def _list(self, call: _Call) -> Response:
+        return await run_in_threadpool(list_page, self._store, call.bucket, call.options)
+
+    async def _delete_objects(self, call: _Call) -> Response:
+        keys, quiet = documents.parse_deletion(await receive_text(call.request, call.signer, documents.MAX_BYTES))
+
+        def delete() -> list[Member]:
+            members: list[Member] = []
+            for key in keys:
+                try:
+                    self._store.delete(call.bucket, key)
+                except S3Error as error:
+                    members.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
+                else:
+                    members += [] if quiet else [("Deleted", [("Key", key)])]
+            return members
+
+        return xml("DeleteResult", await run_in_threadpool(delete))
+
+    async def _get(self, call: _Call) -> Response:
+        file, facts = await run_in_threadpool(self._store.open, call.bucket, call.key)
+        try:
+            return file_response(call.request.method, call.request.headers, call.options, file, facts)
+        except BaseException:
+            file.close()
+            raise
+
+    async def _put(self, call: _Call) -> Response:
+        await self._check_condition(call)
+        with self._store.new_file(call.bucket) as file:
+            etag = await receive_file(call.request, call.signer, file)
+            # Again: another client may have been faster.
+            await self._check_condition(call)
+            facts = await run_in_threadpool(
+                self._store.keep, file, call.bucket, call.key, etag, meta_of(call.request.headers)
+            )
+        return Response(headers={"etag": f'"{facts.etag}"'})
+
+    async def _check_condition(self, call: _Call) -> None:
+        if call.request.headers.get("if-none-match") == "*":
+            try:
+                await run_in_threadpool(self._store.facts, call.bucket, call.key)
+            except S3Error as error:
+                if error.code == "NoSuchKey":
+                    return
+                raise
+            raise S3Error("PreconditionFailed", "At least one of the preconditions you specified did not hold.", 412)
+
+    async def _copy(self, call: _Call) -> Response:
+        source, facts = await run_in_threadpool(self._open_source, call.request)
+        replaces = call.request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
+        with source, self._store.new_file(call.bucket) as file:
+            etag = await run_in_threadpool(copy_content, source, file, 0, facts.size)
+            meta = meta_of(call.request.headers) if replaces else facts.meta
+            facts = await run_in_threadpool(self._store.keep, file, call.bucket, call.key, etag, meta)
+        return xml("CopyObjectResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{facts.etag}"')])
+
+    async def _copy_part(self, call: _Call) -> Response:
+        number = part_number(call.options)
+        await run_in_threadpool(self._uploads.check, call.bucket, call.key, call.options["uploadId"])
+        source, facts = await run_in_threadpool(self._open_source, call.request)
+        begin, end = 0, facts.size
+        if (text := call.request.headers.get("x-amz-copy-source-range")) is not None:
+            limits = span(text, facts.size)
+            if limits is None:
+                source.close()
+                raise S3Error("InvalidArgument", "The copy source range is not valid.")
+            begin, end = limits
+        with source, self._store.new_file(call.bucket) as file:
+            etag = await run_in_threadpool(copy_content, source, file, begin, end)
+            upload = call.options["uploadId"]
+            await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
+        return xml("CopyPartResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{etag}"')])
+
+    def _open_source(self, request: Request) -> tuple[IO[bytes], Facts]:
+        text = request.headers["x-amz-copy-source"].partition("?")[0]
+        bucket, _, key = unquote_to_bytes(text).decode("utf-8", "replace").removeprefix("/").partition("/")
+        return self._store.open(bucket, key)
+
+    async def _delete(self, call: _Call) -> Response:
+        await run_in_threadpool(self._store.delete, call.bucket, call.key)
+        return Response(status_code=204)
+
+    async def _create_upload(self, call: _Call) -> Response:
+        upload = await run_in_threadpool(self._uploads.create, call.bucket, call.key, meta_of(call.request.headers))
+        return xml("InitiateMultipartUploadResult", [("Bucket", call.bucket), ("Key", call.key), ("UploadId", upload)])
+
+    async def _put_part(self, call: _Call) -> Response:
+        number, upload = part_number(call.options), call.options["uploadId"]
+        await run_in_threadpool(self._uploads.check, call.bucket, call.key, upload)
+        with self._store.new_file(call.bucket) as file:
+            etag = await receive_file(call.request, call.signer, file)
+            await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
+        return Response(headers={"etag": f'"{etag}"'})
+
+    async def _complete(self, call: _Call) -> Response:
+        parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES))
+        facts = await run_in_threadpool(self._uploads.complete, call.bucket, call.key, call.options["uploadId"], parts)
+        members: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("ETag", f'"{facts.etag}"')]
+        return xml("CompleteMultipartUploadResult", members)
+
+    async def _abort(self, call: _Call) -> Response:
+        await run_in_threadpool(self._uploads.abort, call.bucket, call.key, call.options["uploadId"])
+        return Response(status_code=204)
+
+    async def _list_parts(self, call: _Call) -> Response:
+        upload = call.options["uploadId"]
+        parts = await run_in_threadpool(self._uploads.parts, call.bucket, call.key, upload)
+        items: list[Member] = [
+            ("Part", [("PartNumber", part.number), ("ETag", f'"{part.etag}"'), ("Size", part.size)]) for part in parts
+        ]
+        named: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("UploadId", upload), ("IsTruncated", False)]
+        return xml("ListPartsResult", [*named, *items])
+
+    async def _list_uploads(self, call: _Call) -> Response:
+        uploads = await run_in_threadpool(self._uploads.all, call.bucket, call.options.get("prefix", ""))
+        items: list[Member] = [("Upload", [("Key", key), ("UploadId", upload)]) for key, upload in uploads]
+        return xml("ListMultipartUploadsResult", [("Bucket", call.bucket), ("IsTruncated", False), *items])
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Answer the server's messages about its start and its end."""
+    while (message := await receive())["type"] != "lifespan.shutdown":
+        await send({"type": f"{message['type']}.complete"})
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,62 @@
+"""One page of a bucket's listing, in both versions of the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from herringbone.s3.front.answers import entry, grouped, key_of, number_of, token_of, xml
+from herringbone.s3.front.documents import Member, encoded
+from herringbone.s3.front.refusals import S3Error
+from herringbone.s3.front.store import Store
+
+_MAX_KEYS = 1000
+
+
+def list_page(store: Store, bucket: str, options: Mapping[str, str]) -> Response:
+    """Return the page that the options ask for: at most 1,000 keys and common prefixes. Raises `S3Error`."""
+    second = options.get("list-type") == "2"
+    prefix, delimiter = options.get("prefix", ""), options.get("delimiter", "")
+    encoding = options.get("encoding-type")
+    most = min(number_of(options.get("max-keys", str(_MAX_KEYS)), "max-keys"), _MAX_KEYS)
+    after = options.get("start-after", "") if second else options.get("marker", "")
+    if second and (token := options.get("continuation-token")) is not None:
+        after = key_of(token)
+    names, truncated = _page(store, bucket, prefix, delimiter, after, most)
+    contents: list[Member] = []
+    prefixes: list[Member] = []
+    for name in names:
+        if delimiter and delimiter in name[len(prefix) :]:
+            prefixes.append(("CommonPrefixes", [("Prefix", encoded(name, encoding))]))
+            continue
+        try:
+            contents.append(("Contents", entry(store.facts(bucket, name), encoding)))
+        except S3Error:
+            # Removed since it was listed.
+            continue
+    members: list[Member] = [
+        ("Name", bucket),
+        ("Prefix", encoded(prefix, encoding)),
+        ("MaxKeys", most),
+        ("IsTruncated", truncated),
+    ]
+    members += [("Delimiter", encoded(delimiter, encoding))] if delimiter else []
+    members += [("EncodingType", encoding)] if encoding else []
+    if second:
+        members.append(("KeyCount", len(contents) + len(prefixes)))
+        members += [("NextContinuationToken", token_of(names[-1]))] if truncated else []
+    else:
+        members.append(("Marker", encoded(after, encoding)))
+        members += [("NextMarker", encoded(names[-1], encoding))] if truncated else []
+    return xml("ListBucketResult", [*members, *contents, *prefixes])
+
+
+def _page(store: Store, bucket: str, prefix: str, delimiter: str, after: str, most: int) -> tuple[list[str], bool]:
+    """Return the entries of a page, and whether there are more."""
+    names: list[str] = []
+    for name in grouped(store.keys(bucket, prefix, after, by_folder=delimiter == "/"), prefix, delimiter, after):
+        if len(names) == most:
+            return names, most > 0
+        names.append(name)
+    return names, False

@@ -1,0 +1,289 @@
+"""The folder behind the front: buckets, objects, and what S3 knows of an object besides its content.
+
+<folder>/BUCKET/PATH                       an object's content, readable by any program; `keys` makes the path
+<folder>/BUCKET/.herringbone/facts/5f/...  ETag, type and the user's metadata of one object, as JSON
+<folder>/BUCKET/.herringbone/new/...       content that is still coming; it gets its name by a rename when it is whole
+<folder>/BUCKET/.herringbone/uploads/ID/   parts of an upload
+
+Facts name the file's inode, size and time of change. A file that came into the folder by other means has none, or
+facts of another file: its ETag is computed when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from herringbone.s3.front.keys import BESIDE, check_bucket_name, is_own, key_part, path_of
+from herringbone.s3.front.refusals import S3Error
+from herringbone_contract import safe_tree
+
+OWN = ".herringbone"
+_READ_BYTES = 1 << 20
+_LAST = "\U0010ffff"
+
+
+class Facts(NamedTuple):
+    """An object without its content. `modified` is in seconds since 1970; `meta` are headers to send with it."""
+
+    key: str
+    size: int
+    etag: str
+    modified: float
+    meta: dict[str, str]
+
+
+class Store:
+    """The buckets below `folder`. One process serves a folder; its threads may share the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Held while names change, so that a file and a folder of one name do not come at once.
+        self._lock = threading.RLock()
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the names of the buckets and the times of their creation, sorted."""
+        with suppress(FileNotFoundError):
+            return sorted(
+                (entry.name, entry.stat().st_ctime)
+                for entry in os.scandir(self._folder)
+                if entry.is_dir(follow_symlinks=False) and _is_bucket_name(entry.name)
+            )
+        return []
+
+    def create_bucket(self, name: str) -> None:
+        path = self._folder / check_bucket_name(name)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise S3Error("BucketAlreadyOwnedByYou", "The bucket exists already, and you own it.", 409) from None
+
+    def delete_bucket(self, name: str) -> None:
+        with self._lock:
+            bucket = self.bucket(name)
+            if next(self.keys(name), None) is not None:
+                raise S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409)
+            shutil.rmtree(bucket)
+
+    def bucket(self, name: str) -> Path:
+        """Return a bucket's folder. Raises `S3Error` where there is none."""
+        path = self._folder / check_bucket_name(name)
+        try:
+            is_bucket = stat.S_ISDIR(path.lstat().st_mode)
+        except OSError:
+            is_bucket = False
+        if not is_bucket:
+            raise S3Error("NoSuchBucket", "The specified bucket does not exist.", 404)
+        return path
+
+    @contextmanager
+    def new_file(self, bucket: str) -> Iterator[IO[bytes]]:
+        """Open a file for content that is coming; it is removed unless `keep` has given it its name."""
+        folder = self.bucket(bucket) / OWN / "new"
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=folder)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                yield file
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)  # noqa: PTH108
+
+    def keep(self, file: IO[bytes], bucket: str, key: str, etag: str, meta: dict[str, str]) -> Facts:
+        """Give a whole file the name of its key, in place of an earlier object."""
+        file.flush()
+        # Before the rename: after a power cut the name must not lead to a file without its content.
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), 0o644)
+        state = os.fstat(file.fileno())
+        with self._lock:
+            top = self.bucket(bucket)
+            target = self._make_place(top, path_of(key))
+            self._write_facts(top, key, state, etag, meta)
+            os.replace(file.name, target)  # noqa: PTH105
+        return Facts(key, state.st_size, etag, state.st_mtime, meta)
+
+    def open(self, bucket: str, key: str) -> tuple[IO[bytes], Facts]:
+        """Open an object. Raises `S3Error` where there is none."""
+        top = self.bucket(bucket)
+        for path in _places(path_of(key)):
+            file = _open(top, path)
+            if file is not None:
+                try:
+                    return file, self._facts(top, key, file)
+                except BaseException:
+                    file.close()
+                    raise
+        raise S3Error("NoSuchKey", "The specified key does not exist.", 404)
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Remove an object, and the folders that are empty then; one that does not exist is no error."""
+        with self._lock:
+            top = self.bucket(bucket)
+            for path in _places(path_of(key)):
+                file = top / path
+                if not _is_inside(top, path) or not file.is_file() or file.is_symlink():
+                    continue
+                file.unlink()
+                self._facts_path(top, key).unlink(missing_ok=True)
+                for folder in file.parents:
+                    if folder == top:
+                        break
+                    try:
+                        folder.rmdir()
+                    except OSError:
+                        break
+
+    def keys(self, bucket: str, prefix: str = "", after: str = "", *, by_folder: bool = False) -> Iterator[str]:
+        """Yield the keys that begin with `prefix` and come behind `after`, in the order of their UTF-8 bytes.
+
+        With `by_folder`, the keys behind the next slash are one entry that ends with the slash.
+        """
+        top = self.bucket(bucket)
+        return _walk(top, "", prefix, after, by_folder)
+
+    def facts(self, bucket: str, key: str) -> Facts:
+        """Return what is known of an object. Raises `S3Error` where there is none."""
+        file, facts = self.open(bucket, key)
+        file.close()
+        return facts
+
+    def _facts(self, top: Path, key: str, file: IO[bytes]) -> Facts:
+        state = os.fstat(file.fileno())
+        stored: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            stored = json.loads(self._facts_path(top, key).read_bytes())
+        if stored.get("of") != _mark(state):
+            digest = hashlib.md5(usedforsecurity=False)
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+            file.seek(0)
+            stored = {"etag": digest.hexdigest(), "meta": {}}
+            with self._lock, suppress(OSError):
+                self._write_facts(top, key, state, stored["etag"], {})
+        return Facts(key, state.st_size, stored["etag"], state.st_mtime, stored["meta"])
+
+    def _write_facts(self, top: Path, key: str, state: os.stat_result, etag: str, meta: dict[str, str]) -> None:
+        path = self._facts_path(top, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{threading.get_ident()}")
+        partial.write_text(json.dumps({"of": _mark(state), "key": key, "etag": etag, "meta": meta}))
+        partial.replace(path)
+
+    @staticmethod
+    def _facts_path(top: Path, key: str) -> Path:
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        return top / OWN / "facts" / digest[:2] / f"{digest}.json"
+
+    def _make_place(self, top: Path, path: str) -> Path:
+        """Return where the file of a path goes, with its folders made. The caller holds the lock."""
+        folder, _, name = path.rpartition("/")
+        inside = top
+        for part in filter(None, folder.split("/")):
+            inside /= part
+            state = _lstat(inside)
+            if state is not None and not stat.S_ISDIR(state.st_mode):
+                if not stat.S_ISREG(state.st_mode):
+                    raise S3Error("InvalidRequest", f"{part} is a link in the folder of the bucket.", 409)
+                # An object has the name that is a folder from now on.
+                inside.rename(inside.with_name(part + BESIDE))
+            inside.mkdir(exist_ok=True)
+        target = inside / name
+        return target.with_name(name + BESIDE) if target.is_dir() and not target.is_symlink() else target
+
+
+def _walk(folder: Path, start: str, prefix: str, after: str, by_folder: bool) -> Iterator[str]:
+    """Yield the keys below a folder whose keys begin with `start`."""
+    entries: dict[str, Path | None] = {}
+    try:
+        listing = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        # Removed since its folder was listed.
+        return
+    for entry in listing:
+        if is_own(entry.name) or entry.is_symlink():
+            continue
+        key = start + key_part(entry.name)
+        if entry.is_dir():
+            entries[f"{key}/"] = Path(entry.path)
+        elif entry.is_file():
+            # A key whose last part is empty ends with a slash, as a folder does; it comes before the folder's keys.
+            entries.setdefault(key, None)
+    # Surrogates stand for names that are no UTF-8, which no key can mean.
+    for key in sorted((key for key in entries if _is_text(key)), key=str.encode):
+        inside = entries[key]
+        if inside is None:
+            if key > after and key.startswith(prefix):
+                yield key
+        elif not (key.startswith(prefix) or prefix.startswith(key)) or f"{key}{_LAST}" <= after:
+            continue
+        elif by_folder and key.startswith(prefix) and key != prefix:
+            # Behind a key in the folder, the folder is an entry only for the rest of its keys.
+            within = after if after.startswith(key) and after != key else ""
+            if (key > after or within) and next(_walk(inside, key, key, within, False), None) is not None:
+                yield key
+        else:
+            yield from _walk(inside, key, prefix, after, by_folder)
+
+
+def _places(path: str) -> tuple[str, str]:
+    return path, path + BESIDE
+
+
+def _open(top: Path, path: str) -> IO[bytes] | None:
+    """Open a file without following a link; None where there is no regular file."""
+    try:
+        return safe_tree.open_file(top, path)
+    except OSError:
+        return None
+
+
+def _is_inside(top: Path, path: str) -> bool:
+    """Report whether no folder on the way to a file is a link."""
+    return not any(folder.is_symlink() for folder in (top / path).parents if folder != top and top in folder.parents)
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _mark(state: os.stat_result) -> list[int]:
+    return [state.st_ino, state.st_size, state.st_mtime_ns]
+
+
+def _is_bucket_name(name: str) -> bool:
+    try:
+        return check_bucket_name(name) == name
+    except S3Error:
+        return False
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def remove_abandoned(folder: Path, *, older_than: float = 7 * 24 * 3600.0) -> None:
+    """Remove content and parts that nobody has touched for a week: their clients are gone."""
+    limit = time.time() - older_than
+    for kind in ("new", "uploads"):
+        for path in folder.glob(f"*/{OWN}/{kind}/*"):
+            with suppress(OSError):
+                if path.stat().st_mtime < limit:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
