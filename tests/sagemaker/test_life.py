@@ -14,9 +14,9 @@ import pytest
 from herringbone import ArchiveError, InputError, JobNotFoundError, TrainingJob, attach
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.transfer import fetch_artifact
-from herringbone.progress import Progress
 from herringbone.cli.__main__ import main
 from herringbone.jobs.console import Console
+from herringbone.progress import Progress
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
 from tests.sagemaker.service import described, life, serving
 

@@ -75,7 +75,8 @@ def test_data_model_and_checkpoints_travel(home: Home, s3: Any) -> None:
     again = estimator(home, **{**settings, "instance_count": 1}).fit(inputs, logs=False)
     seen, earlier = results(again, s3)["algo-1.json"]
     assert len(seen) == 3
-    assert "epoch-0.pt" in earlier and "half.pt.tmp" not in earlier
+    assert "epoch-0.pt" in earlier
+    assert "half.pt.tmp" not in earlier
 
 
 def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) -> None:
@@ -90,13 +91,13 @@ def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) 
 
 def test_what_is_not_there_is_refused_at_plan(home: Home, s3: Any) -> None:
     s3.put_object(Bucket="mine", Key="bad/../x", Body=b"1")
-    with pytest.raises(InputError, match="channel 'training'.*no bucket absent"):
+    with pytest.raises(InputError, match=r"channel 'training'.*no bucket absent"):
         estimator(home).plan("s3://absent/data")
     with pytest.raises(InputError, match="no object has a key that begins so"):
         estimator(home).plan("s3://mine/absent")
     with pytest.raises(InputError, match="checkpoint_s3_uri: there is no bucket absent"):
         estimator(home, checkpoint_s3_uri="s3://absent/c").plan()
-    with pytest.raises(InputError, match="has an empty part, '.' or '..'"):
+    with pytest.raises(InputError, match="has an empty part, "):
         estimator(home).plan("s3://mine/bad")
     with pytest.raises(UnsupportedError, match="Pipe mode does not run here"):
         estimator(home, input_mode="Pipe").plan("s3://mine/bad")

@@ -9,6 +9,7 @@ Content goes through in pieces, in both directions: a file of any size needs a f
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from herringbone.s3.front.answers import (
     copy_content,
     file_response,
     meta_of,
+    part_number,
     span,
     xml,
 )
@@ -102,13 +104,17 @@ class Front:
         """Return the answer to a request; errors are answers."""
         identifier = os.urandom(8).hex().upper()
         try:
-            response = await self._verified(request)
+            try:
+                response = await self._verified(request)
+            except OSError as error:
+                # A full or broken disk; the name of the file is for the log of the server alone.
+                print(f"{request.method} {request.url.path}: {error}", file=sys.stderr)
+                raise S3Error("InternalError", f"The server's disk: {error.strerror}.", 500) from None
         except S3Error as error:
             members: list[Member] = [("Code", error.code), ("Message", error.message), ("RequestId", identifier)]
             # An answer to HEAD has no body, and one that says "as you know it" neither.
-            body = (
-                b"" if request.method == "HEAD" or error.status == 304 else document("Error", members, namespace=False)
-            )
+            is_empty = request.method == "HEAD" or error.status == 304
+            body = b"" if is_empty else document("Error", members, namespace=False)
             response = Response(body, error.status, media_type="application/xml")
             if request.method not in ("GET", "HEAD"):
                 # The rest of a body that nobody reads must not be taken for the next request.

@@ -51,10 +51,13 @@ def path_of(key: str) -> str:
 def key_part(name: str) -> str:
     """Return the part of a key that a folder's or a file's name stands for.
 
-    >>> key_part("%2E%2E"), key_part("%"), key_part("a%")
-    ('..', '', 'a')
+    >>> key_part("%2E%2E"), key_part("%"), key_part("%%"), key_part("a%")
+    ('..', '', '', 'a')
     """
     plain = name[:-1] if name.endswith(BESIDE) else name
+    if plain == BESIDE:
+        # An empty part, beside a folder of an empty part.
+        return ""
     return re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), plain)
 
 

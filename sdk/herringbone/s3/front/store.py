@@ -92,8 +92,10 @@ class Store:
         folder = self.bucket(bucket) / OWN / "new"
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=folder)
+        os.close(descriptor)
         try:
-            with os.fdopen(descriptor, "w+b") as file:
+            # By its name, which `keep` renames.
+            with open(name, "w+b") as file:  # noqa: PTH123
                 yield file
         finally:
             with suppress(FileNotFoundError):
