@@ -126,10 +126,13 @@ def test_a_controller_that_restarts_is_waited_for(tmp_path):
     ("options", "text"),
     [
         ({"enable_network_isolation": True}, "enable_network_isolation: nodes of a cluster share its network"),
-        ({"checkpoint_s3_uri": "s3://bucket/here"}, "is not on this machine"),
+        ({"checkpoint_s3_uri": "gs://bucket/here"}, "is not on this machine"),
+        ({"checkpoint_s3_uri": "s3://bucket/here"}, "the credentials come from environment variables"),
     ],
 )
-def test_unsupported_options_are_refused(without_slurm, options, text):
+def test_unsupported_options_are_refused(without_slurm, monkeypatch, options, text):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mock")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mock")
     with pytest.raises(UnsupportedError, match=text):
         Estimator("train.py", instance_type="slurm:gpu", **options)._plan(without_slurm, None, None)
 

@@ -129,11 +129,11 @@ class DataOptions(TypedDict, total=False):
     model_channel_name: str | None
     """The name of that channel; needs `model_uri`."""
     checkpoint_s3_uri: str | None
-    """The folder that keeps the job's checkpoints, for the next job, too: a path, or `s3://` on ml."""
+    """The folder that keeps the job's checkpoints, for the next job, too: a path, or `s3://` (not on ssh)."""
     checkpoint_local_path: str | None
     """The script's folder of checkpoints, where that is not /opt/ml/checkpoints. Backends: ml."""
     output_path: str | None
-    """The folder below which the packed model is put: a path, or `s3://` on ml. The default is the job's folder."""
+    """The folder below which the packed model is put: a path, or `s3://`. The default is the job's folder."""
     output_kms_key: str | None
     """The KMS key that encrypts the output. Backends: ml."""
     disable_output_compression: bool | None

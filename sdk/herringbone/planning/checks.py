@@ -226,8 +226,8 @@ def _check_channel(backend: str, channel: Channel) -> None:
         return  # `s3.review` looks at those
     if channel.path is None:
         raise UnsupportedError(
-            f"channel {channel.name!r}: {channel.input.s3_data} is not on this machine, and {backend} fetches nothing; "
-            "copy the data here and give its path"
+            f"channel {channel.name!r}: {channel.input.s3_data} is not on this machine, and {backend} fetches no such "
+            "address: copy the data here and give its path"
         )
     if not os.path.exists(channel.path):  # noqa: PTH110 - a str is what the plan carries
         raise InputError(

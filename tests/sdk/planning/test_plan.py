@@ -298,12 +298,10 @@ def reviewed(folder, distribution=None, inputs=None, **options):
     return review(job_plan)
 
 
-def test_code_in_a_bucket_is_refused(folder):
+def test_what_is_in_a_bucket_is_left_to_the_review_of_s3(folder):
     source = find_source("train.py", "s3://b/c.tar.gz", (), base=folder)
-    with pytest.raises(
-        UnsupportedError, match=r"source_dir: s3://b/c\.tar\.gz is not on this machine, and local_process"
-    ):
-        review(msgspec.structs.replace(plan(), source=source))
+    assert review(msgspec.structs.replace(plan(), source=source)) == ()
+    assert reviewed(folder, inputs="s3://b/data", output_path="s3://b/o", sagemaker_session=object()) == ()
 
 
 def test_options_without_effect_are_named(folder):
@@ -322,18 +320,23 @@ def test_options_without_effect_are_named(folder):
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
         ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
         ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
-        ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
-        ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
+        ({"output_path": "gs://b/o"}, "output_path: gs://b/o is not on this machine"),
+        ({"checkpoint_s3_uri": "gs://b/o"}, "checkpoint_s3_uri: gs://b/o is not on this machine"),
         ({"tensorboard_output_config": {"s3_output_path": "s3://b/tb"}}, "_config: s3://b/tb is not on this machine"),
         (
             {"tensorboard_output_config": {"s3_output_path": "tb", "container_local_output_path": "/tb"}},
             "served as /opt/ml/output/tensorboard only here, not as /tb",
         ),
-        ({"model_uri": "s3://b/m"}, "channel 'model': s3://b/m is not on this machine"),
+        ({"model_uri": "gs://b/m"}, "channel 'model': gs://b/m is not on this machine"),
         (
-            {"inputs": "s3://b/data"},
-            "channel 'training': s3://b/data is not on this machine, and local_process fetches",
+            {"inputs": "gs://b/data"},
+            "channel 'training': gs://b/data is not on this machine, and local_process fetches no such",
         ),
+        (
+            {"inputs": TrainingInput("s3://b/m", s3_data_type="AugmentedManifestFile")},
+            "channel training: an AugmentedManifestFile is read in Pipe mode",
+        ),
+        ({"inputs": TrainingInput("data", s3_data_type="ManifestFile")}, "channel training: a ManifestFile lists"),
         ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
         (

@@ -134,6 +134,7 @@ class Front:
         if refused := sorted(_REFUSED.intersection(options)):
             raise S3Error("NotImplemented", f"This server has no {refused[0]}.", 501)
         call = _Call(request, signer, bucket, key, options)
+        handler: _Handler | None
         if not bucket:
             handler = {"GET": self._list_buckets}.get(request.method)
         elif not key:

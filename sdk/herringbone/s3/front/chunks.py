@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 from herringbone.s3.front.refusals import S3Error, Signer
@@ -192,7 +193,8 @@ def checksum_of(name: str) -> Any:
     if name == "crc32":
         return Crc32()
     try:
-        from awscrt import checksums
+        # By name: it is no dependency, and other packages of AWS's bring it.
+        checksums = import_module("awscrt.checksums")
     except ImportError:
         return None
     functions = {
