@@ -78,7 +78,7 @@ class ClaimConfig(TypedDict):
 
 
 class S3Config(TypedDict):
-    """What the job writes to S3; `herringbone.s3.sync.SyncOrder` has the same members.
+    """Addresses in S3 that the job writes to; `herringbone.s3.sync.SyncOrder` has the same members.
 
     `checkpoints` is a folder of this machine and its address, `output` the address below which the results go.
     `access` has the credentials, or nothing where the controller's machine finds them by itself.

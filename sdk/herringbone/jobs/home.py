@@ -72,7 +72,7 @@ class JobFolder:
 
     @property
     def s3(self) -> Path:
-        """What the job reads from buckets and writes to them; see `herringbone.s3.staging`."""
+        """The files of buckets that the job reads, and its checkpoints for one; see `herringbone.s3.staging`."""
         return self.path / "s3"
 
     @property

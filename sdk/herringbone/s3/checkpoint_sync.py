@@ -23,7 +23,7 @@ class FileState(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What to do, in this order, so that a reader of the bucket never takes half a checkpoint for a whole one.
+    """Requests to send, in this order, so that a reader of the bucket never takes half a checkpoint for a whole one.
 
     `remove` are names of objects: manifests of checkpoints that are replaced, and files that a new one lacks.
     """

@@ -37,7 +37,7 @@ _ATTEMPTS, _PAUSE_SECONDS = 5, 2.0
 
 
 class SyncOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What one job writes to S3: `checkpoints` is a folder and its address, `output` the address of the results.
+    """The order for one job: `checkpoints` is a folder and its address, `output` the address of the results.
 
     The results get the name of the job below that address, as on SageMaker.
     """

@@ -206,7 +206,7 @@ def checksum_of(name: str) -> Any:
 
 
 class BodyCheck:
-    """What a request says about its content: length, MD5, SHA-256 and checksums, in headers or in trailers.
+    """Checks of all that a request says about its content: length, MD5, SHA-256, checksums; in headers or trailers.
 
     >>> check = BodyCheck({"x-amz-content-sha256": "UNSIGNED-PAYLOAD", "content-md5": "kAFQmDzST7DWlj99KOF/cg=="})
     >>> check.update(b"abc"); check.finish({}).hex()

@@ -27,7 +27,7 @@ class SignedRequest(NamedTuple):
 
 
 class Signer(NamedTuple):
-    """Who signed a request, and what the signatures of a body in chunks continue from.
+    """The signer of a request, and the values from which the signatures of chunks continue.
 
     `key` is the signing key of the day, `scope` is `DAY/REGION/s3/aws4_request`, `stamp` the time that was signed.
     """
