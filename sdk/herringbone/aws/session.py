@@ -151,7 +151,10 @@ class AwsSession:
 
     @property
     def access(self) -> Access:
-        """Credentials and region with which another process acts as this session does. Raises `AwsCredentialsError` without credentials."""
+        """Credentials and region with which another process acts as this session does.
+
+        Raises `AwsCredentialsError` without credentials.
+        """
         region = self._region or self._session().region_name
         if self._given_boto is None:
             # That process searches as this one did, and can renew what it finds.

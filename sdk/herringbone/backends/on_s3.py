@@ -13,7 +13,7 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.index import DOWNLOADING, STARTING, JobIndex
-from herringbone.planning.s3 import uses_s3, written
+from herringbone.planning.s3 import reads_s3, written
 
 if TYPE_CHECKING:
     from herringbone.controller.config import S3Config
@@ -26,7 +26,7 @@ def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
 
     The job is Downloading meanwhile. Raises the errors of `stage`.
     """
-    if not uses_s3(plan):
+    if not reads_s3(plan):
         return plan
     from herringbone.s3.staging import stage
 

@@ -8,10 +8,18 @@ from herringbone.planning.plan import JobPlan
 
 def uses_s3(plan: JobPlan) -> bool:
     """Report whether the job reads from S3 or writes to it."""
+    return reads_s3(plan) or bool(written(plan))
+
+
+def reads_s3(plan: JobPlan) -> bool:
+    """Report whether something of the job is in S3 that is not on this machine yet.
+
+    On the machines of `ssh:`, channels have paths as well: the submitting machine has fetched and sent them.
+    """
     return (
-        any(is_s3(channel.input.s3_data) for channel in plan.channels)
+        any(channel.path is None and is_s3(channel.input.s3_data) for channel in plan.channels)
         or (plan.source is not None and plan.source.remote)
-        or bool(written(plan))
+        or is_s3(plan.options.checkpoint_s3_uri)
     )
 
 

@@ -23,7 +23,7 @@ from herringbone.aws.location import S3Location, is_s3
 from herringbone.estimators.inputs import Channel
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.planning.plan import JobPlan
-from herringbone.planning.s3 import uses_s3
+from herringbone.planning.s3 import reads_s3
 from herringbone.progress import Progress
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import ObjectCache, cache_limit
@@ -69,7 +69,7 @@ def stage(
     A plan without such addresses is returned as it is. Raises `InputError`, `ArchiveError`, `AwsError` or `OSError`;
     what was downloaded stays in the cache.
     """
-    if not uses_s3(plan):
+    if not reads_s3(plan):
         return plan
     folder = home.job(plan.job_name)
     buckets = connect(plan)

@@ -338,7 +338,7 @@ def test_options_without_effect_are_named(folder):
         ),
         ({"inputs": TrainingInput("data", s3_data_type="ManifestFile")}, "channel training: a ManifestFile lists"),
         ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
-        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
+        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression and record_wrapping"),
         (
             {"distribution": {"pytorchxla": {"enabled": True}}},
             "distribution.pytorchxla: Herringbone starts no PyTorch/XLA",
