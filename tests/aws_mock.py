@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,3 +44,30 @@ def _wait_for_url(log: Path, server: subprocess.Popen[bytes]) -> str:
             continue
         break
     raise AssertionError(f"the mock of AWS did not start:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mock_aws(tmp_path_factory.mktemp("s3") / "log") as address:
+        yield address
+
+
+@pytest.fixture
+def s3(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return boto3's client of an empty mock with the bucket `mine`; this process finds the mock, too."""
+    boto3 = pytest.importorskip("boto3")
+    urllib.request.urlopen(f"{s3_server}/moto-api/reset", data=b"", timeout=60).close()  # noqa: S310 - our own server
+    variables = {
+        "AWS_ENDPOINT_URL_S3": s3_server,
+        "AWS_ACCESS_KEY_ID": "mock",
+        "AWS_SECRET_ACCESS_KEY": "mock-secret-of-this-test",
+        "AWS_CONFIG_FILE": str(tmp_path / "no-such-file"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no-such-file"),
+    }
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket="mine")
+    return client

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import herringbone
+from herringbone.backends.ssh.upload import digest_of
 from herringbone.jobs.home import Home
 from herringbone_contract.errors import InputError, UnsupportedError
 
@@ -77,6 +78,9 @@ def test_data_model_and_checkpoints_travel(home: Home, s3: Any) -> None:
     assert len(seen) == 3
     assert "epoch-0.pt" in earlier
     assert "half.pt.tmp" not in earlier
+    # Machines of `ssh:` have received the same channel before.
+    folders = [home.job(each.name).s3 / "inputs/training" for each in (job, again)]
+    assert digest_of(folders[0], "training") == digest_of(folders[1], "training")
 
 
 def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) -> None:
