@@ -38,6 +38,7 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
     torch.set_num_threads(1)
     # A garbage collection over the objects of all imports would take longer than most tests.
     gc.freeze()
+    imported_all = False
     while (task := connection.recv()) is not None:
         library, function, world_size, local_size, port, parameters, args = task
         os.environ.update(
@@ -63,6 +64,10 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
             # A model and its hooks are a reference cycle. A model that stays keeps groups, whose threads keep waking
             # up.
             gc.collect()
+            if not imported_all:
+                # The first task has imported the rest.
+                imported_all = True
+                gc.freeze()
 
 
 def _send(connection: Any, answer: tuple[bool, Any]) -> None:
