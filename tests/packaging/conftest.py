@@ -55,8 +55,9 @@ def install(archive: Path, folder: Path) -> Installation:
     """Install an archive into a new environment. pip installs from outside, so that making the environment is cheap."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
+    # With the byte code, as users install it: a test measures it. CI's own environments do without.
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
-    return python, subprocess.Popen([*pip, "-c", ROOT / "scripts" / "constraints.txt", archive])
+    return python, subprocess.Popen([*pip, "--compile", "-c", ROOT / "scripts" / "constraints.txt", archive])
 
 
 def finish(installation: Installation) -> Path:
