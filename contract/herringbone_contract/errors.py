@@ -12,6 +12,7 @@
     +-- ArchiveError               an archive that is damaged or reaches outside its folder
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
+    +-- RemoteError                a remote function has no result, or one that may not be trusted
     +-- TuningFailedError          a search ended without a result; carries the reason
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
     +-- RequestError               a running job that cannot be asked, or does not answer
@@ -137,6 +138,13 @@ class JobFailedError(HerringboneError):
         super().__init__(f"job {job_name} failed: " + "\n".join(filter(None, lines)))
         self.job_name = job_name
         self.failure = failure
+
+
+class RemoteError(HerringboneError):
+    """The job of a remote function left no result, or one that is not signed with the job's key.
+
+    To fix: Read the job's log with `herringbone logs NAME`, and call the function again.
+    """
 
 
 class TuningFailedError(HerringboneError):

@@ -14,11 +14,13 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
+    from herringbone.estimators.frameworks import Framework, MXNet, PyTorch, TensorFlow
     from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
     from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
     from herringbone.prediction.options import Measure
+    from herringbone.remote_function.function import remote
     from herringbone.tuner.configs import (
         HyperbandStrategyConfig,
         StrategyConfig,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         LaunchError,
         MeasurementError,
         OptionError,
+        RemoteError,
         RequestError,
         ServiceError,
         SlurmError,
@@ -65,12 +68,18 @@ __all__ = [
     "PyTorch",
     "TensorFlow",
     "MXNet",
+    "HuggingFace",
+    "SKLearn",
+    "XGBoost",
+    "Framework",
     "InstanceGroup",
     "ShuffleConfig",
     "TrainingInput",
     "FileSystemInput",
     "TensorBoardOutputConfig",
     "Measure",
+    # Run a function as a job.
+    "remote",
     # Follow a job.
     "TrainingJob",
     "attach",
@@ -101,6 +110,7 @@ __all__ = [
     "JobNotFoundError",
     "JobFailedError",
     "TuningFailedError",
+    "RemoteError",
     "LaunchError",
     "MeasurementError",
     "ServiceError",
@@ -122,12 +132,17 @@ _MODULES = {
     "PyTorch": "herringbone.estimators.frameworks",
     "TensorFlow": "herringbone.estimators.frameworks",
     "MXNet": "herringbone.estimators.frameworks",
+    "Framework": "herringbone.estimators.frameworks",
+    "HuggingFace": "herringbone.estimators.libraries",
+    "SKLearn": "herringbone.estimators.libraries",
+    "XGBoost": "herringbone.estimators.libraries",
     "InstanceGroup": "herringbone.estimators.options",
     "TensorBoardOutputConfig": "herringbone.estimators.options",
     "ShuffleConfig": "herringbone.estimators.inputs",
     "TrainingInput": "herringbone.estimators.inputs",
     "FileSystemInput": "herringbone.estimators.inputs",
     "Measure": "herringbone.prediction.options",
+    "remote": "herringbone.remote_function.function",
     "TrainingJob": "herringbone.jobs.job",
     "attach": "herringbone.jobs.job",
     "HyperparameterTuner": "herringbone.tuner.tuner",

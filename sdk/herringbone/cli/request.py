@@ -17,6 +17,7 @@ from herringbone.cli.script_arguments import parse_script_arguments
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
+from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
 from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
@@ -39,7 +40,7 @@ The job:
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
 and inputs:
-  framework: pytorch        # or tensorflow, mxnet; without it, any script
+  framework: pytorch        # or tensorflow, mxnet, huggingface, sklearn, xgboost
   entry_point: train.py
   source_dir: src
   instance_type: local_process
@@ -55,7 +56,14 @@ Hyperparameters: arguments after -- become the job's hyperparameters, and the sc
 refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
-_FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
+_FRAMEWORKS: dict[str, type[Estimator]] = {
+    "pytorch": PyTorch,
+    "tensorflow": TensorFlow,
+    "mxnet": MXNet,
+    "huggingface": HuggingFace,
+    "sklearn": SKLearn,
+    "xgboost": XGBoost,
+}
 # The section of a job file that describes a search.
 TUNING = "tuning"
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")

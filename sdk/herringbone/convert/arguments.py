@@ -11,13 +11,13 @@ import msgspec
 from herringbone.backends.registry import backend_for
 from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, LEFT_OUT, RENAMED, parse_options
 from herringbone.planning.checks import REFUSED, UNUSED
-from herringbone_contract.distribution import Framework, parse
+from herringbone.planning.frameworks import DISTRIBUTION_RULES, HUGGING_FACE_VERSIONS
+from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 
 # The order of `sagemaker.estimator.Estimator`, whose first argument is the image; ours is the script.
 ESTIMATOR_ORDER = ("image_uri", "role", "instance_count", "instance_type")
-_OWN = {"TensorFlow": ("model_dir",)}
-_FRAMEWORKS: dict[str, Framework] = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
+_OWN = {"TensorFlow": ("model_dir",), "HuggingFace": HUGGING_FACE_VERSIONS}
 Kind = Literal["changed", "note", "left"]
 
 
@@ -68,7 +68,7 @@ def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bo
 def _review_own(estimator: str, name: str, value: Any, line: int) -> Iterator[Note]:
     if name == "distribution" and isinstance(value, dict) and not _names_a_file(value):
         try:
-            parse(value, framework=_FRAMEWORKS.get(estimator))
+            parse(value, framework=DISTRIBUTION_RULES.get(estimator))
         except DistributionError as error:
             yield Note(line, "left", f"distribution: {error}; AWS's SDK may have ignored it")
     if name == "instance_type" and isinstance(value, str):

@@ -13,6 +13,13 @@ COUNTERPARTS = {
     "sagemaker.tensorflow.estimator.TensorFlow": "TensorFlow",
     "sagemaker.mxnet.MXNet": "MXNet",
     "sagemaker.mxnet.estimator.MXNet": "MXNet",
+    "sagemaker.huggingface.HuggingFace": "HuggingFace",
+    "sagemaker.huggingface.estimator.HuggingFace": "HuggingFace",
+    "sagemaker.sklearn.SKLearn": "SKLearn",
+    "sagemaker.sklearn.estimator.SKLearn": "SKLearn",
+    "sagemaker.xgboost.XGBoost": "XGBoost",
+    "sagemaker.xgboost.estimator.XGBoost": "XGBoost",
+    "sagemaker.estimator.Framework": "Framework",
     "sagemaker.inputs.TrainingInput": "TrainingInput",
     "sagemaker.TrainingInput": "TrainingInput",
     "sagemaker.inputs.FileSystemInput": "FileSystemInput",
@@ -32,7 +39,7 @@ ACCOUNT = {
     "sagemaker.local.LocalSession": "sagemaker_session",
 }
 
-_OTHER_FRAMEWORKS = ("HuggingFace", "SKLearn", "XGBoost", "Chainer", "RLEstimator")
+_OTHER_FRAMEWORKS = ("Chainer", "RLEstimator")
 
 
 def why_left(name: str) -> str:

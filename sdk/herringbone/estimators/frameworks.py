@@ -1,4 +1,4 @@
-"""The estimators `PyTorch`, `TensorFlow` and `MXNet`, with SageMaker's names and order of arguments."""
+"""`Framework`, and the estimators `PyTorch`, `TensorFlow` and `MXNet`, with SageMaker's order of arguments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,42 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from herringbone.estimators.estimator import Estimator
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import MODEL_DIR, SHARED_MODEL_DIR, Key
-from herringbone_contract.distribution import Framework, Launcher
+from herringbone_contract.distribution import Framework as FrameworkName
+from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from herringbone.estimators.options_dict import ScriptOptions, TensorFlowOptions
+    from herringbone.estimators.options_dict import FrameworkOptions, ScriptOptions, TensorFlowOptions
 
 
-class _ScriptFirst(Estimator):
+class Framework(Estimator):
+    """Train a script in an image of your own, and the base of all classes that run scripts of one framework.
+
+    >>> class Lightning(Framework):
+    ...     """Train a Lightning script in our image."""
+    >>> Lightning("train.py", image_uri="lightning:1", instance_type="local").fit()     # doctest: +SKIP
+
+    See `Estimator`, which takes the same arguments in another order.
+
+    Args:
+        entry_point: The script to run: a path inside `source_dir`, or a path of its own without `source_dir`.
+        source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
+        hyperparameters: Settings of the script, which reads each as `--name value`.
+    """
+
+    def __init__(
+        self,
+        entry_point: str | os.PathLike[str] | None = None,
+        source_dir: str | os.PathLike[str] | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        **options: Unpack[FrameworkOptions],
+    ) -> None:
+        super().__init__(entry_point, source_dir=source_dir, hyperparameters=hyperparameters, **options)
+
+
+class _ScriptFirst(Framework):
     """The signature that SageMaker's `PyTorch` and `MXNet` share."""
 
     def __init__(
@@ -34,8 +60,8 @@ class _ScriptFirst(Estimator):
     ) -> None:
         super().__init__(
             entry_point,
-            source_dir=source_dir,
-            hyperparameters=hyperparameters,
+            source_dir,
+            hyperparameters,
             image_uri=image_uri,
             distribution=distribution,
             framework_version=framework_version,
@@ -62,7 +88,7 @@ class PyTorch(_ScriptFirst):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[Framework | None] = "pytorch"
+    _framework: ClassVar[FrameworkName | None] = "pytorch"
 
 
 class MXNet(_ScriptFirst):
@@ -83,7 +109,7 @@ class MXNet(_ScriptFirst):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[Framework | None] = "mxnet"
+    _framework: ClassVar[FrameworkName | None] = "mxnet"
 
     def _added_hyperparameters(self) -> dict[str, Any]:
         if self.distribution.launcher is Launcher.PARAMETER_SERVER:
@@ -91,7 +117,7 @@ class MXNet(_ScriptFirst):
         return {}
 
 
-class TensorFlow(Estimator):
+class TensorFlow(Framework):
     """Train a TensorFlow script.
 
     >>> TensorFlow(entry_point="train.py", instance_type="local_process", instance_count=1).fit()   # doctest: +SKIP
@@ -107,7 +133,7 @@ class TensorFlow(Estimator):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[Framework | None] = "tensorflow"
+    _framework: ClassVar[FrameworkName | None] = "tensorflow"
 
     def __init__(
         self,

@@ -173,6 +173,8 @@ ESTIMATOR_ARGUMENTS = (
     "distribution",
 )
 
+# Arguments of `HuggingFace` alone.
+_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
 # Texts that may have line breaks: they travel as JSON, are variables, or are words of a program in a container.
 _FREE_TEXTS = (
     "environment",
@@ -266,7 +268,7 @@ def text_options() -> frozenset[str]:
     (True, False)
     """
     texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
-    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type"})
+    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type", *_VERSIONS})
 
 
 def _written_short(name: str, value: Any) -> Any:

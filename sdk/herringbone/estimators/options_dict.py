@@ -65,6 +65,17 @@ class TensorFlowArguments(TypedDict, total=False):
     """The script's hyperparameter `model_dir`: a path or an address. False leaves the hyperparameter out."""
 
 
+class HuggingFaceArguments(TypedDict, total=False):
+    """Of `HuggingFace` alone"""
+
+    transformers_version: str | None
+    """The version of transformers in the image. Backends: local, ssh."""
+    pytorch_version: str | None
+    """Accepted because AWS's SDK has it: each image has one version of PyTorch. Backends: none."""
+    tensorflow_version: str | None
+    """Accepted because AWS's SDK has it; the script then counts as TensorFlow's. Backends: none."""
+
+
 class HostArguments(TypedDict, total=False):
     """The hosts"""
 
@@ -216,7 +227,15 @@ class OptionsDict(CommonOptions, VersionArguments, total=False):
 
 
 class ScriptOptions(CommonOptions, HostArguments, total=False):
-    """`**options` of `PyTorch` and `MXNet`."""
+    """`**options` of `PyTorch`, `MXNet` and `HuggingFace`."""
+
+
+class FrameworkOptions(CommonOptions, HostArguments, StrategyArguments, VersionArguments, total=False):
+    """`**options` of `Framework`."""
+
+
+class LibraryOptions(CommonOptions, HostArguments, total=False):
+    """`**options` of `SKLearn` and `XGBoost`."""
 
 
 class TensorFlowOptions(CommonOptions, HostArguments, ScriptArguments, total=False):

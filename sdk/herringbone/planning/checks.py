@@ -18,6 +18,7 @@ from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.disk import low_disk_warnings
+from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS, unused_versions
 from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.s3 import uses_s3
 from herringbone.planning.settings import unserved_settings
@@ -143,7 +144,9 @@ def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
     # `changed_options` leaves the session out, because it is no plain value.
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None and not uses_s3(plan) else []
     used = OF_LINES if plan.queue and plan.backend in WITH_LINES else ()
-    return [name for name in (*UNUSED, *unused) if name in options and name not in used] + session
+    # Where a version chooses an image of ours, it is the version of the first one.
+    versions = unused_versions(plan, () if "framework_version" in unused else HUGGING_FACE_VERSIONS[:1])
+    return [name for name in (*UNUSED, *unused) if name in options and name not in used] + session + versions
 
 
 def brings_packages(plan: JobPlan) -> bool:

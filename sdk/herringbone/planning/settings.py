@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 
+from herringbone.planning.frameworks import script_framework
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.served import PARAMETERS, Library, unserved
 from herringbone_contract.model_parallel.values import value_or
-from herringbone_contract.strategies import Framework
 
-# The class of the estimator -> the framework that its script certainly uses.
-_FRAMEWORKS: dict[str, Framework] = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 # The repositories of AWS's Deep Learning Containers for training, in any registry. Offline, only the name tells them
 # from other images.
 _AWS_IMAGE = re.compile(
@@ -63,7 +61,7 @@ def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:
 
     refuse("local_process", unserved_settings(plan, Library.HERRINGBONE))
     """
-    framework = _FRAMEWORKS.get(plan.estimator)
+    framework = script_framework(plan.estimator, plan.arguments)
     refusals = unserved(plan.distribution, library, framework)
     if library is Library.HERRINGBONE and framework == "pytorch":
         refusals |= _replicas_without_average(plan)

@@ -119,7 +119,7 @@ def test_a_few_lines(before, after):
     ("script", "message"),
     [
         (
-            "from sagemaker.huggingface import HuggingFace\nHuggingFace()",
+            "from sagemaker.chainer import Chainer\nChainer()",
             "use PyTorch, TensorFlow, MXNet, or Estimator with",
         ),
         ("from sagemaker.pytorch import PyTorchModel", "sagemaker.pytorch.PyTorchModel: no counterpart here"),
@@ -214,7 +214,7 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr() == (CHANGED, NOTES + "\n")
     assert main(["convert", "--diff", str(path)]) == 0
     assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
-    path.write_text("from sagemaker.huggingface import HuggingFace\n")
+    path.write_text("from sagemaker.chainer import Chainer\n")
     assert main(["convert", "--json", str(path)]) == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["complete"], result["notes"][0]["kind"], result["notes"][0]["line"]) == (False, "left", 1)

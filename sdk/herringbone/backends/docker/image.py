@@ -12,14 +12,13 @@ from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.jobs.console import Console
+from herringbone.planning.frameworks import IMAGES, image_version
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
 _NOT_FOUND = 404
-# Class of the estimator -> framework of its image. Other estimators take an image of any framework.
-_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,9 @@ def find_image(engine: Engine, name: str) -> Image | None:
 
 
 def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
-    framework = _FRAMEWORKS.get(plan.estimator)
-    version = plan.options.framework_version
+    # Other estimators take an image of any framework.
+    framework = IMAGES.get(plan.estimator)
+    version = image_version(plan)
     name = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
     if name is None:
         kind = framework or "pytorch"

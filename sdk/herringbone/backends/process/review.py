@@ -10,7 +10,9 @@ from pathlib import Path
 from herringbone.backends.process.gpus import wants_of
 from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
+from herringbone.planning.frameworks import missing_package
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
+from herringbone.planning.packages import installed_version
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
@@ -37,10 +39,11 @@ def review(
     mxnet: Callable[[], Installed] = installed_mxnet,
     torch: Callable[[], str | None] = installed_torch,
     *,
+    package: Callable[..., str | None] = installed_version,
     probe: Probe | None = None,
 ) -> tuple[str, ...]:
-    """Return the options of the plan that have no effect; `tensorflow`, `mxnet` and `torch` look up what this Python
-    has.
+    """Return the options of the plan that have no effect; `tensorflow`, `mxnet`, `torch` and `package` look up what
+    this Python has.
 
     Raises `UnsupportedError`, `InputError` or `ArchiveError`.
     """
@@ -51,6 +54,7 @@ def review(
     check_ranks(plan, _gpus_of_host(plan, probe))
     _check_syntax(plan.source)
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
+    refuse(_NAME, missing_package(plan, package))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")

@@ -315,7 +315,16 @@ def _settings(
 def _kind(image: str) -> str:
     """Guess the estimator's class from the image's name; `Estimator` runs any script."""
     name = image.rpartition("/")[2].lower()
-    kinds = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
+    # Names of Hugging Face's images have the framework in them as well.
+    kinds = {
+        "huggingface": "HuggingFace",
+        "pytorch": "PyTorch",
+        "tensorflow": "TensorFlow",
+        "mxnet": "MXNet",
+        "scikit-learn": "SKLearn",
+        "sklearn": "SKLearn",
+        "xgboost": "XGBoost",
+    }
     return next((kind for framework, kind in kinds.items() if framework in name), "Estimator")
 
 

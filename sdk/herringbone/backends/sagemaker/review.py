@@ -13,6 +13,7 @@ from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
+from herringbone.planning.frameworks import IMAGES, unused_versions
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
@@ -30,8 +31,6 @@ _REFUSED = {
     "gpus": "an instance has the GPUs of its type; choose an instance_type with that many",
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }
-# The class of the estimator -> the framework that `herringbone images build` takes.
-_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 _S3_OPTIONS = ("output_path", "checkpoint_s3_uri", "code_location")
 
 
@@ -56,14 +55,14 @@ def review(plan: JobPlan) -> tuple[str, ...]:
         # The home of jobs may lie inside the code's folder, but never belongs to the code.
         check_source(plan.source, exclude=find_home().path)
     _check_channels(plan)
-    return tuple(sorted(name for name in _UNUSED if name in options))
+    return tuple(sorted([*(name for name in _UNUSED if name in options), *unused_versions(plan)]))
 
 
 def _check_image(plan: JobPlan) -> None:
     if not plan.arguments.get("image_uri"):
         raise OptionError(
             "image_uri: missing; SageMaker runs an image from a registry. Make one with `herringbone images build "
-            f"{_FRAMEWORKS.get(plan.estimator, 'pytorch')}` and push it, or name another image, such as one of AWS's"
+            f"{IMAGES.get(plan.estimator, 'pytorch')}` and push it, or name another image, such as one of AWS's"
         )
     options = plan.options
     provider_arn = options.training_repository_credentials_provider_arn

@@ -1,0 +1,16 @@
+"""`sagemaker.huggingface.estimator`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import herringbone
+from sagemaker import _alone
+from sagemaker._notebook import Notebook
+
+
+class HuggingFace(Notebook, herringbone.HuggingFace):
+    """See `herringbone.HuggingFace`."""
+
+
+__getattr__ = partial(_alone.refuse, __name__)

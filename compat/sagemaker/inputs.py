@@ -1,0 +1,11 @@
+"""`sagemaker.inputs`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from herringbone import TrainingInput, FileSystemInput, ShuffleConfig
+from sagemaker import _alone
+
+__all__ = ["TrainingInput", "FileSystemInput", "ShuffleConfig"]
+__getattr__ = partial(_alone.refuse, __name__)

@@ -1,0 +1,16 @@
+"""`sagemaker.mxnet.estimator`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import herringbone
+from sagemaker import _alone
+from sagemaker._notebook import Notebook
+
+
+class MXNet(Notebook, herringbone.MXNet):
+    """See `herringbone.MXNet`."""
+
+
+__getattr__ = partial(_alone.refuse, __name__)

@@ -1,0 +1,11 @@
+"""`sagemaker.sklearn`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sagemaker import _alone
+from sagemaker.sklearn.estimator import SKLearn
+
+__all__ = ["SKLearn"]
+__getattr__ = partial(_alone.refuse, __name__)

@@ -1,0 +1,16 @@
+"""`sagemaker.sklearn.estimator`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import herringbone
+from sagemaker import _alone
+from sagemaker._notebook import Notebook
+
+
+class SKLearn(Notebook, herringbone.SKLearn):
+    """See `herringbone.SKLearn`."""
+
+
+__getattr__ = partial(_alone.refuse, __name__)

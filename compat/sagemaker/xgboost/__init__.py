@@ -1,0 +1,11 @@
+"""`sagemaker.xgboost`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sagemaker import _alone
+from sagemaker.xgboost.estimator import XGBoost
+
+__all__ = ["XGBoost"]
+__getattr__ = partial(_alone.refuse, __name__)

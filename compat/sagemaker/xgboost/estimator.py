@@ -1,0 +1,16 @@
+"""`sagemaker.xgboost.estimator`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import herringbone
+from sagemaker import _alone
+from sagemaker._notebook import Notebook
+
+
+class XGBoost(Notebook, herringbone.XGBoost):
+    """See `herringbone.XGBoost`."""
+
+
+__getattr__ = partial(_alone.refuse, __name__)
