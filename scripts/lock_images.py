@@ -1,7 +1,7 @@
 """Renew the lock files of the images: the newest versions that containers/*/requirements.in allow, with their hashes.
 
-Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow|mxnet ...]`. One lock serves every
-Python >= 3.10. MXNet's lock serves 3.10 and 3.11.
+Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow|mxnet|huggingface|sklearn|xgboost ...]`. One
+lock serves every Python >= 3.10. MXNet's lock serves 3.10 and 3.11, Hugging Face's 3.11 and newer.
 
 PyTorch's CPU wheels are on PyTorch's own index, not on PyPI. So the CPU lock is PyPI's resolution without the CUDA
 packages, and with the hashes of torch that PyTorch's index publishes. If that index cannot be reached, the lock keeps
@@ -22,6 +22,7 @@ import urllib.request
 from pathlib import Path
 
 CONTAINERS = Path(__file__).resolve().parent.parent / "containers"
+FRAMEWORKS = ["pytorch", "tensorflow", "mxnet", "huggingface", "sklearn", "xgboost"]
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Packages that torch needs only for CUDA.
 CUDA_ONLY = re.compile(r"(nvidia-|cuda-|triton==)")
@@ -30,7 +31,7 @@ OLDEST_PYTHON = "3.10"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("framework", nargs="*", default=["pytorch", "tensorflow", "mxnet"])
+    parser.add_argument("framework", nargs="*", default=FRAMEWORKS)
     parser.add_argument("--torch-wheel", type=Path, action="append", default=[], help="a CPU wheel that you trust")
     args = parser.parse_args()
     if shutil.which("uv") is None:
@@ -43,22 +44,24 @@ def main() -> int:
 
 def lock_framework(folder: Path, torch_wheels: list[Path]) -> None:
     requirements = (folder / "requirements.in").read_text() + (CONTAINERS / "shared" / "requirements.in").read_text()
-    if folder.name == "pytorch":
-        cuda = resolve(requirements)
+    if "torch==" in requirements:
+        cuda = resolve(requirements, "3.11" if folder.name == "huggingface" else OLDEST_PYTHON)
         write(folder / "cuda.txt", cuda)
-        write(folder / "cpu.txt", cpu_torch(cuda, folder / "cpu.txt", torch_wheels))
+        write(folder / "cpu.txt", cpu_torch(cuda, CONTAINERS / "pytorch" / "cpu.txt", torch_wheels))
     else:
         write(folder / "cpu.txt", resolve(requirements))
+    if folder.name == "xgboost":
+        write(folder / "cuda.txt", resolve(requirements.replace("xgboost-cpu==", "xgboost==")))
     if folder.name == "tensorflow":
         write(folder / "cuda.txt", resolve(requirements.replace("tensorflow-cpu==", "tensorflow[and-cuda]==")))
 
 
-def resolve(requirements: str) -> list[str]:
+def resolve(requirements: str, python: str = OLDEST_PYTHON) -> list[str]:
     """Return the lock's entries. Each entry is a package's line with the lines of its hashes."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "requirements.in"
         source.write_text(requirements)
-        command = ["uv", "pip", "compile", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
+        command = ["uv", "pip", "compile", "--universal", "--python-version", python, "--generate-hashes"]
         command += ["--no-config", "--no-annotate", "--no-header", "--system-certs", "--only-binary", ":all:"]
         run = subprocess.run([*command, "--quiet", str(source)], stdout=subprocess.PIPE, text=True, check=True)
     return re.split(r"\n(?=\S)", run.stdout.strip())

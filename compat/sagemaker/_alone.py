@@ -26,8 +26,8 @@ def check(versions: Sequence[str] | None = None) -> None:
     if real:
         raise ImportError(
             f"sagemaker {real[0]} and herringbone-sagemaker are both installed, and have the same files. Keep one:\n"
-            "  Herringbone's names: pip uninstall -y sagemaker herringbone-sagemaker; pip install herringbone-sagemaker\n"
-            f"  AWS's SDK: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker=={real[0]}"
+            "  Herringbone's: pip uninstall -y sagemaker herringbone-sagemaker; pip install herringbone-sagemaker\n"
+            f"  AWS's: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker=={real[0]}"
         )
 
 

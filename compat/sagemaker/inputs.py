@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from herringbone import TrainingInput, FileSystemInput, ShuffleConfig
+from herringbone import FileSystemInput, ShuffleConfig, TrainingInput
 from sagemaker import _alone
 
 __all__ = ["TrainingInput", "FileSystemInput", "ShuffleConfig"]

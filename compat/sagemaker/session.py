@@ -32,7 +32,9 @@ class Session:
             "sagemaker_runtime_client": sagemaker_runtime_client,
         }.items():
             if value is not None:
-                raise herringbone.UnsupportedError(f"Session: {name}: not served; give boto_session, which makes clients")
+                raise herringbone.UnsupportedError(
+                    f"Session: {name}: not served; give boto_session, which makes clients"
+                )
         # The names that Herringbone reads of a session of AWS's SDK.
         self._boto_session = boto_session
         self._default_bucket_name_override = default_bucket
@@ -67,7 +69,7 @@ class Session:
     def upload_data(
         self, path: str, bucket: str | None = None, key_prefix: str = "data", extra_args: Any = None
     ) -> str:
-        """Return the address of local data for a channel. Nothing is uploaded: `fit` uploads what a job on `ml.*` reads.
+        """Return the address of local data for a channel. Uploads nothing: `fit` does, for a job on `ml.*`.
 
         Raises `InputError` for a path that does not exist, and `UnsupportedError` for a bucket of your own.
         """
@@ -104,10 +106,12 @@ class Session:
 
 
 def get_execution_role(sagemaker_session: Any = None, use_default: bool = False) -> str | None:
-    """Return None, with which an estimator takes the role that the caller has assumed, and on your own machines none."""
+    """Return None: an estimator then takes the role that the caller has assumed, and on your own machines none."""
     del sagemaker_session
     if use_default:
-        raise herringbone.UnsupportedError("get_execution_role: use_default: no role is created here; name one in role=")
+        raise herringbone.UnsupportedError(
+            "get_execution_role: use_default: no role is created here; name one in role="
+        )
     return None
 
 

@@ -77,7 +77,7 @@ def test_every_variable_of_herringbone_is_on_the_page():
     """Find each name that the code reads or sets, except for the guards of C headers."""
     sources = [
         path
-        for folder in ("contract", "sdk", "entrypoints", "parallel", "containers")
+        for folder in ("contract", "sdk", "entrypoints", "parallel", "containers", "compat")
         for path in (look_up.ROOT / folder).rglob("*")
         if path.suffix == ".py" or path.name == "Dockerfile"
     ]

@@ -19,7 +19,9 @@ def test_a_mistake_is_found_before_the_engine_is_used(herringbone, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     code, out, err = herringbone("images", "build", "jax")
     assert (code, out) == (2, "")
-    assert err == "herringbone: framework 'jax': images are built for pytorch, tensorflow, mxnet\n"
+    assert err == (
+        "herringbone: framework 'jax': images are built for pytorch, tensorflow, mxnet, huggingface, sklearn, xgboost\n"
+    )
 
 
 def test_missing_requirements_are_reported_before_anything_is_built(herringbone, monkeypatch, tmp_path):

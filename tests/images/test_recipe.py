@@ -31,6 +31,20 @@ def test_the_name_holds_framework_version_and_device():
     assert make_recipe("tensorflow", device="cuda").tag("sha256:base").startswith("herringbone/tensorflow:2.21.0-cuda-")
 
 
+@pytest.mark.parametrize(
+    ("framework", "device", "version"),
+    [("huggingface", "cpu", "5.23.0"), ("sklearn", "cpu", "1.7.2"), ("xgboost", "cpu", "3.0.5")],
+)
+def test_a_framework_without_a_dockerfile_of_its_own_names_itself_to_the_shared_one(framework, device, version):
+    recipe = make_recipe(framework, device=device)
+    assert recipe.tag("sha256:base").startswith(f"herringbone/{framework}:{version}-{device}-")
+    assert recipe.arguments["FRAMEWORK"] == framework
+    dockerfile = recipe.context.files["Dockerfile"]
+    assert b'dev.herringbone.framework="${FRAMEWORK}"' in dockerfile
+    # The framework may be any of them, so the name comes before the labels that use it, in their stage.
+    assert dockerfile.index(b"ARG FRAMEWORK\n") > dockerfile.index(b"# [4]")
+
+
 def test_the_same_recipe_has_the_same_name():
     assert make_recipe("pytorch").tag("sha256:base") == make_recipe("pytorch").tag("sha256:base")
 
@@ -70,7 +84,7 @@ def test_another_lock_gives_another_version(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"framework": "jax"}, "framework 'jax': images are built for pytorch, tensorflow, mxnet"),
+        ({"framework": "jax"}, "framework 'jax': images are built for pytorch, .*, xgboost"),
         ({"device": "gpu"}, "device 'gpu': there is cpu and cuda"),
     ],
 )

@@ -38,7 +38,7 @@ _file = click.Path(path_type=Path)
 
 
 @command.command(short_help="build an image, unless the same image exists")
-@click.argument("framework", metavar="pytorch|tensorflow|mxnet")
+@click.argument("framework", metavar="pytorch|tensorflow|mxnet|huggingface|sklearn|xgboost")
 @click.option("--device", default="cpu", metavar="cpu|cuda", help="the build of the framework (default: cpu)")
 @click.option(
     "--base-image",

@@ -17,8 +17,8 @@ from herringbone.cli.script_arguments import parse_script_arguments
 from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
 from herringbone.estimators.option_errors import python_words
 from herringbone.estimators.options import text_options
 from herringbone.estimators.strategy_names import AUTO, named_strategy

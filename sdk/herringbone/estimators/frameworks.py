@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Framework(Estimator):
     """Train a script in an image of your own, and the base of all classes that run scripts of one framework.
 
-    >>> class Lightning(Framework):
-    ...     """Train a Lightning script in our image."""
+    >>> class Lightning(Framework): pass
     >>> Lightning("train.py", image_uri="lightning:1", instance_type="local").fit()     # doctest: +SKIP
 
     See `Estimator`, which takes the same arguments in another order.

@@ -41,7 +41,22 @@ FRAMEWORKS = {
     ),
     # MXNet's last packages for GPUs are for CUDA 11.2 and older.
     "mxnet": Framework(packages={"cpu": "mxnet"}, bases={"cpu": "debian:bookworm-slim"}),
+    # transformers with PyTorch.
+    "huggingface": Framework(
+        packages={"cpu": "transformers", "cuda": "transformers"},
+        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:13.0.2-base-ubuntu24.04"},
+    ),
+    # scikit-learn has no build for GPUs.
+    "sklearn": Framework(packages={"cpu": "scikit-learn"}, bases={"cpu": "debian:bookworm-slim"}),
+    "xgboost": Framework(
+        packages={"cpu": "xgboost-cpu", "cuda": "xgboost"},
+        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:12.9.1-base-ubuntu24.04"},
+    ),
 }
+
+
+# Frameworks with a Dockerfile of their own; the others share one, which gets the framework's name.
+_OWN_DOCKERFILES = ("pytorch", "tensorflow", "mxnet")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +83,7 @@ class Recipe:
         return {
             "BASE_IMAGE": self.base,
             "DEVICE": self.device,
+            **({} if self.framework in _OWN_DOCKERFILES else {"FRAMEWORK": self.framework}),
             "FRAMEWORK_PACKAGE": self.package,
             "FRAMEWORK_VERSION": self.version,
         }
@@ -113,7 +129,7 @@ def make_recipe(
         base=base or choices.bases[device],
         context=Context(
             {
-                "Dockerfile": (folder / framework / "Dockerfile").read_bytes(),
+                "Dockerfile": (folder / _dockerfile(framework)).read_bytes(),
                 "framework/install": (folder / "shared" / "install-framework").read_bytes(),
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
                 # Empty without a bundle: the install script tests the size.
@@ -129,6 +145,10 @@ def make_recipe(
             known_digests={f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
         ),
     )
+
+
+def _dockerfile(framework: str) -> str:
+    return f"{framework if framework in _OWN_DOCKERFILES else 'shared'}/Dockerfile"
 
 
 def _framework(name: str) -> Framework:

@@ -1,6 +1,6 @@
 """Facts about the estimators' frameworks that several rooms need: rules, images, versions, packages. Pure, but for one.
 
-    estimator of a plan -> script_framework (rules of `distribution`), image_framework and image_version (our images)
+estimator of a plan -> script_framework (rules of `distribution`), image_framework and image_version (our images)
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 
 FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "mxnet": "mxnet"}
+# Behind those, which a script of Hugging Face's imports as well.
+FRAMEWORKS |= {"xgboost": "xgboost", "xgboost-cpu": "xgboost", "scikit-learn": "sklearn"}
 TOOLS = ("cc", "gcc", "g++", "clang", "nvcc", "ld", "make")
 CACHES = ("/var/lib/apt/lists", "/var/cache/apt/archives", "/root/.cache/pip")
 # Names that package managers leave in these folders when they clean up.

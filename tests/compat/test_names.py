@@ -1,0 +1,158 @@
+"""`herringbone-sagemaker`: the import paths of AWS's SDK v2."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+# What a notebook of SDK v2 writes, its cells one after another.
+NOTEBOOK = """
+import sagemaker
+from sagemaker.pytorch import PyTorch
+from sagemaker.inputs import TrainingInput
+
+session = sagemaker.Session()
+role = sagemaker.get_execution_role()
+inputs = session.upload_data(path="data", key_prefix="mnist")
+estimator = PyTorch(
+    entry_point="train.py",
+    source_dir="code",
+    role=role,
+    framework_version="2.1.0",
+    py_version="py310",
+    instance_count=2,
+    instance_type="ml.p3.2xlarge",
+    sagemaker_session=session,
+    debugger_hook_config=False,
+    hyperparameters={"epochs": 1},
+    distribution={"torch_distributed": {"enabled": True}},
+)
+estimator.fit({"training": TrainingInput(inputs)})
+print("status", estimator.latest_training_job.describe()["TrainingJobStatus"])
+print("model", estimator.model_data)
+"""
+TRAIN = """
+import os
+print("rank", os.environ["RANK"], "reads", open(os.environ["SM_CHANNEL_TRAINING"] + "/numbers").read())
+open(os.environ["SM_MODEL_DIR"] + "/model", "w").write("1")
+"""
+NAMES = """
+import json, sagemaker, herringbone
+from sagemaker.estimator import Estimator, Framework
+from sagemaker.huggingface import HuggingFace
+from sagemaker.instance_group import InstanceGroup
+from sagemaker.local import LocalSession
+from sagemaker.mxnet.estimator import MXNet
+from sagemaker.sklearn import SKLearn
+from sagemaker.tensorflow import TensorFlow
+from sagemaker.tuner import HyperparameterTuner, ContinuousParameter
+from sagemaker.xgboost.estimator import XGBoost
+from sagemaker.remote_function import remote
+
+session = LocalSession()
+session.config = {"local": {"local_code": True}}
+answers = {
+    "generic": repr(Estimator("image:1", "role", 2, "local", hyperparameters={"a": 1})),
+    "kinds": [issubclass(kind, herringbone.Framework) for kind in (HuggingFace, SKLearn, XGBoost, TensorFlow, MXNet)],
+    "same": [InstanceGroup is herringbone.InstanceGroup, remote is herringbone.remote,
+             sagemaker.pytorch.PyTorch.__name__],
+    "uri": HuggingFace("py310", "t.py", transformers_version="4.36.0", pytorch_version="2.1.0", role="r",
+                       instance_count=1, instance_type="ml.p3.2xlarge").image_uri,
+    "sklearn": SKLearn("t.py", framework_version="1.2-1", instance_type="ml.m5.xlarge").image_uri,
+    "retrieved": sagemaker.image_uris.retrieve("pytorch", "eu-west-1", "2.1.0", "py310", "ml.m5.xlarge",
+                                               image_scope="training"),
+}
+for code in ("from sagemaker.pytorch import PyTorchModel", "import sagemaker.processing", "sagemaker.Model"):
+    try:
+        exec(code)
+    except ImportError as error:
+        answers[code] = str(error)
+print(json.dumps(answers))
+"""
+
+
+def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
+    done = run(NAMES, env={"AWS_REGION": "us-west-2"})
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert "image_uri='image:1'" in answers["generic"]
+    assert "instance_count=2" in answers["generic"]
+    assert answers["kinds"] == [True] * 5
+    assert answers["same"] == [True, True, "PyTorch"]
+    registry = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
+    tag = "2.1.0-transformers4.36.0-gpu-py310-cu121-ubuntu20.04"
+    assert answers["uri"] == f"{registry}/huggingface-pytorch-training:{tag}"
+    assert answers["sklearn"] == "246618743249.dkr.ecr.us-west-2.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3"
+    assert answers["retrieved"].endswith("eu-west-1.amazonaws.com/pytorch-training:2.1.0-cpu-py310")
+    for name in ("sagemaker.pytorch.PyTorchModel", "sagemaker.processing", "sagemaker.Model"):
+        message = next(
+            text for code, text in answers.items() if code.startswith(("from", "import", "sagem")) and name in text
+        )
+        assert "Herringbone trains, and has no such" in message
+
+
+def test_it_refuses_to_be_imported_next_to_the_real_one(run, tmp_path):
+    real = tmp_path / "site" / "sagemaker-2.250.0.dist-info"
+    real.mkdir()
+    (real / "METADATA").write_text("Metadata-Version: 2.1\nName: sagemaker\nVersion: 2.250.0\n")
+    done = run("import sagemaker")
+    assert done.returncode != 0
+    assert "sagemaker 2.250.0 and herringbone-sagemaker are both installed" in done.stderr
+    assert "pip install --force-reinstall sagemaker==2.250.0" in done.stderr
+
+
+@pytest.mark.e2e
+def test_a_notebook_of_sdk_v2_runs_unmodified(run, tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(TRAIN)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "numbers").write_text("1 2 3")
+    done = run(NOTEBOOK, env={"HERRINGBONE_INSTANCE_TYPE": "local_process"})
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 reads 1 2 3" in done.stdout
+    assert "rank 1 reads 1 2 3" in done.stdout
+    assert "status Completed" in done.stdout
+    assert "model file://" in done.stdout
+
+
+ACCELERATE = """
+base_job_name: accelerated
+compute_environment: AMAZON_SAGEMAKER
+debug: false
+distributed_type: 'NO'
+ec2_instance_type: ml.p3.2xlarge
+iam_role_name: role
+image_uri: null
+mixed_precision: 'no'
+num_machines: 1
+profile: default
+py_version: py310
+pytorch_version: 2.1.0
+region: us-east-1
+sagemaker_inputs_file: null
+sagemaker_metrics_file: null
+transformers_version: 4.36.0
+use_cpu: false
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.huggingface
+def test_accelerate_launches_to_it(run, tmp_path):
+    python = Path(__file__).resolve().parents[2] / ".venv-huggingface" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no accelerate: run tests/huggingface/setup")
+    (tmp_path / "config.yaml").write_text(ACCELERATE)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("import sys; print('arguments', sys.argv[1:])\n")
+    done = run(
+        *("-m", "accelerate.commands.launch", "--config_file", "config.yaml", "code/train.py", "--epochs", "3"),
+        python=str(python),
+        env={"HERRINGBONE_INSTANCE_TYPE": "local_process", "PATH": os.environ["PATH"]},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['--epochs', '3']" in done.stdout
+    assert "You can find your model data at:" in done.stdout
