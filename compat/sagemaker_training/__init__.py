@@ -1,0 +1,20 @@
+"""The names of AWS's training toolkit that scripts use, on top of Herringbone's container contract.
+
+    from sagemaker_training import environment
+    environment.Environment().model_dir
+
+Here are `environment`, `functions`, `entry_point`, `mapping`, `params` and `errors`. The program `train` of an image is
+Herringbone's own, so the toolkit's trainer, runners and modules are not here.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import distributions
+
+_real = next((found.version for found in distributions(name="sagemaker-training")), None)
+if _real is not None:
+    raise ImportError(
+        f"sagemaker-training {_real} and herringbone-sagemaker are both installed, and have the same files. Keep one:\n"
+        "  Herringbone's: pip uninstall -y sagemaker-training; pip install --force-reinstall herringbone-sagemaker\n"
+        f"  AWS's: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker-training=={_real}"
+    )
