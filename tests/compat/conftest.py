@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-COMPAT = Path(__file__).resolve().parents[2] / "compat"
+ROOT = Path(__file__).resolve().parents[2]
+COMPAT = ROOT / "compat"
+# The Python of tests/huggingface/setup has the packages of .venv, and not its editable installation of Herringbone.
+PACKAGES = [str(ROOT / name) for name in ("sdk", "contract", "entrypoints", "parallel")]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -32,7 +35,7 @@ def run(tmp_path: Path) -> Run:
     def run(*words: str, python: str = sys.executable, env: dict[str, str] | None = None):
         environ = {
             **os.environ,
-            "PYTHONPATH": str(site),
+            "PYTHONPATH": ":".join([str(site), *PACKAGES]),
             "HERRINGBONE_HOME": str(tmp_path / "home"),
             "HERRINGBONE_SLOTS": str(tmp_path / "slots"),
             **(env or {}),

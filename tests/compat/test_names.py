@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.compat.conftest import COMPAT
 
 # What a notebook of SDK v2 writes, its cells one after another.
 NOTEBOOK = """
@@ -128,7 +132,7 @@ config = SageMakerConfig(
     ec2_instance_type="ml.p3.2xlarge", iam_role_name="role", profile="default", transformers_version="4.36.0",
     pytorch_version="2.1.0", py_version="py310",
 )
-words = ["--mixed_precision", "no", "code/train.py", "--epochs", "3"]
+words = ["--mixed_precision", "no", "--dynamo_backend", "no", "code/train.py", "--epochs", "3"]
 sagemaker_launcher(config, launch_command_parser().parse_args(words))
 """
 
@@ -145,3 +149,24 @@ def test_accelerates_launcher_for_sagemaker_runs_here(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "arguments ['--epochs', '3']" in done.stdout
     assert "You can find your model data at:" in done.stdout
+
+
+def test_the_wheel_says_that_sagemaker_is_installed(tmp_path):
+    build = [sys.executable, "-m", "build", "--quiet", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(COMPAT)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    python = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+    listed = json.loads(subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout)
+    assert {entry["name"]: entry["version"] for entry in listed} == {
+        "herringbone-sagemaker": "0.1.0",
+        "sagemaker": "2.257.7+herringbone",
+    }
+    # Without a list of its files, pip cannot replace it by the real one.
+    refused = subprocess.run([*pip, "uninstall", "--yes", "sagemaker"], capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "installed by herringbone-sagemaker" in refused.stderr + refused.stdout
+    subprocess.run([*pip, "uninstall", "--yes", "--quiet", "herringbone-sagemaker"], check=True)
+    assert json.loads(subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout) == []

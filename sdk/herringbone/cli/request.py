@@ -40,7 +40,7 @@ The job:
 \b
 job.yaml holds the estimator's keyword arguments, and two more keys, framework
 and inputs:
-  framework: pytorch        # or tensorflow, mxnet, huggingface, sklearn, xgboost
+  framework: pytorch        # one of --framework; without it, any script
   entry_point: train.py
   source_dir: src
   instance_type: local_process

@@ -54,6 +54,8 @@ class HuggingFace(Framework):
         **options: Unpack[ScriptOptions],
     ) -> None:
         _check_first("HuggingFace", py_version)
+        if dict(options).get("framework_version") is not None:
+            raise OptionError("framework_version: HuggingFace has three; give transformers_version and pytorch_version")
         versions = {
             "transformers_version": transformers_version,
             "tensorflow_version": tensorflow_version,

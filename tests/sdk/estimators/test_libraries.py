@@ -45,6 +45,7 @@ def test_each_framework_is_a_framework():
             OptionError,
             "one of them",
         ),
+        (lambda: HuggingFace("py3", "t.py", framework_version="2", **PLACE), OptionError, "give transformers_version"),
         (lambda: HuggingFace("py3", "t.py", pytorch_version=2.1, **PLACE), OptionError, "expected text"),
         (
             lambda: HuggingFace("py3", "t.py", distribution={"parameter_server": {"enabled": True}}, **PLACE),
@@ -66,7 +67,7 @@ def test_a_setting_that_means_nothing_is_refused(make, error, message):
 
 
 def test_the_plan_names_versions_that_choose_no_image(script):
-    plan = HuggingFace("py310", script, "4.36.0", None, "2.1.0", **PLACE).plan()
+    plan = _with_library(HuggingFace("py310", script, "4.36.0", None, "2.1.0", **PLACE)).plan()
     assert image_version(plan) == "4.36.0"
     assert review(plan, package=lambda *_, **__: "5.0") == ("py_version", "pytorch_version", "transformers_version")
     # An `attach` makes the same estimator again.
@@ -78,7 +79,7 @@ def test_the_plan_names_versions_that_choose_no_image(script):
 )
 def test_a_missing_library_is_refused_with_the_command_that_installs_it(script, kind, package):
     request = kind(entry_point=script, **PLACE)
-    plan = Estimator.plan(_with_library(request))
+    plan = _with_library(request).plan()
     refusals = missing_package(plan, lambda *_, **__: None)
     assert f"`pip install {package}`" in refusals[kind.__name__]
     assert missing_package(plan, lambda *_, **__: "1.0") == {}

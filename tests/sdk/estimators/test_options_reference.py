@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 
-from herringbone import Estimator, MXNet, PyTorch, TensorFlow
+from herringbone import Estimator, Framework, MXNet, PyTorch, TensorFlow
 from herringbone.backends.docker import review as docker
 from herringbone.backends.process import review as process
 from herringbone.backends.sagemaker import review as sagemaker
@@ -17,12 +17,14 @@ from herringbone.estimators import options_dict
 from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, Options
 from herringbone.estimators.options_reference import BACKENDS, OptionRow, option_rows
 from herringbone.planning.checks import OF_LINES, REFUSED, UNUSED
+from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS
 
 ESTIMATORS = [
     (Estimator, options_dict.OptionsDict),
     (PyTorch, options_dict.ScriptOptions),
     (MXNet, options_dict.ScriptOptions),
     (TensorFlow, options_dict.TensorFlowOptions),
+    (Framework, options_dict.FrameworkOptions),
 ]
 ROWS = {row.name: row for row in option_rows()}
 
@@ -57,7 +59,9 @@ def test_a_constructor_of_the_users_own_keeps_its_signature():
 
 
 def test_every_argument_has_one_row_with_a_sentence():
-    assert sorted(ROWS) == sorted({*Options.__struct_fields__, *ESTIMATOR_ARGUMENTS, "model_dir"})
+    assert sorted(ROWS) == sorted(
+        {*Options.__struct_fields__, *ESTIMATOR_ARGUMENTS, "model_dir", *HUGGING_FACE_VERSIONS}
+    )
     assert len(ROWS) == len(option_rows())
     for row in option_rows():
         assert row.doc.endswith("."), row
@@ -106,13 +110,21 @@ def _kinds(hint):
 @pytest.mark.parametrize(
     ("backend", "unused", "refused"),
     [
-        ("local_process", {*UNUSED, *process._UNUSED, "image_uri"} - {*OF_LINES}, process._REFUSED),
-        # The image decides about framework_version.
-        ("local", {*UNUSED, "py_version"} - {*OF_LINES}, docker._REFUSED),
+        (
+            "local_process",
+            {*UNUSED, *process._UNUSED, *HUGGING_FACE_VERSIONS, "image_uri"} - {*OF_LINES},
+            process._REFUSED,
+        ),
+        # The image decides about framework_version and transformers_version.
+        ("local", {*UNUSED, "py_version", *HUGGING_FACE_VERSIONS[1:]} - {*OF_LINES}, docker._REFUSED),
         # bake_requirements has no effect on processes, and is refused in containers.
-        ("ssh", {*UNUSED, *ssh._UNUSED["docker"], "bake_requirements"} - set(ssh._USED), ssh._REFUSED),
-        ("slurm", {*UNUSED, *slurm._UNUSED} - set(slurm._USED), slurm._REFUSED),
-        ("ml", sagemaker._UNUSED, sagemaker._REFUSED),
+        (
+            "ssh",
+            {*UNUSED, *ssh._UNUSED["docker"], *HUGGING_FACE_VERSIONS[1:], "bake_requirements"} - set(ssh._USED),
+            ssh._REFUSED,
+        ),
+        ("slurm", {*UNUSED, *slurm._UNUSED, *HUGGING_FACE_VERSIONS} - set(slurm._USED), slurm._REFUSED),
+        ("ml", (*sagemaker._UNUSED, *HUGGING_FACE_VERSIONS), sagemaker._REFUSED),
     ],
 )
 def test_the_backends_of_a_row_are_those_whose_review_accepts_the_option(backend, unused, refused):
