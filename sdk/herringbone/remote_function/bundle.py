@@ -67,7 +67,7 @@ def write_bundle(
     (folder / script.CALL).write_bytes(_pickled(pickle, function, arguments, keywords))
     header = {
         "python": [*sys.version_info[:2]],
-        "name": function.__qualname__,
+        "name": name_of(function),
         "paths": paths,
         "sources": _sources(function),
     }
@@ -89,6 +89,17 @@ def parts_of(function: Callable[..., Any], arguments: tuple[Any, ...], keywords:
     except (TypeError, ValueError):
         return parts  # a callable object, or a closure whose variable has no value yet
     return parts | {f"variable {name}": value for name, value in {**variables.nonlocals, **variables.globals}.items()}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of the class of a callable object.
+
+    >>> import functools
+    >>> name_of(len), name_of(functools.partial(len))
+    ('len', 'partial')
+    """
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    return name
 
 
 def size_note(total: int, sizes: Mapping[str, int]) -> str:
@@ -129,7 +140,7 @@ def _pickled(
         )
         where = f"{part} of " if part else ""
         raise InputError(
-            f"remote: {where}{function.__qualname__} cannot travel: {error}; create such an object inside the function"
+            f"remote: {where}{name_of(function)} cannot travel: {error}; create such an object inside the function"
         ) from error
     if len(content) > LARGE_BYTES:
         parts = parts_of(function, arguments, keywords)

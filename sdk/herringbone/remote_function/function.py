@@ -14,7 +14,7 @@ from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.inputs import Inputs
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.remote_function import script
-from herringbone.remote_function.bundle import find_cloudpickle, requirements_of, write_bundle
+from herringbone.remote_function.bundle import find_cloudpickle, name_of, requirements_of, write_bundle
 from herringbone.remote_function.call import RemoteCall
 from herringbone_contract.errors import OptionError
 
@@ -118,7 +118,7 @@ class RemoteFunction(Generic[Result]):
 
     def _make(self, entry_point: str, folder: str | None, extra: Sequence[Path], key: bytes) -> Estimator:
         named = [] if isinstance(self._dependencies, (str, Path)) else list(self._dependencies or ())
-        settings = {"base_job_name": self._function.__name__.strip("<>_"), **self._settings}
+        settings = {"base_job_name": name_of(self._function).rpartition(".")[2].strip("<>_"), **self._settings}
         environment = {**(settings.pop("environment", None) or {}), script.KEY_VARIABLE: key.hex()}
         return self._estimator(
             entry_point,
@@ -182,7 +182,7 @@ def remote(
         if not callable(target):
             raise OptionError(f"remote: {target!r} is no function")
         if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
-            raise OptionError(f"remote: {target.__name__} is a generator or async; wrap it in a function that returns")
+            raise OptionError(f"remote: {name_of(target)} is a generator or async; wrap it in a function that returns")
         return RemoteFunction(
             target,
             settings,
