@@ -14,7 +14,7 @@ from herringbone_contract.strategies import Framework as FrameworkName
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from herringbone.estimators.options_dict import LibraryOptions, ScriptOptions
+    from herringbone.estimators.options_dict import HuggingFaceOptions, LibraryOptions
 
 
 class HuggingFace(Framework):
@@ -34,8 +34,6 @@ class HuggingFace(Framework):
         pytorch_version: Accepted because AWS's SDK has it: each image has one version of PyTorch.
         source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
         hyperparameters: Settings of the script, which reads each as `--name value`.
-        image_uri: The image of the job's containers.
-        distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
     _framework: ClassVar[FrameworkName | None] = "huggingface"
@@ -49,9 +47,7 @@ class HuggingFace(Framework):
         pytorch_version: str | None = None,
         source_dir: str | os.PathLike[str] | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        image_uri: str | None = None,
-        distribution: Mapping[str, Any] | str | None = None,
-        **options: Unpack[ScriptOptions],
+        **options: Unpack[HuggingFaceOptions],
     ) -> None:
         _check_first("HuggingFace", py_version)
         if dict(options).get("framework_version") is not None:
@@ -71,8 +67,6 @@ class HuggingFace(Framework):
             entry_point,
             source_dir,
             hyperparameters,
-            image_uri=image_uri,
-            distribution=distribution,
             py_version=py_version,
             **options,
         )

@@ -227,11 +227,15 @@ class OptionsDict(CommonOptions, VersionArguments, total=False):
 
 
 class ScriptOptions(CommonOptions, HostArguments, total=False):
-    """`**options` of `PyTorch`, `MXNet` and `HuggingFace`."""
+    """`**options` of `PyTorch` and `MXNet`."""
 
 
 class FrameworkOptions(CommonOptions, HostArguments, StrategyArguments, VersionArguments, total=False):
     """`**options` of `Framework`."""
+
+
+class HuggingFaceOptions(CommonOptions, HostArguments, StrategyArguments, total=False):
+    """`**options` of `HuggingFace`."""
 
 
 class LibraryOptions(CommonOptions, HostArguments, total=False):

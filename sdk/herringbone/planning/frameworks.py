@@ -1,13 +1,11 @@
-"""Facts about the estimators' frameworks that several rooms need: rules, images, versions, packages. Pure, but for one.
+"""Facts about the estimators' frameworks that several rooms need: rules, images and versions. Pure.
 
 estimator of a plan -> script_framework (rules of `distribution`), image_framework and image_version (our images)
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.strategies import Framework
@@ -33,12 +31,6 @@ IMAGES = {
 }
 # Arguments of `HuggingFace` alone, in the order of an image's name.
 HUGGING_FACE_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
-# The class of the estimator -> the package that its script imports, and the name to install it by.
-_PACKAGES = {
-    "HuggingFace": ("transformers", "transformers"),
-    "SKLearn": ("sklearn", "scikit-learn"),
-    "XGBoost": ("xgboost", "xgboost"),
-}
 
 
 def script_framework(estimator: str, arguments: Mapping[str, Any]) -> Framework | None:
@@ -63,22 +55,3 @@ def image_version(plan: JobPlan) -> str | None:
 def unused_versions(plan: JobPlan, used: tuple[str, ...] = ()) -> list[str]:
     """Return the versions of `HuggingFace` that have no effect; `used` are those that chose the image."""
     return [name for name in HUGGING_FACE_VERSIONS if name in plan.arguments and name not in used]
-
-
-def missing_package(plan: JobPlan, installed: Callable[..., str | None]) -> dict[str, str]:
-    """Return, as a refusal, the package that the estimator's scripts import and that this Python lacks.
-
-    A job with a requirements.txt is never refused, because its Python is made from that file at the start; nor is a
-    shell script, which may start any Python.
-    """
-    from herringbone.planning.checks import brings_packages
-
-    module, package = _PACKAGES.get(plan.estimator, ("", ""))
-    if not module or plan.source is None or PurePath(plan.source.entry_point).suffix != ".py" or brings_packages(plan):
-        return {}
-    if installed(package, module=module) is not None:
-        return {}
-    return {
-        plan.estimator: f"needs {package}, and ranks run in {sys.executable}, which has none: `pip install {package}`,"
-        f" or name {package} in the job's requirements.txt"
-    }

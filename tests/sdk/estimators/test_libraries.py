@@ -5,7 +5,8 @@ import pytest
 from herringbone import Estimator, Framework, HuggingFace, PyTorch, SKLearn, TensorFlow, XGBoost
 from herringbone.aws.image_uris import image_uri
 from herringbone.backends.process.review import review
-from herringbone.planning.frameworks import image_version, missing_package, script_framework
+from herringbone.planning.frameworks import image_version, script_framework
+from herringbone.planning.libraries import missing_package
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 
 PLACE = {"instance_type": "local_process", "instance_count": 1}
@@ -21,7 +22,7 @@ def script(tmp_path, monkeypatch):
 
 def test_the_order_of_arguments_is_that_of_sdk_v2():
     assert repr(
-        HuggingFace("py310", "t.py", "4.36.0", None, "2.1.0", "src", {"a": 1}, "i:1", None, **PLACE)
+        HuggingFace("py310", "t.py", "4.36.0", None, "2.1.0", "src", {"a": 1}, image_uri="i:1", **PLACE)
     ).startswith(
         "HuggingFace('t.py', source_dir='src', image_uri='i:1', instance_type='local_process', instance_count=1"
     )

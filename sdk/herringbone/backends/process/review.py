@@ -10,7 +10,7 @@ from pathlib import Path
 from herringbone.backends.process.gpus import wants_of
 from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.frameworks import missing_package
+from herringbone.planning.libraries import missing_package
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
 from herringbone.planning.packages import installed_version
 from herringbone.planning.plan import JobPlan, refuse
