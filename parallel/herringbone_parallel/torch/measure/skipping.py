@@ -103,7 +103,9 @@ class Skipper:
         """Return the operation's result, and whether it ran for want of a kernel for shapes: [4]."""
         traits = _traits(func)
         inputs = tensors_of((args, kwargs))
-        if (traits.runs and (traits.writes or func.namespace in _TORCHS)) or any(not _is_plain(tensor) for tensor in inputs):
+        if (traits.runs and (traits.writes or func.namespace in _TORCHS)) or any(
+            not _is_plain(tensor) for tensor in inputs
+        ):
             return self._run(func, args, kwargs, inputs), False
         known = all(map(self.knows, inputs))
         if not known and not traits.writes and func.namespace not in _TORCHS:
