@@ -12,9 +12,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
@@ -76,15 +77,7 @@ class ObjectCache:
         into.mkdir(parents=True)
         for folder in sorted({(into / name).parent for name in files}):
             folder.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            calls = [pool.submit(self._link, stored, into / name, source, count) for name, stored in files.items()]
-            try:
-                for call in calls:
-                    call.result()
-            except BaseException:
-                # Otherwise leaving the block would download all others before the error appears.
-                pool.shutdown(cancel_futures=True)
-                raise
+        fetch_all(lambda name, counted: self._link(files[name], into / name, source, counted), files, count)
 
     def evict(self) -> int:
         """Remove the objects that were used least recently until the rest fits the limit; return the removed bytes.
@@ -156,6 +149,31 @@ class ObjectCache:
         except FileNotFoundError:
             return False
         return state.st_size == stored.size and state.st_mtime_ns == stored.modified * 1_000_000_000
+
+
+def fetch_all(fetch: Callable[[str, Count], None], names: Iterable[str], count: Count) -> None:
+    """Call `fetch` for each name, several at once; after an error or Ctrl-C, end the calls that run.
+
+    Each call reports its bytes to the function that it gets, which raises once the others are to end.
+    """
+    ended = threading.Event()
+
+    def counted(num_bytes: int) -> None:
+        if ended.is_set():
+            raise InterruptedError("another download has failed, or the user has ended them all")
+        count(num_bytes)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        calls = [pool.submit(fetch, name, counted) for name in names]
+        try:
+            # Not in their order: a long download must not hide the failure of another.
+            for call in wait(calls, return_when=FIRST_EXCEPTION).done:
+                call.result()
+        except BaseException:
+            # Otherwise leaving the block would wait for all downloads before the error appears.
+            ended.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def cache_limit(environ: dict[str, str] | os._Environ[str]) -> int:

@@ -26,7 +26,7 @@ from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import reads_s3
 from herringbone.progress import Progress
 from herringbone.s3.bucket import Buckets
-from herringbone.s3.cache import ObjectCache, cache_limit
+from herringbone.s3.cache import ObjectCache, cache_limit, fetch_all
 from herringbone.s3.names import StoredObject, files_of, name_below, parse_manifest, split, whole_checkpoints
 from herringbone.s3.review import MANIFEST_BYTES, buckets_of
 from herringbone_contract.constants import Key
@@ -144,7 +144,7 @@ def _restore(uri: str, into: Path, buckets: Buckets, progress: Progress) -> None
     if not whole:
         return
 
-    def fetch(name: str) -> None:
+    def fetch(name: str, count: Callable[[int], None]) -> None:
         stored, target = whole[name], into / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x+b") as file:
@@ -152,12 +152,5 @@ def _restore(uri: str, into: Path, buckets: Buckets, progress: Progress) -> None
         # The sync of checkpoints takes a file of the object's size and time for one that is in the bucket already.
         os.utime(target, (stored.modified, stored.modified))
 
-    size = sum(each.size for each in whole.values())
-    with progress.downloading(f"checkpoints from {uri}", size) as count, ThreadPoolExecutor(_THREADS) as pool:
-        calls = [pool.submit(fetch, name) for name in whole]
-        try:
-            for call in calls:
-                call.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with progress.downloading(f"checkpoints from {uri}", sum(each.size for each in whole.values())) as count:
+        fetch_all(fetch, whole, count)

@@ -107,6 +107,23 @@ def test_concurrent_jobs_download_an_object_once(tmp_path: Path) -> None:
     assert cache.missing([stored("data/3", size=6, etag="new")], server) == 6
 
 
+def test_a_failed_download_ends_those_that_run(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    class EndlessServer(CountingServer):
+        def download(self, stored: StoredObject, file: IO[bytes], count: Callable[[int], None]) -> None:
+            if stored.key == "missing":
+                begun.wait(60)
+                raise InputError("there is no such object")
+            while True:
+                count(0)
+                begun.set()
+
+    files = {"a": stored("endless"), "b": stored("missing")}
+    with pytest.raises(InputError, match="no such object"):
+        ObjectCache(tmp_path / "cache", limit=1).link(files, tmp_path / "job", EndlessServer(), lambda _: None)
+
+
 def test_a_file_that_a_job_has_changed_is_downloaded_again(tmp_path: Path) -> None:
     server, cache = CountingServer(), ObjectCache(tmp_path / "cache", limit=1 << 30)
     files = {"a": stored("a")}
