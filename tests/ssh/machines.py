@@ -4,7 +4,8 @@
     h-1: sshd    --- veth --- bridge, in a namespace of its own      (in the main one, Docker would filter its frames)
     h-2: sshd    --- veth ---/
 
-Links are shaped by tc tbf and cut by `ip link set down`. Each machine has a work folder of its own; the disk is shared.
+Links are shaped by tc tbf and cut by `ip link set down`. Each machine has a work folder and a folder of slots of its
+own; the disk is shared.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
 MaxStartups 100
-SetEnv SHLVL=2 DOCKER_HOST=unix://{folder}/docker/socket {variables}
+SetEnv SHLVL=2 DOCKER_HOST=unix://{folder}/docker/socket HERRINGBONE_SLOTS={folder}/slots PATH={path} {variables}
 """
 # DOCKER_HOST: the engine of this machine is not an engine of the namespaces. SHLVL=2: otherwise bash reads ~/.bashrc
 # for each command, with everything that a person has set up there (pyenv, conda).
@@ -46,6 +47,7 @@ Host *
   GlobalKnownHostsFile /dev/null
   User root
 """
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UP_SECONDS = 10.0
 
 
@@ -179,6 +181,23 @@ class Machines:
             assert time.monotonic() < deadline, (folder / "log").read_text()[-2_000:]
             time.sleep(0.1)
 
+    @contextlib.contextmanager
+    def gpus(self, count: int) -> Iterator[None]:
+        """Give each machine an nvidia-smi that lists so many GPUs, GPU-0 and so on; the file `used` has their users."""
+        lines = "".join(f'echo "GPU {number}: NVIDIA Fake (UUID: GPU-{number})"\n' for number in range(count))
+        programs = [self.folder / name / "bin" / "nvidia-smi" for name in self.names]
+        try:
+            for program in programs:
+                program.parent.mkdir(exist_ok=True)
+                used = f"cat {program.parent}/used 2>/dev/null; exit 0"
+                program.write_text(f'#!/bin/sh\n[ "$1" = -L ] || {{ {used}; }}\n{lines}')
+                program.chmod(0o755)
+            yield
+        finally:
+            for program in programs:
+                program.unlink(missing_ok=True)
+                (program.parent / "used").unlink(missing_ok=True)
+
     def cut(self, name: str) -> None:
         """Cut a machine's link."""
         _run("ip", "-n", self._namespace("br"), "link", "set", name, "down")
@@ -269,7 +288,9 @@ class Machines:
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key"))
         shutil.copy(self.folder / "key.pub", folder / "authorized_keys")
         (folder / "sshd_config").write_text(
-            _SSHD_CONFIG.format(address=self.address(name), folder=folder, variables=self._variables)
+            _SSHD_CONFIG.format(
+                address=self.address(name), folder=folder, path=f"{folder}/bin:{_PATH}", variables=self._variables
+            )
         )
         inner = f'hostname {name}; exec {SSHD} -D -e -f "$1" 2>"$2"'
         self._daemons[name] = subprocess.Popen(

@@ -108,6 +108,10 @@ class DetachedBackend(OwnHostsBackend):
         """Return the devices of this machine that no other job may use while this one runs."""
         return Wants()
 
+    def _enter(self, plan: JobPlan) -> Claim | None:
+        """Enter the line of this machine; None for a job that claims nothing."""
+        return enter_line(plan, self._wants(plan), self._home, self._probe)
+
     def are_free(self, devices: Sequence[str]) -> bool:  # noqa: ARG002 - processes keep the claim until they end
         """Report whether granted devices can be used now: hosts of a job may outlive its controller and its claim."""
         return True
@@ -122,7 +126,7 @@ class DetachedBackend(OwnHostsBackend):
             folder = self._home.job(plan.job_name)
             folder.logs.mkdir()
             plan = staged(plan, self._home, self._index)
-            slot = enter_line(plan, self._wants(plan), self._home, self._probe)
+            slot = self._enter(plan)
             stack.enter_context(left_on_error(slot))
             if slot is None or is_granted(plan, slot):
                 JobEvents(folder.job_events).state(STARTING)
@@ -134,7 +138,7 @@ class DetachedBackend(OwnHostsBackend):
             environment = {**os.environ, **search_path()}
             try:
                 with (
-                    _blocked(CONTROLLER_SIGNALS),
+                    blocked(CONTROLLER_SIGNALS),
                     start_waiter(plan, self.name, slot, self._home, environment) as waiter,
                 ):
                     self._index.update(plan.job_name, client=waiter, secondary_status=PENDING)
@@ -263,7 +267,7 @@ class DetachedBackend(OwnHostsBackend):
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the controller, whose Python starts while the client writes the job's folder."""
         folder = self._home.job(name)
-        with folder.controller_log.open("wb") as log, _blocked(CONTROLLER_SIGNALS):
+        with folder.controller_log.open("wb") as log, blocked(CONTROLLER_SIGNALS):
             return start_detached(
                 [*self._controller, name],
                 log=log,
@@ -341,7 +345,7 @@ def _new_run_folder() -> Path:
 
 
 @contextmanager
-def _blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
+def blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
     """Block signals in this thread.
 
     A child inherits the mask, so a signal that reaches the new controller stays pending until the controller has

@@ -40,6 +40,10 @@ def add_facts(index: JobIndex, name: str, facts: Mapping[str, Any]) -> None:
         index.update(name, facts=json.dumps({**stored_facts(index.get(name)), **facts}))
 
 
+# The member of a waiting job's facts with its place in line.
+QUEUE = "Queue"
+
+
 def stored_facts(record: JobRecord) -> dict[str, Any]:
     """Return the facts of the row.
 
@@ -59,7 +63,7 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
     if "FinalMetricDataList" in facts:
         return facts
     if queue := queue_members(backend.home, record):
-        facts["Queue"] = queue
+        facts[QUEUE] = queue
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
     with suppress(HerringboneError):

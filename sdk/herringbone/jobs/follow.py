@@ -15,7 +15,7 @@ from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
-from herringbone.slots.places import PlaceLines, waits_here
+from herringbone.slots.places import PlaceLines, waits_in_line
 from herringbone_contract.errors import JobFailedError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Follower:
             console.look(record)
             now = time.monotonic()
             # The place says more than the state Pending does.
-            for line in places.of(record, now=now) if waits_here(record) else events.of(record, now=now):
+            for line in places.of(record, now=now) if waits_in_line(record) else events.of(record, now=now):
                 say(line)
 
         for lines in Watch(self._backend, self._name, say=say, look=look).batches(source, timeout):

@@ -54,7 +54,7 @@ UNUSED = (
 )
 
 # Backends on whose machines jobs wait in line, and the options that have an effect on a job that does.
-WITH_LINES = ("local_process", "local")
+WITH_LINES = ("local_process", "local", "ssh")
 OF_LINES = ("max_wait", "priority")
 
 # Options that a user relies on: without them the job would be another job, or a less safe one.

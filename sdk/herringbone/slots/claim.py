@@ -14,13 +14,13 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from herringbone.slots.devices import Devices, foreign_use, parse_listing
 from herringbone.slots.folder import SlotsFolder, View, cpu_shares, slots_path
-from herringbone.slots.line import Granted, Waiting, decide, foreign_text
+from herringbone.slots.line import Granted, Waiting, decide, foreign_text, own_numbers
 from herringbone.slots.release import leave, poke_next
 from herringbone.slots.ticket import Ticket, Wants
 
@@ -43,16 +43,19 @@ class Line:
         """The machine's devices, asked for until the driver answers."""
         if self._devices is None or not self._devices.gpus:
             gpus = tuple(gpu for _, uuid, parts in parse_listing(self._probe.listing()) for gpu in (parts or [uuid]))
-            self._devices = Devices(gpus=gpus, shares=cpu_shares(self._environ))
+            # One share at least: without it, a job that has a machine without GPUs alone would have nothing to claim.
+            self._devices = Devices(gpus=gpus, shares=max(1, cpu_shares(self._environ)))
         return self._devices
 
-    def enter(self, job: str, *, home: str, wants: Wants, priority: int = 0, max_run: float = 0.0) -> Claim:
-        """Enter the line as its last job."""
-        name = f"{os.getuid()}.{job}.{os.urandom(_RANDOM_BYTES).hex()}"
+    def enter(
+        self, job: str, *, home: str, wants: Wants, priority: int = 0, max_run: float = 0.0, place: Place | None = None
+    ) -> Claim:
+        """Enter the line as its last job, or at the place that the job has in the lines of other machines."""
+        mark, arrival = (new_mark(), None) if place is None else place
         with self.folder.locked():
             ticket = Ticket(
-                name=name, job=job, user=_user(), home=home, arrival=time.time(), priority=priority, wants=wants,
-                max_run=max_run,
+                name=f"{os.getuid()}.{job}.{mark}", job=job, user=_user(), home=home,
+                arrival=time.time() if arrival is None else arrival, priority=priority, wants=wants, max_run=max_run,
             )  # fmt: skip
             return Claim(self, ticket, self.folder.add(ticket))
 
@@ -64,6 +67,13 @@ class Line:
     def processes(self, wants: Wants) -> str:
         """Return the processes that use GPUs; a job without GPUs need not know."""
         return self._probe.processes() if wants.gpus else ""
+
+
+class Place(NamedTuple):
+    """A job's place in the lines of several machines: the random part of its tickets, and the time of its arrival."""
+
+    mark: str
+    arrival: float | None
 
 
 class Claim:
@@ -92,9 +102,39 @@ class Claim:
         ticket = self.ticket
         return {"Devices": list(ticket.granted or ()), "Arrival": ticket.arrival, "Granted": ticket.granted_at}
 
+    def look(self) -> Granted | Waiting:
+        """Return what `advance` would, and take nothing."""
+        view = self._line.folder.read()
+        decision = decide(view.tickets, self._line.devices, view.turns, self.ticket.name)
+        if isinstance(decision, Granted) and self.ticket.wants.gpus:
+            devices = self._line.with_foreign(view, self._line.processes(self.ticket.wants))
+            return decide(view.tickets, devices, view.turns, self.ticket.name)
+        return decision
+
+    def compare(self, number: int, turn: float) -> tuple[int, float]:
+        """Note a job's worst number and turn in the lines of other machines; return those of this one."""
+        folder = self._line.folder
+        if (number, turn) != (self.ticket.number, self.ticket.turn):
+            with folder.locked():
+                ticket = msgspec.structs.replace(self.ticket, number=number, turn=turn)
+                folder.replace(ticket)
+                self.ticket = ticket
+        view = folder.read()
+        return own_numbers(view.tickets, view.turns, self.ticket.name)
+
+    def give_back(self) -> None:
+        """Wait again, at the old place, for devices that are of no use without those of another machine."""
+        folder = self._line.folder
+        with folder.locked():
+            self.ticket = msgspec.structs.replace(self.ticket, granted=None, granted_at=None)
+            folder.replace(self.ticket)
+        poke_next(folder)
+
     def advance(self) -> Granted | Waiting:
         """Return the job's place, or take the devices if it is its turn."""
         name, folder, wants = self.ticket.name, self._line.folder, self.ticket.wants
+        if self.ticket.granted is not None:
+            return Granted(self.ticket.granted)
         view = folder.read()
         decision = decide(view.tickets, self._line.devices, view.turns, name)
         if isinstance(decision, Waiting):
@@ -105,10 +145,12 @@ class Claim:
             view = folder.read()
             decision = decide(view.tickets, self._line.with_foreign(view, processes), view.turns, name)
             if isinstance(decision, Granted):
-                self.ticket = msgspec.structs.replace(self.ticket, granted=decision.devices, granted_at=time.time())
+                ticket = msgspec.structs.replace(self.ticket, granted=decision.devices, granted_at=time.time())
                 # In this order: a process that is killed in between has lost a turn, and nobody has a device for free.
                 folder.take_turn()
-                folder.replace(self.ticket)
+                folder.replace(ticket)
+                # Only now: a full disk leaves a ticket that waits.
+                self.ticket = ticket
             elif (note := foreign_text(decision)) != self.ticket.note:
                 # `ls` shows it, and does not ask the driver.
                 self.ticket = msgspec.structs.replace(self.ticket, note=note)
@@ -131,6 +173,11 @@ class Claim:
     def close(self) -> None:
         """Give up this process's hold on the ticket; another process may have one."""
         os.close(self.descriptor)
+
+
+def new_mark() -> str:
+    """Return the random part of a new ticket's name."""
+    return os.urandom(_RANDOM_BYTES).hex()
 
 
 def open_line(environ: Mapping[str, str], probe: Probe) -> Line | None:

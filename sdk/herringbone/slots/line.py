@@ -3,9 +3,16 @@
     order      priority; then every user's first waiting job before anyone's second; then arrival
     turn       a user whose job was granted goes behind the users that wait: its next job counts from that moment
     backfill   a job that cannot start keeps all free devices that it could use; a later job may start on the others
+    machines   a job may wait in the lines of several machines; its place is by the same numbers in all of them
 
 A later job never takes a device that one before it could use, however soon it would end: a running job may end at any
 moment before its `max_run`, and the job before would then start. So nobody is delayed.
+
+Two jobs that each wait for the other on another machine would wait for ever. That cannot happen where all lines have
+the jobs in one order: the first of all jobs is then the first wherever it waits, and gets what becomes free there. The
+order needs the number of a user's job and the time of the user's last grant, which differ between machines. So a ticket
+notes the worst of its machines (`Ticket.number`, `Ticket.turn`), and each line orders by the worse of the note and its
+own.
 """
 
 from __future__ import annotations
@@ -41,15 +48,35 @@ class Waiting:
 
 def in_order(tickets: Sequence[Ticket], turns: Mapping[int, float]) -> list[Ticket]:
     """Return the waiting jobs in their order; `turns` has the time of each user's last grant, by uid."""
-    numbers: dict[tuple[int, int], int] = {}
     keys: dict[str, tuple[int, int, float, float, str]] = {}
-    waiting = sorted((ticket for ticket in tickets if ticket.waits), key=lambda ticket: (ticket.arrival, ticket.name))
-    for ticket in waiting:
+    for ticket, number in _numbered(tickets):
+        counts_from = max(ticket.arrival, ticket.turn, turns.get(ticket.uid, 0.0))
+        # By the job before the ticket: a user may have another uid, in the ticket's name, on another machine.
+        name = ticket.name.partition(".")[2]
+        keys[ticket.name] = (-ticket.priority, max(number, ticket.number), counts_from, ticket.arrival, name)
+    return sorted((ticket for ticket in tickets if ticket.waits), key=lambda ticket: keys[ticket.name])
+
+
+def own_numbers(tickets: Sequence[Ticket], turns: Mapping[int, float], name: str) -> tuple[int, float]:
+    """Return what this line alone says of a waiting job: its number among its user's jobs, and the user's last grant.
+
+    >>> mine = Ticket(name="1.a.0", job="a", user="ann", arrival=1.0, wants=Wants(gpus=1))
+    >>> own_numbers([mine], {1: 7.0}, "1.a.0")
+    (0, 7.0)
+    """
+    for ticket, number in _numbered(tickets):
+        if ticket.name == name:
+            return number, turns.get(ticket.uid, 0.0)
+    return 0, 0.0
+
+
+def _numbered(tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, int]]:
+    """Yield the waiting jobs by arrival, each with its number among those of its user and priority, from 0."""
+    numbers: dict[tuple[int, int], int] = {}
+    for ticket in sorted((ticket for ticket in tickets if ticket.waits), key=lambda one: (one.arrival, one.name)):
         queue = (ticket.uid, ticket.priority)
         number = numbers[queue] = numbers.get(queue, -1) + 1
-        counts_from = max(ticket.arrival, turns.get(ticket.uid, 0.0))
-        keys[ticket.name] = (-ticket.priority, number, counts_from, ticket.arrival, ticket.name)
-    return sorted(waiting, key=lambda ticket: keys[ticket.name])
+        yield ticket, number
 
 
 def can_ever_start(wants: Wants, devices: Devices) -> bool:

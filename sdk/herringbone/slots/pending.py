@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
     from herringbone.slots.probe import Probe
 
-_WAITER = (sys.executable, "-m", "herringbone.slots.waiter")
+_WAITER = "herringbone.slots.waiter"
 
 
 class WaiterConfig(TypedDict):
@@ -91,29 +91,48 @@ def left_on_error(claim: Claim | None) -> Iterator[None]:
 @contextmanager
 def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environment: Mapping[str, str]) -> Iterator[str]:
     """Start the process that holds a waiting job; the body gets its identity, and the waiter its config afterwards."""
-    folder = home.job(plan.job_name)
-    with folder.controller_log.open("wb") as log:
-        # From now on two processes keep the ticket alive, so there is no moment in which none does.
-        waiter = start_detached(
-            [*_WAITER, plan.job_name],
-            log=log,
-            folder=folder.path,
-            environment=environment,
-            inherited=[slot.descriptor],
-        )
-    max_wait = plan.options.max_wait
     config: WaiterConfig = {
         "job": plan.job_name,
         "backend": backend,
         "claim": slot.config,
         "ticket": encode(slot.ticket).decode(),
         "plan": plan_to_send(plan),
-        "deadline": None if max_wait is None else slot.ticket.arrival + max_wait,
+        "deadline": deadline_of(plan, slot.ticket.arrival),
     }
+    # From its start on two processes keep the ticket alive, so there is no moment in which none does.
+    with handed_to(_WAITER, plan.job_name, config, home, environment, inherited=[slot.descriptor]) as waiter:
+        yield waiter
+    slot.is_handed_over = True
+
+
+def deadline_of(plan: JobPlan, arrival: float) -> float | None:
+    """Return the time at which a job has waited for too long; None without `max_wait`."""
+    return None if plan.options.max_wait is None else arrival + plan.options.max_wait
+
+
+@contextmanager
+def handed_to(
+    module: str,
+    job: str,
+    config: Mapping[str, Any],
+    home: Home,
+    environment: Mapping[str, str],
+    *,
+    inherited: Sequence[int] = (),
+) -> Iterator[str]:
+    """Start a module as a job's waiter; the body gets its identity, and the waiter `config` after the body."""
+    folder = home.job(job)
+    with folder.controller_log.open("wb") as log:
+        waiter = start_detached(
+            [sys.executable, "-m", module, job],
+            log=log,
+            folder=folder.path,
+            environment=environment,
+            inherited=inherited,
+        )
     try:
         yield str(identity(waiter.pid))
         hand_over(waiter, config)
-        slot.is_handed_over = True
     except BaseException as error:
         waiter.kill()
         waiter.communicate()

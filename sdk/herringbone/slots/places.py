@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import PENDING, JobRecord
+from herringbone.jobs.index import PENDING, JobIndex, JobRecord
 from herringbone.slots.folder import SlotsFolder, View, slots_path
 from herringbone.slots.line import Waiting, line_text, places
 from herringbone.slots.ticket import Ticket
@@ -28,6 +28,25 @@ _LEAST_SECONDS, _SHARE = 0.5, 20
 def waits_here(record: JobRecord) -> bool:
     """Report whether a job waits in a line, and not for a cluster or a service."""
     return record.secondary_status == PENDING and record.backend in OF_THIS_MACHINE and not record.done
+
+
+def waits_in_line(record: JobRecord) -> bool:
+    """Report whether a job waits in any line whose places this module knows."""
+    return waits_here(record) or waits_for_machines(record)
+
+
+def waits_for_machines(record: JobRecord) -> bool:
+    """Report whether a job waits in the lines of an inventory's machines; its waiter writes the place into the row."""
+    return record.secondary_status == PENDING and record.backend == "ssh" and not record.done
+
+
+def stored_place(home: Home, record: JobRecord) -> dict[str, Any]:
+    """Return the place that a waiter wrote into the row, as a description shows it; empty before its first look."""
+    from herringbone.jobs.facts import QUEUE, stored_facts
+
+    # Summaries of rows come without facts.
+    place = stored_facts(JobIndex(home.index).get(record.name) if record.facts is None else record).get(QUEUE)
+    return place if isinstance(place, dict) else {}
 
 
 def waiting_jobs(home: Home) -> dict[str, tuple[Ticket, Waiting]]:
@@ -64,9 +83,12 @@ def place_texts(home: Home, records: Collection[JobRecord]) -> dict[str, str]:
     >>> place_texts(Home(Path("/home/ann/.herringbone")), records)      # doctest: +SKIP
     {'digits-2': '1st in line, waits for digits-1 (bob)'}
     """
-    if not any(map(waits_here, records)):
-        return {}
-    return {job: line_text(waiting, ticket.note) for job, (ticket, waiting) in waiting_jobs(home).items()}
+    texts: dict[str, str] = {}
+    if any(map(waits_here, records)):
+        texts = {job: line_text(waiting, ticket.note) for job, (ticket, waiting) in waiting_jobs(home).items()}
+    for record in filter(waits_for_machines, records):
+        texts[record.name] = stored_place(home, record).get("Text", "")
+    return texts
 
 
 def queue_members(home: Home, record: JobRecord) -> dict[str, Any] | None:
@@ -104,7 +126,7 @@ class PlaceLines:
 
     def of(self, record: JobRecord, *, now: float) -> list[str]:
         """Return a line if the place has changed since the last look."""
-        if not waits_here(record) or now < self._next_look:
+        if not waits_in_line(record) or now < self._next_look:
             return []
         begin = time.monotonic()
         text = place_texts(self._home, [record]).get(record.name, "")

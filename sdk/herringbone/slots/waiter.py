@@ -28,7 +28,10 @@ from herringbone_contract.errors import HerringboneError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from herringbone.backends.detached import DetachedBackend
+    from herringbone.jobs.home import Home
     from herringbone.slots.pending import WaiterConfig
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -46,7 +49,7 @@ _TOUCH_SECONDS = 24 * 3600.0
 _LEFT_SECONDS = 180.0
 # Waiters at these places have their modules loaded.
 _READY_PLACES = 2
-_MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
+MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
 
 
 class Waiter:
@@ -68,7 +71,7 @@ class Waiter:
 
     def run(self) -> None:
         """Wait for the job's turn, and start the job or say why it does not start."""
-        wakeup = self._watch_signals()
+        wakeup = watch_signals(self._stop)
         try:
             why = self._wait(wakeup)
             # From here on a request to stop is the controller's, to which the client sends it once it is there.
@@ -77,10 +80,10 @@ class Waiter:
                 self._start()
             else:
                 self._claim.leave()
-                self._end_with(why or "Stopped")
+                stopped((self._backend or self._load()).home, self._config["job"], why or "Stopped")
         except BaseException as error:  # noqa: BLE001 - no other process would record that the job is over
             self._claim.leave()
-            self._fail(error)
+            fail((self._backend or self._load()).home, self._config["job"], error)
 
     def _wait(self, wakeup: int) -> str | None:
         """Return None when the job was granted its devices, else the secondary status of its end."""
@@ -96,7 +99,7 @@ class Waiter:
                 return None
             left = float("inf") if deadline is None else deadline - time.time()
             if left <= 0:
-                return _MAX_WAIT_EXCEEDED
+                return MAX_WAIT_EXCEEDED
             if decision.place <= _READY_PLACES and self._backend is None:
                 self._backend = self._load()
             pause = pause_after(decision, time.monotonic() - begin)
@@ -138,27 +141,6 @@ class Waiter:
         JobEvents(backend.home.job(job).job_events).state(STARTING)
         backend.launch(parse_plan(self._config["plan"]), self._claim, filled=True)
 
-    def _end_with(self, why: str) -> None:
-        from herringbone.jobs.index import STOPPED, JobIndex
-        from herringbone.jobs.lifecycle import settle
-
-        backend = self._backend or self._load()
-        columns = {"status": STOPPED, "secondary_status": why, "ended": time.time()}
-        settle(JobIndex(backend.home.index), self._config["job"], columns)
-
-    def _fail(self, error: BaseException) -> None:
-        import traceback
-
-        from herringbone.jobs.index import JobIndex
-        from herringbone.jobs.lifecycle import settle
-        from herringbone_contract.failure import Failure
-
-        # Standard error is the job's controller.log.
-        traceback.print_exception(error)
-        kind = "" if isinstance(error, HerringboneError) else type(error).__name__
-        failure = Failure(exit_code=0, exception=kind, message=f"the job waited in line and could not start: {error}")
-        settle(JobIndex((self._backend or self._load()).home.index), self._config["job"], failure)
-
     def _load(self) -> DetachedBackend:
         from herringbone.backends.detached import DetachedBackend
         from herringbone.backends.registry import backend_named
@@ -167,21 +149,45 @@ class Waiter:
         assert isinstance(backend, DetachedBackend)
         return backend
 
-    def _watch_signals(self) -> int:
-        """Make requests to stop wake `select`; return the descriptor on which they arrive."""
-        read_end, write_end = os.pipe()
-        os.set_blocking(read_end, False)
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            signal.signal(number, self._stop)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # The client blocked them before the start; one that has arrived meanwhile is delivered now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        return read_end
-
     def _stop(self, *_: object) -> None:
         self._stopped = True
+
+
+def watch_signals(stop: Callable[..., None]) -> int:
+    """Make requests to stop call `stop` and wake `select`; return the descriptor on which they arrive."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # The client blocked them before the start; one that has arrived meanwhile is delivered now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    return read_end
+
+
+def stopped(home: Home, job: str, why: str) -> None:
+    """Write the end of a job that has left the line; `why` is its secondary status."""
+    from herringbone.jobs.index import STOPPED, JobIndex
+    from herringbone.jobs.lifecycle import settle
+
+    settle(JobIndex(home.index), job, {"status": STOPPED, "secondary_status": why, "ended": time.time()})
+
+
+def fail(home: Home, job: str, error: BaseException) -> None:
+    """Write the failure of a job that could not start on its turn."""
+    import traceback
+
+    from herringbone.jobs.index import JobIndex
+    from herringbone.jobs.lifecycle import settle
+    from herringbone_contract.failure import Failure
+
+    # Standard error is the job's controller.log.
+    traceback.print_exception(error)
+    kind = "" if isinstance(error, HerringboneError) else type(error).__name__
+    failure = Failure(exit_code=0, exception=kind, message=f"the job waited in line and could not start: {error}")
+    settle(JobIndex(home.index), job, failure)
 
 
 def pause_after(waiting: Waiting, cost: float) -> float:

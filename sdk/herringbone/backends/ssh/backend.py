@@ -1,6 +1,6 @@
 """`ssh:<inventory>`: hosts are the user's own machines. Each machine runs its host without the client.
 
-client    choose and lock machines -> send code and data -> start hosts -> follow rows and logs -> fetch, judge, pack
+client    choose and claim machines -> send code and data -> start hosts -> follow rows and logs -> fetch, judge, pack
 machine   agent (one per connection) -> controller (one per job) -> supervisor -> ranks
 """
 
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.detached import blocked, search_path
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -21,7 +22,7 @@ from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.backends.ssh.images import check_image_here
-from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
+from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
@@ -33,21 +34,26 @@ from herringbone.backends.ssh.running_jobs import (
     find_jobs,
     split_attempt,
 )
-from herringbone.backends.ssh.submission import Submission
+from herringbone.backends.ssh.submission import Granted, Submission
 from herringbone.backends.ssh.transport import Transport
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
-from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle
+from herringbone.jobs.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
+from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle, unseen
 from herringbone.jobs.polling import Pace
-from herringbone.planning.plan import parse_plan
+from herringbone.planning.plan import parse_plan, plan_to_send
+from herringbone.processes import identity
 from herringbone.s3.staging import local_plan
-from herringbone_contract.errors import HostError, RequestError
+from herringbone.slots.claim import new_mark
+from herringbone.slots.pending import deadline_of, handed_to, signal_waiter, waiter_died
+from herringbone_contract.errors import HostError, LaunchError, RequestError
 from herringbone_contract.events.requests import is_for
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers, EventSource, LogSource
+    from herringbone.backends.ssh.upload import PackedCode
     from herringbone.engine.client import Engine
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.requests import Request
@@ -57,6 +63,7 @@ _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.02
 _THREADS = 32
+_WAITER = "herringbone.backends.ssh.waiter"
 
 
 def make_backend() -> SshBackend:
@@ -100,6 +107,10 @@ class SshBackend(OwnHostsBackend):
         # Plans with their secrets, of the jobs that this Python submitted; the index has them masked.
         self._plans: dict[str, JobPlan] = {}
 
+    @property
+    def transport(self) -> Transport[Machine]:
+        return self._transport
+
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         inventory = read_inventory(inventory_path(plan))
         unused = review(plan, inventory)
@@ -118,30 +129,78 @@ class SshBackend(OwnHostsBackend):
             job.make_folder(exist_ok=True)
             folder = self._home.job(name)
             folder.logs.mkdir(exist_ok=True)
-            events = JobEvents(folder.job_events)
             plan = staged(plan, self._home, self._index)
-            events.state(STARTING)
-            scratch = self._home.cache / "code"
-            submission = Submission(
-                plan, inventory, self._transport, scratch=scratch, environ=self._environ, find=self._find
-            )
-            started = submission.run()
-            machines = {host: machine for host, (machine, _) in started.items()}
-            # Follow over the connections of the submission: new ones would have to log in again.
-            connections = {host: connection for host, (_, connection) in started.items()}
-            self._monitors[name] = JobMonitor(name, machines, self._transport, connections=connections)
+            JobEvents(folder.job_events).state(STARTING)
+            arrival = time.time()
+            submission = self._submission(plan, inventory)
             self._plans[name] = plan
-            assert submission.code is not None
-            code = submission.code
-            attempt = CurrentAttempt(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
-            # From now on any process can follow and stop the job: the row names its machines.
-            self._index.update(
-                name,
-                service=attempt.to_json(),
-                started=time.time(),
-                secondary_status=TRAINING,
-            )
-            events.state(TRAINING)
+            try:
+                self._run(plan, submission)
+            except MachinesBusyError:
+                if not plan.queue:
+                    raise
+                assert submission.code is not None
+                self._wait_in_line(plan, submission.code, arrival)
+
+    def launch(self, plan: JobPlan, granted: Granted) -> None:
+        """Start a job that has waited in line, on the machines that it was granted; its waiter calls this."""
+        name = plan.job_name
+        JobEvents(self._home.job(name).job_events).state(STARTING)
+        if self._index.update(name, unless_done=True, secondary_status=STARTING, facts=None):
+            self._run(plan, self._submission(plan, read_inventory(inventory_path(plan)), granted))
+        self._close(name)
+
+    def _submission(self, plan: JobPlan, inventory: Inventory, granted: Granted | None = None) -> Submission:
+        return Submission(
+            plan,
+            inventory,
+            self._transport,
+            scratch=self._home.cache / "code",
+            environ=self._environ,
+            find=self._find,
+            granted=granted,
+        )
+
+    def _run(self, plan: JobPlan, submission: Submission) -> None:
+        """Start the hosts, and write into the row where they run."""
+        name, started = plan.job_name, submission.run()
+        machines = {host: machine for host, (machine, _) in started.items()}
+        # Follow over the connections of the submission: new ones would have to log in again.
+        connections = {host: connection for host, (_, connection) in started.items()}
+        self._monitors[name] = JobMonitor(name, machines, self._transport, connections=connections)
+        assert submission.code is not None
+        code = submission.code
+        attempt = CurrentAttempt(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
+        # From now on any process can follow and stop the job: the row names its machines.
+        self._index.update(name, service=attempt.to_json(), started=time.time(), secondary_status=TRAINING)
+        JobEvents(self._home.job(name).job_events).state(TRAINING)
+
+    def _wait_in_line(self, plan: JobPlan, code: PackedCode, arrival: float) -> None:
+        """Leave the job to a process that waits in the lines of its machines."""
+        name, is_handed_over = plan.job_name, False
+        config = {
+            "job": name,
+            "plan": plan_to_send(plan),
+            "code": str(code.path),
+            "digest": code.digest,
+            "mark": new_mark(),
+            "arrival": arrival,
+            "deadline": deadline_of(plan, arrival),
+        }
+        JobEvents(self._home.job(name).job_events).state(PENDING)
+        try:
+            with blocked(CONTROLLER_SIGNALS):
+                with handed_to(_WAITER, name, config, self._home, {**os.environ, **search_path()}) as waiter:
+                    self._index.update(name, client=waiter, secondary_status=PENDING)
+                is_handed_over = True
+        except BaseException:
+            if is_handed_over:
+                # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
+                self.stop(name)
+            else:
+                # The waiter is dead. `claim` undoes the row of this process alone.
+                self._index.update(name, client=identity(os.getpid()))
+            raise
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -161,8 +220,8 @@ class SshBackend(OwnHostsBackend):
     def logs(self, name: str) -> LogSource:
         record = self._index.get(name)
         files = self._home.job(name)
-        # Over, or not started: the files on this machine are all there is.
-        if record.done or record.service is None:
+        # Over: the files on this machine are all there is.
+        if record.done:
             return super().logs(name)
         self._readers[name] += 1
         remote = RemoteFiles(lambda: self._follow_current(name), files.logs, (LOG,))
@@ -171,7 +230,7 @@ class SshBackend(OwnHostsBackend):
     def events(self, name: str) -> EventSource:
         record = self._index.get(name)
         files = self._home.job(name)
-        if record.done or record.service is None:
+        if record.done:
             return super().events(name)
         self._readers[name] += 1
         remote = RemoteFiles(lambda: self._follow_current(name), files.logs, EVENTS)
@@ -207,6 +266,7 @@ class SshBackend(OwnHostsBackend):
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
         if record.done or record.service is None:
+            self._leave_line(record)
             return
         if record.secondary_status == UPLOADING:
             # Training is over on all machines. As on the other backends, only a second request ends the packing.
@@ -220,9 +280,11 @@ class SshBackend(OwnHostsBackend):
 
     def kill(self, name: str) -> None:
         record = self._index.get(name)
-        if record.done or record.service is None:
+        if record.done:
             return
-        if record.secondary_status == UPLOADING:
+        if record.service is None:
+            self._leave_line(record)
+        elif record.secondary_status == UPLOADING:
             end_packing(self._index, name)
         else:
             self._ask_all(record, {"ask": "kill"})
@@ -292,11 +354,24 @@ class SshBackend(OwnHostsBackend):
         if len(errors) == len(attempt.machines):
             raise errors[0]
 
+    def _leave_line(self, record: JobRecord) -> None:
+        """Ask the waiter of a waiting job to leave the line; a job that is being submitted has none."""
+        if elsewhere := unseen(record):
+            # Its pid belongs to another process here, or to none.
+            raise LaunchError(elsewhere)
+        if not record.done and client_lives(record):
+            signal_waiter(record)
+
     def _being_submitted(self, record: JobRecord) -> JobRecord:
         """Return the row of a job without machines; mark the job as lost when its client has died."""
         if client_lives(record):
             return record
-        return settle(self._index, record.name, client_died("the job's hosts ran"))
+        # The waiter may have started the job and ended between reading the row and looking at the process.
+        record = self._index.get(record.name)
+        if record.done or record.service is not None:
+            return record
+        failure = waiter_died() if record.secondary_status == PENDING else client_died("the job's hosts ran")
+        return settle(self._index, record.name, failure)
 
     def _monitor_of(self, record: JobRecord) -> JobMonitor:
         """Return the monitor of the job's current attempt."""
@@ -307,9 +382,11 @@ class SshBackend(OwnHostsBackend):
             monitor = self._monitors[record.name] = JobMonitor(attempt.name, attempt.machines, self._transport)
         return monitor
 
-    def _follow_current(self, name: str) -> tuple[JobMonitor, Mapping[str, int]]:
-        """Return the monitor of the job's current attempt, and where this attempt begins in the files here."""
+    def _follow_current(self, name: str) -> tuple[JobMonitor, Mapping[str, int]] | None:
+        """Return the monitor of the job's current attempt, and where it begins in the files here; None before it."""
         record = self._index.get(name)
+        if record.service is None:
+            return None
         return self._monitor_of(record), current_attempt(record).file_begins
 
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:

@@ -57,12 +57,13 @@ class RemoteFiles:
     """Reads the lines of the files that end in one of `endings`, of all hosts of a job.
 
     `current` returns the monitor of the attempt that runs, and where this attempt begins in the files on this machine,
-    by the files' names. `folder` has the files of earlier attempts, and all of them once the job is over.
+    by the files' names; None before the first. `folder` has the files of earlier attempts, and all of them once the job
+    is over.
     """
 
     def __init__(
         self,
-        current: Callable[[], tuple[JobMonitor, Mapping[str, int]]],
+        current: Callable[[], tuple[JobMonitor, Mapping[str, int]] | None],
         folder: Path,
         endings: Sequence[str],
         *,
@@ -74,9 +75,8 @@ class RemoteFiles:
         self._follow_attempt()
 
     @property
-    def monitor(self) -> JobMonitor:
-        """The monitor of the attempt that runs."""
-        assert self._monitor is not None
+    def monitor(self) -> JobMonitor | None:
+        """The monitor of the attempt that runs; None while the job waits for its start."""
         return self._monitor
 
     def read(self) -> dict[FileKey, list[bytes]]:
@@ -87,8 +87,10 @@ class RemoteFiles:
         self._follow_attempt()
         deadline = time.monotonic() + self._patience
         while True:
-            self.monitor.look()
-            if (lines := self._take()) or self.monitor.has_sent_all or time.monotonic() > deadline:
+            if (monitor := self._monitor) is None:
+                return {}
+            monitor.look()
+            if (lines := self._take()) or monitor.has_sent_all or time.monotonic() > deadline:
                 return lines
             time.sleep(_POLL_SECONDS)
 
@@ -108,7 +110,9 @@ class RemoteFiles:
 
         The files of the attempt before are then in the folder on this machine, up to the point where this one begins.
         """
-        monitor, begins = self._current()
+        if (current := self._current()) is None:
+            return
+        monitor, begins = current
         if monitor is self._monitor:
             return
         self._monitor = monitor

@@ -34,13 +34,14 @@ Runtime = Literal["process", "docker"]
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PATH = re.compile(r"(~/|/)?[A-Za-z0-9_.][A-Za-z0-9_./+@=-]*")
+_QUEUE = "fit(queue=True) or `herringbone run --queue` waits in line"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class MachinesBusyError(LaunchError):
     """Too few machines of an inventory are available now; `transient`, because that is a matter of time.
 
-    To fix: Wait until a job of the machines in the message is over, or name an inventory with more machines.
+    To fix: Wait in line with `fit(queue=True)` or `herringbone run --queue`, or name an inventory with more machines.
     """
 
     transient = True
@@ -51,7 +52,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `host` is the destination for ssh, by default the name. `address` is the address for the other machines, by default
     that of `interface`, or the one that the ssh connection used. `work_folder` holds everything that jobs keep on the
-    machine. `python` runs the ranks. `gpus` is the expected number of GPUs, None for no expectation. Predictions use
+    machine. `python` runs the ranks. `gpus` is the expected number of GPUs, None for no expectation. With `cpu_shares`,
+    so many jobs without GPUs may run on the machine at a time; without, such a job has it alone. Predictions use
     `dollars_per_hour`, and `device`: the name of a GPU, or `memory=24GiB,flops=30e12,bandwidth=600e9`.
     """
 
@@ -62,6 +64,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     address: str | None = None
     interface: str | None = None
     gpus: int | None = None
+    cpu_shares: int | None = None
     labels: tuple[str, ...] = ()
     work_folder: str = "~/.herringbone/host"
     python: str = "python3"
@@ -225,7 +228,7 @@ def _too_few(
     if reasons and wanted <= len(candidates):
         return MachinesBusyError(
             f"{instance_type}: the job needs {wanted} hosts, and too few of {len(candidates)} machines are available:\n"
-            "  " + "\n  ".join(reasons)
+            "  " + "\n  ".join([*reasons, _QUEUE])
         )
     taken_count = sum(machine.name in taken for machine in candidates)
     return InputError(
@@ -274,6 +277,8 @@ def _check_words(machine: Machine, place: str) -> None:
         raise InputError(f"{place}: port: {machine.port} is not a port; expected a number from 1 to 65535")
     if machine.gpus is not None and machine.gpus < 0:
         raise InputError(f"{place}: gpus: {machine.gpus} is not a number of GPUs; expected 0 or more")
+    if machine.cpu_shares is not None and not 0 < machine.cpu_shares <= 1000:
+        raise InputError(f"{place}: cpu_shares: {machine.cpu_shares} is no number of jobs; expected 1 to 1000")
     if machine.dollars_per_hour is not None and not 0 <= machine.dollars_per_hour < float("inf"):
         raise InputError(f"{place}: dollars_per_hour: {machine.dollars_per_hour} is no price; expected 0 or more")
 

@@ -41,7 +41,8 @@ class RemoteLogs:
 
     def _silence_lines(self) -> list[LogLine]:
         """Return a line for each machine that has fallen silent, and for each that answers again, once."""
-        monitor = self._files.monitor
+        if (monitor := self._files.monitor) is None:
+            return []
         if monitor is not self._monitor:
             # Another attempt, on other machines.
             self._monitor, self._silent = monitor, {}

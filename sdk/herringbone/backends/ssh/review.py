@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from herringbone.aws.location import is_s3
-from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runtime_of
+from herringbone.backends.ssh.claims import fitting, wants_on
+from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
@@ -25,32 +26,36 @@ _REFUSED = {
     "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",
     "container_arguments": "hosts run a script; give hyperparameters",
-    "gpus": "a job has each of its machines alone, with all GPUs; leave it out",
 }
 _NOT_BAKED = "machines keep no images of their own; build one with the packages (`herringbone images build`)"
 
 
 def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     """Return the given options that have no effect here. Raises `UsageError` for what cannot be served."""
+    inventory = fitting(plan, inventory)
     machines = choose(plan.hosts, inventory).values()
     runtime = runtime_of(machines)
     in_containers = runtime == "docker"
     check_served(_NAME, plan, _REFUSED | ({"bake_requirements": _NOT_BAKED} if in_containers else {}))
-    if plan.queue:
-        refuse(_NAME, {"queue": "a machine that runs another job refuses this one; wait for its end"})
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
     if in_containers:
         refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
         refuse_of_image(_NAME, plan)
     check_files(_NAME, plan)
-    gpus = {machine.gpus for machine in machines}
+    gpus = {_gpus_on(plan, machine) for machine in machines}
     check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
     if plan.arguments.get("image_uri") and not in_containers:
         unused.append("image_uri")
     return tuple(sorted(unused))
+
+
+def _gpus_on(plan: JobPlan, machine: Machine) -> int | None:
+    """Return the number of GPUs that a host sees on a machine; None where only the machine knows it."""
+    wants = wants_on(plan, machine)
+    return wants.get("gpus") or (0 if "shares" in wants else machine.gpus)
 
 
 def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
@@ -75,4 +80,4 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
 
 def planned_machines(plan: JobPlan, inventory: Inventory) -> dict[str, str]:
     """Return the machine of each host if all machines were free, which `herringbone plan` shows."""
-    return {host: machine.name for host, machine in choose(plan.hosts, inventory).items()}
+    return {host: machine.name for host, machine in choose(plan.hosts, fitting(plan, inventory)).items()}

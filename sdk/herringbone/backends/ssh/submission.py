@@ -1,19 +1,18 @@
 """Submit a job to machines: from a plan to hosts that run.
 
     [1] open connections to the chosen machines; pack the code and digest the data meanwhile
-    [2] lock a machine for each host; a busy one is replaced by the next free one
+    [2] claim a machine, or GPUs of it, for each host; a busy one is replaced by the next free one
     [3] compare the machines' facts with the inventory and with each other
     [4] send the image, the code and the data that a machine lacks
     [5] start the hosts
 
-Before step 5 no machine runs anything of the job, and closing the connections frees the locks.
+Before step 5 no machine runs anything of the job, and closing the connections frees the claims. A job that has waited
+in line (`waiter`) begins with the machines that it was granted, and the code as it was at the submission.
 """
 
 from __future__ import annotations
 
-import getpass
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,6 +27,7 @@ import msgspec
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
+from herringbone.backends.ssh.claims import fitting, request_of
 from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runtime_of
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
@@ -64,11 +64,24 @@ class NextAttempt:
     unavailable: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a job that waited in line begins with.
+
+    `machines` maps hosts to machines, `connections` those machines, by name, to the open connections that hold the
+    claims. `code` is the code of the submission.
+    """
+
+    machines: Mapping[str, Machine]
+    connections: Mapping[str, Connection]
+    code: PackedCode
+
+
 class Submission:
     """Submits one job; `scratch` is a folder here for its packed code, `environ` the client's environment.
 
     `find` finds this machine's container engine, for machines that run containers. With `next_attempt`, a machine that
-    does not answer counts as unavailable, and the job may run on fewer hosts.
+    does not answer counts as unavailable, and the job may run on fewer hosts. With `granted`, the machines are chosen.
     """
 
     def __init__(
@@ -81,8 +94,9 @@ class Submission:
         environ: Mapping[str, str],
         find: Callable[[], Engine],
         next_attempt: NextAttempt | None = None,
+        granted: Granted | None = None,
     ) -> None:
-        self._plan, self._inventory, self._transport = plan, inventory, transport
+        self._plan, self._inventory, self._transport = plan, fitting(plan, inventory), transport
         self._scratch, self._environ, self._find = scratch, environ, find
         self._have_gpus = False
         self._next_attempt = next_attempt
@@ -93,6 +107,12 @@ class Submission:
         self._connections: dict[str, Connection] = {}
         # By host: the present choice.
         self._machines: dict[str, Machine] = {}
+        self._is_granted = granted is not None
+        if granted is not None:
+            self.code = granted.code
+            self._connections, self._machines = dict(granted.connections), dict(granted.machines)
+        # Machines that can never serve the job, with the reasons.
+        self._never: dict[str, str] = {}
         self._addresses: dict[str, HostAddress] = {}
 
     def run(self) -> dict[str, tuple[Machine, Connection]]:
@@ -104,7 +124,8 @@ class Submission:
         with ExitStack() as stack:
             stack.callback(lambda: self._close_all_but(keep_open))
             # [1] Machines take a while to answer, so the files are examined between the requests.
-            self._connect(self._choose({}))
+            if not self._is_granted:
+                self._connect(self._choose({}))
             if self.code is None:
                 assert self._plan.source is not None
                 self.code = pack_source(self._plan.source, self._scratch, exclude=self._scratch.parent)
@@ -113,7 +134,8 @@ class Submission:
             checkpoints = self._checkpoints()
             if checkpoints is not None:
                 uploads[checkpoints.digest] = checkpoints
-            self._lock()  # [2]
+            if not self._is_granted:
+                self._claim_all()  # [2]
             self._compare()  # [3]
             if self._next_attempt is not None:
                 # A process that was killed while it started this attempt may have left its name on a machine.
@@ -150,17 +172,19 @@ class Submission:
                 self._connections[machine.name] = self._transport.connect(machine)
         self._machines = dict(machines)
 
-    def _lock(self) -> None:
-        """Lock a machine for each host; replace a machine that another job has by the next free one."""
+    def _claim_all(self) -> None:
+        """Claim a machine for each host; replace a machine that another job has by the next free one."""
         busy: dict[str, str] = {}
         locked: set[str] = set()
-        claim = {"ask": "lock", "job": self._plan.job_name, "client": f"{getpass.getuser()}@{platform.node()}"}
         while True:
             unlocked = [machine for machine in self._machines.values() if machine.name not in locked]
-            answers = self._in_parallel(lambda machine: self._claim(machine, claim), unlocked)
+            answers = self._in_parallel(self._claim, unlocked)
             for machine, answer in zip(unlocked, answers, strict=True):
-                if "lost" in answer:
-                    busy[machine.name] = answer["lost"]
+                if "never" in answer:
+                    self._never[machine.name] = answer["never"]
+                    self._inventory = fitting(self._plan, self._inventory, self._never)
+                elif why := answer.get("lost") or answer.get("busy"):
+                    busy[machine.name] = why
                 elif owner := answer.get("owner"):
                     busy[machine.name] = " ".join(
                         filter(None, (f"runs {owner['job']} of {owner['client']}", answer.get("elsewhere")))
@@ -173,17 +197,19 @@ class Submission:
             self._connect(self._choose(busy))
         # A later choice may not contain a machine that was locked for an earlier one; others may need it.
         for name in locked - {machine.name for machine in self._machines.values()}:
-            self._connections[name].ask({"ask": "unlock"})
+            self._connections[name].ask({"ask": "leave"})
 
-    def _claim(self, machine: Machine, claim: Message) -> Message:
-        """Ask a machine for its lock and return the answer; {"lost": why} when a retry can do without the machine."""
+    def _claim(self, machine: Machine) -> Message:
+        """Claim what a host needs of a machine; {"lost": why} when a retry can do without the machine."""
+        claim = {"ask": "claim", **request_of(self._plan, machine)}
         deadline = time.monotonic() + _OWN_LOCK_SECONDS
         try:
             while True:
                 answer = self._connections[machine.name].ask(claim)
                 owner = answer.get("owner")
-                # If this very job owns the lock, its last attempt is ending there and frees the lock soon.
-                if owner is None or owner["job"] != claim["job"] or time.monotonic() > deadline:
+                holders = answer.get("jobs", []) if owner is None else [owner["job"]]
+                # If this very job has the machine, its last attempt is ending there and frees it soon.
+                if claim["job"] not in holders or time.monotonic() > deadline:
                     return answer
                 time.sleep(_POLL_SECONDS)
         except HostError as error:

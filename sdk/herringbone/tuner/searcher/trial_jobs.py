@@ -91,9 +91,7 @@ class TrialJobs:
             self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
         )
         estimator = estimator_class(self._plan)(**settings)
-        # Machines of an inventory have no line: a busy one refuses, and the searcher asks again.
-        queue = self._backend.name != "ssh"
-        estimator.fit(inputs_of(self._plan), wait=False, logs=False, job_name=record.job, queue=queue)
+        estimator.fit(inputs_of(self._plan), wait=False, logs=False, job_name=record.job, queue=True)
 
     def _checkpoints(self, record: TrialRecord) -> str | None:
         own = self._store.checkpoints(record.job)

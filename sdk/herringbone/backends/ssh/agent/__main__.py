@@ -1,6 +1,6 @@
 """`python -m herringbone.backends.ssh.agent WORK`: serves one connection on a machine, with the files of a work folder.
 
-    [1] read requests            {"ask": "lock", "number": 3, ...}
+    [1] read requests            {"ask": "claim", "number": 3, ...}
     [2] answer each at once      {"answer": 3, ...} or {"answer": 3, "refused": why}
     [3] publish subscriptions    {"row": job, ...} and {"log": number} with bytes, whenever they change
     [4] end of input             the client has closed the connection: the agent ends, the hosts that it started run on
@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.backends.ssh.agent.host_config import HostConfig
-from herringbone.backends.ssh.agent.lock import MachineLock
+from herringbone.backends.ssh.agent.line import SILENCE_SECONDS, MachineLine
 from herringbone.backends.ssh.agent.messages import Message, Unpacker, pack
 from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.agent.store import FileStore, ImageStore
 from herringbone.backends.ssh.agent.subscriptions import Subscriptions
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import identity
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Answers
     from herringbone.backends.detached import DetachedBackend
+    from herringbone.slots.claim import Claim
 
 _READ_BYTES = 1 << 20
 # Pauses between two looks at the subscriptions: a look at a row and at a log takes 0.2 ms.
@@ -50,9 +50,7 @@ class Agent:
         self._home = home
         self._input, self._output = input_fd, output_fd
         self._files, self._images = FileStore(home), ImageStore()
-        self._lock = MachineLock(home.path / "lock")
-        # The lock's holder until the job's controller takes over.
-        self._identity = str(identity(os.getpid()))
+        self._line = MachineLine(home)
         # job -> the backend that starts, stops and describes its host
         self._backends: dict[str, DetachedBackend] = {}
         self._subscriptions = Subscriptions(home, self._describe, self._send)
@@ -63,8 +61,7 @@ class Agent:
             "detailed_facts": self._detailed_facts,
             "device_rates": self._device_rates,
             "measure": self._measure,
-            "lock": self._acquire_lock,
-            "unlock": self._release_lock,
+            **self._line.verbs,
             "owner": self._owner,
             "missing": self._missing,
             "code": self._add_code,
@@ -91,12 +88,15 @@ class Agent:
         pause = _SHORTEST_PAUSE
         while True:
             # Without subscriptions nothing can change by itself, so wait for a request without a limit.
-            timeout = pause if self._subscriptions.is_active else None
+            timeout = pause if self._subscriptions.is_active else SILENCE_SECONDS if self._line.waits else None
             ready, _, _ = select.select([self._input], [], [], timeout)
+            if not ready and timeout == SILENCE_SECONDS:
+                self._line.leave()
             if ready:
                 chunk = os.read(self._input, _READ_BYTES)
                 if not chunk:
                     # [4] End of input. This also ends the agent when the client or its machine dies.
+                    self._line.leave()
                     for answers in self._asked:
                         answers.close()
                     return
@@ -147,24 +147,8 @@ class Agent:
         # The sender needs the listener's port while the listener still waits, so the port travels before the answer.
         return bandwidth.measure(message, lambda port: self._send({"listening": message["number"], "port": port}))
 
-    # The machine's lock
-
-    def _acquire_lock(self, message: Message, _: bytes) -> Message:
-        claim = {name: message[name] for name in ("job", "client")}
-        owner = self._lock.acquire(claim, holder=self._identity)
-        if owner is None:
-            return {}
-        return {
-            "owner": {name: owner.get(name, "?") for name in ("job", "client")},
-            "elsewhere": self._lock.unseen(owner),
-        }
-
-    def _release_lock(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        self._lock.release(self._identity)
-        return {}
-
     def _owner(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        return {"owner": self._lock.owner()}
+        return {"owner": self._line.lock.owner()}
 
     # Uploads
 
@@ -198,12 +182,14 @@ class Agent:
         from herringbone.planning.plan import parse_plan
 
         config = msgspec.convert(message["config"], HostConfig)
-        backend = backend_named(self._home, "container" if config.image else "host", config)
         plan = parse_plan(config.plan)
+        backend = backend_named(
+            self._home, "container" if config.image else "host", config, slot=self._line.hand_over()
+        )
         backend.submit(plan)
         controller = JobIndex(self._home.index).get(plan.job_name).controller
         # The controller holds the lock until the host has ended, whatever becomes of this connection.
-        self._lock.hand_over(self._identity, str(controller))
+        self._line.lock.hand_over(self._line.holder, str(controller))
         return {}
 
     def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
@@ -279,9 +265,8 @@ class Agent:
             # `describe` marks jobs as lost whose controller was killed; otherwise they would never count as over.
             backend_named(self._home, record.backend).describe(record.name)
         # The lock keeps new jobs away while files are removed that they might count on.
-        owner = self._lock.acquire(
-            {"job": "herringbone hosts clean", "client": message["client"]}, holder=self._identity
-        )
+        lock, holder = self._line.lock, self._line.holder
+        owner = lock.acquire({"job": "herringbone hosts clean", "client": message["client"]}, holder=holder)
         try:
             stale_files = clean(
                 self._home,
@@ -292,7 +277,7 @@ class Agent:
                 dry=message["dry"],
             )
         finally:
-            self._lock.release(self._identity)
+            lock.release(holder)
         return {"stale_files": msgspec.to_builtins(stale_files), "runs": "" if owner is None else owner["job"]}
 
     def _describe(self, job: str) -> JobRecord:
@@ -305,14 +290,16 @@ class Agent:
         return self._backends[job]
 
 
-def backend_named(home: Home, name: str, config: HostConfig | None = None) -> DetachedBackend:
-    """Return the backend with a name, as the index stores it; only a start needs `config`."""
+def backend_named(
+    home: Home, name: str, config: HostConfig | None = None, *, slot: Claim | None = None
+) -> DetachedBackend:
+    """Return the backend with a name, as the index stores it; only a start needs `config` and the claim `slot`."""
     if name == ProcessHost.name:
-        return ProcessHost(home, config)
+        return ProcessHost(home, config, slot=slot)
     # Imported here: it loads the modules of the container engine.
     from herringbone.backends.ssh.agent.container_host import ContainerHost
 
-    return ContainerHost(home, config)
+    return ContainerHost(home, config, slot=slot)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Run the one host of a job that this machine plays as a container; `process_host` has the parts that are the same.
 
 The container shares the machine's network, so hosts reach each other at the machines' addresses, and NCCL and MPI see
-the machine's interfaces. The container sees all GPUs of the machine, and of its files the host's tree and the channels.
+the machine's interfaces. The container sees the GPUs that the job has of the machine, and of its files the host's tree
+and the channels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from herringbone.backends.docker.image import Image, find_image
 from herringbone.backends.docker.request import HostNetwork
 from herringbone.backends.ssh.agent.host_config import HostConfig
 from herringbone.backends.ssh.agent.process_host import (
+    gpus_of_host,
     move_checkpoints,
     plan_for_machine,
     reduce_to_host,
@@ -25,27 +27,32 @@ from herringbone.backends.ssh.agent.store import machine_engine
 from herringbone.engine.client import Engine
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.slots.devices import find_gpus
-from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
     from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.slots.claim import Claim
 
 _HOST_NETWORK = "host"
 
 
 class ContainerHost(DockerBackend):
-    """Runs hosts below `home`, the work folder; only `submit` needs `config`."""
+    """Runs hosts below `home`, the work folder; only `submit` needs `config` and `slot`, the granted claim."""
 
     # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
     name = "container"
 
     def __init__(
-        self, home: Home, config: HostConfig | None = None, *, find: Callable[[], Engine] = machine_engine
+        self,
+        home: Home,
+        config: HostConfig | None = None,
+        *,
+        slot: Claim | None = None,
+        find: Callable[[], Engine] = machine_engine,
     ) -> None:
         super().__init__(home, find, environ=os.environ if config is None else {**os.environ, **config.settings})
-        self._given_config = config
+        self._given_config, self._slot = config, slot
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
         return ()
@@ -83,17 +90,16 @@ class ContainerHost(DockerBackend):
     def _fill(self, plan: JobPlan) -> None:  # noqa: ARG002 - the config has the plan of this machine's host
         super()._fill(plan_for_machine(self._host_config, self._home))
 
-    def _wants(self, plan: JobPlan) -> Wants:  # noqa: ARG002 - the job has the whole machine, by the machine's lock
-        return Wants()
+    def _enter(self, plan: JobPlan) -> Claim | None:  # noqa: ARG002 - the agent has entered for the client
+        return self._slot
 
-    def _split_gpus(
-        self,
-        plan: JobPlan,
-        granted: Sequence[str] | None = None,  # noqa: ARG002
-    ) -> dict[str, tuple[str, ...]]:
-        # All GPUs go to the one host here. A helper has no ranks and gets none.
+    def _split_gpus(self, plan: JobPlan, granted: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
+        # A helper has no ranks and gets no GPUs.
         (host,) = self._hosts(plan)
-        return {} if host.helper else {host.name: find_gpus(self._probe.listing(), os.environ)}
+        gpus = gpus_of_host(self._host_config, plan, self._slot and self._slot.config, self._probe)
+        if host.helper or gpus == ():
+            return {}
+        return {host.name: find_gpus(self._probe.listing(), os.environ) if gpus is None else gpus}
 
     @property
     def _host_config(self) -> HostConfig:

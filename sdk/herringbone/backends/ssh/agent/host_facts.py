@@ -131,7 +131,9 @@ def interfaces() -> dict[str, str]:
 
 def free_port(ports: range = CONTROL_PORTS) -> int | None:
     """Return a port of this machine on which no program listens; None when all are taken."""
-    for port in ports:
+    # Jobs that share a machine ask at the same time, and must not all get the first port.
+    begin = os.getpid() % len(ports)
+    for port in (*ports[begin:], *ports[:begin]):
         with socket.socket() as probe:
             # The later listener sets this option as well: a connection that has just ended does not block its port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

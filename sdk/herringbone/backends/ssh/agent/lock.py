@@ -1,11 +1,12 @@
-"""The lock of a machine: one job of Herringbone has the machine at a time.
+"""The lock of a work folder: one job of this user has the machine, or several have parts of it.
 
     agent of the submitting connection -- hand_over() --> the job's controller
 
 The lock is a file that names its holder, a process, and the place where the holder's id means something: machine, boot
 and PID namespace. The lock is held while that process lives. A holder that was killed, or that ended with its machine,
-needs to release nothing: its lock counts as free. Machines must not share a work folder. If they do, neither can see
-the other's holder, and a holder that cannot be seen keeps the lock.
+needs to release nothing: its lock counts as free. Jobs that have parts of the machine share the lock; the line of the
+machine (`herringbone.slots`) says which parts. Machines must not share a work folder. If they do, neither can see the
+other's holder, and a holder that cannot be seen keeps the lock.
 """
 
 from __future__ import annotations
@@ -37,36 +38,42 @@ class MachineLock:
         self._alive = alive
         self._here = place() if here is None else here
 
-    def acquire(self, claim: dict[str, str], *, holder: str) -> dict[str, Any] | None:
-        """Acquire the lock and return None, or return the claim of the present owner."""
+    def acquire(self, claim: dict[str, str], *, holder: str, shared: bool = False) -> dict[str, Any] | None:
+        """Acquire the lock and return None, or return the claim of a present owner.
+
+        Several owners that are `shared` may have the lock at a time.
+        """
         with self._open() as file:
-            owner = self._read(file)
             # The same holder may ask again: a retry of the client's request must not fail on its own lock.
-            if owner is not None and not self._is(owner, holder):
-                return owner
-            _write(file, {**claim, "holder": holder, "place": self._here})
+            others = self._without(holder, self._read(file))
+            if (blocker := self._blocker(others, shared=shared)) is not None:
+                return blocker
+            sharing = {"shared": True} if shared else {}
+            _write(file, [*others, {**claim, "holder": holder, "place": self._here, **sharing}])
         return None
+
+    def blocker(self, *, holder: str, shared: bool = False) -> dict[str, Any] | None:
+        """Return the owner for whom `acquire` would be refused; None without one."""
+        with self._open() as file:
+            return self._blocker(self._without(holder, self._read(file)), shared=shared)
 
     def hand_over(self, holder: str, to: str) -> None:
         """Make the process `to` the holder, if `holder` has the lock."""
         # One write under flock: at no moment is the machine free between the agent and the controller.
         with self._open() as file:
-            owner = self._read(file)
-            if owner is not None and self._is(owner, holder):
-                _write(file, {**owner, "holder": to})
+            owners = self._read(file)
+            _write(file, [{**owner, "holder": to} if self._is(owner, holder) else owner for owner in owners])
 
     def release(self, holder: str) -> None:
         """Free the lock, if `holder` has it."""
         with self._open() as file:
-            owner = self._read(file)
-            if owner is not None and self._is(owner, holder):
-                # Emptied, not removed: another process may wait in flock on this very file.
-                file.truncate(0)
+            # Emptied, not removed: another process may wait in flock on this very file.
+            _write(file, self._without(holder, self._read(file)))
 
     def owner(self) -> dict[str, Any] | None:
-        """Return the claim of the present owner; None when the lock is free."""
+        """Return the claim of the present owner, of several the first; None when the lock is free."""
         with self._open() as file:
-            return self._read(file)
+            return next(iter(self._read(file)), None)
 
     def unseen(self, owner: dict[str, Any]) -> str | None:
         """Return what to do about an owner whose process cannot be seen from here; None when it can be seen."""
@@ -83,6 +90,15 @@ class MachineLock:
         # Another machine may have given a process of its own the same pid and start time.
         return owner["holder"] == holder and owner.get("place") in (None, self._here)
 
+    def _blocker(self, others: list[dict[str, Any]], *, shared: bool) -> dict[str, Any] | None:
+        for owner in others:
+            if not (shared and owner.get("shared")) or self.unseen(owner) is not None:
+                return owner
+        return None
+
+    def _without(self, holder: str, owners: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [owner for owner in owners if not self._is(owner, holder)]
+
     @contextmanager
     def _open(self) -> Iterator[IO[str]]:
         # "a+" creates a missing file and never truncates an existing one before flock is held.
@@ -91,16 +107,19 @@ class MachineLock:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
-    def _read(self, file: IO[str]) -> dict[str, Any] | None:
+    def _read(self, file: IO[str]) -> list[dict[str, Any]]:
         file.seek(0)
         try:
-            owner: dict[str, Any] = json.loads(file.read())
-            return owner if self._alive(owner["holder"], owner.get("place")) else None
+            content = json.loads(file.read())
+            owners: list[dict[str, Any]] = content if isinstance(content, list) else [content]
+            return [owner for owner in owners if self._alive(owner["holder"], owner.get("place"))]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            return None  # empty, or half written by a process that was killed while it wrote
+            return []  # empty, or half written by a process that was killed while it wrote
 
 
-def _write(file: IO[str], content: dict[str, Any]) -> None:
+def _write(file: IO[str], owners: list[dict[str, Any]]) -> None:
     # Mode "a+" writes at the end of the file, which is its start once the file is empty.
     file.truncate(0)
-    file.write(json.dumps(content))
+    if owners:
+        # One owner is written as earlier releases do, which see by it that the machine is not free.
+        file.write(json.dumps(owners[0] if len(owners) == 1 else owners))

@@ -22,14 +22,17 @@ from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.jobs.home import Home, JobFolder
+from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
-    from herringbone.controller.config import ControllerConfig
+    from herringbone.controller.config import ClaimConfig, ControllerConfig
     from herringbone.planning.plan import JobPlan
+    from herringbone.slots.claim import Claim
+    from herringbone.slots.probe import Probe
 
 _SUPERVISOR = (sys.executable, "-m", "herringbone_entry")
 MACHINES = "machines.json"
@@ -79,8 +82,19 @@ def move_checkpoints(config: HostConfig, home: Home, folder: JobFolder) -> None:
         shutil.move(data_folder(home) / config.checkpoints, target)
 
 
+def gpus_of_host(config: HostConfig, plan: JobPlan, claim: ClaimConfig | None, probe: Probe) -> tuple[str, ...] | None:
+    """Return the GPUs that the host may see; None for all of the machine's, which a job has alone."""
+    count = plan.options.gpus
+    if count is None and not config.machines[config.host].get("cpu_shares"):
+        return None
+    if claim is not None:
+        return tuple(device for device in claim["devices"] if not is_share(device))
+    # No line there: the job has the machine alone, by the lock.
+    return find_gpus(probe.listing(), os.environ)[: count or 0]
+
+
 class ProcessHost(DetachedBackend):
-    """Runs hosts below `home`, the work folder; only `submit` needs `config`."""
+    """Runs hosts below `home`, the work folder; only `submit` needs `config` and `slot`, the granted claim."""
 
     # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
     name = "host"
@@ -90,11 +104,12 @@ class ProcessHost(DetachedBackend):
         home: Home,
         config: HostConfig | None = None,
         *,
+        slot: Claim | None = None,
         supervisor: tuple[str, ...] = _SUPERVISOR,
         controller: tuple[str, ...] = CONTROLLER,
     ) -> None:
         super().__init__(home, controller=controller)
-        self._given_config = config
+        self._given_config, self._slot = config, slot
         self._supervisor = supervisor
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
@@ -107,6 +122,9 @@ class ProcessHost(DetachedBackend):
         self._check_here(self.describe(name))
         folder = self._home.job(name)
         return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
+
+    def _enter(self, plan: JobPlan) -> Claim | None:  # noqa: ARG002 - the agent has entered for the client
+        return self._slot
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
@@ -124,6 +142,9 @@ class ProcessHost(DetachedBackend):
         (host,) = (host for host in local_plan.hosts if host.name == host_config.host)
         fill_host(local_plan, host, folder, exclude=self._home.path, interface=host_config.interface)
         write_notes(host_config, folder.path)
+        gpus = gpus_of_host(host_config, plan, config["claim"], self._probe)
+        # A script that has a part of the machine must not see the rest.
+        visible = {} if gpus is None else {VISIBLE_VARIABLE: ",".join(gpus)}
         environment = job_environment(
             local_plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
         )
@@ -135,7 +156,7 @@ class ProcessHost(DetachedBackend):
             "argv": list(self._supervisor),
             # The user's variables come after the machine's, and the contract's come last.
             "environment": {**os.environ, **host_config.settings, **plan.environment, **environment},
-            "host_environments": {host.name: host_environment(host, folder)},
+            "host_environments": {host.name: {**host_environment(host, folder), **visible}},
             "key": host_config.key,
         }
 

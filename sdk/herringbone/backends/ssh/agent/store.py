@@ -7,10 +7,12 @@ data/.DIGEST.partial    the same, while the client still copies it
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from herringbone_contract.errors import EngineError
 
@@ -35,6 +37,10 @@ class FileStore:
 
     def __init__(self, home: Home) -> None:
         self._code, self._data = code_folder(home), data_folder(home)
+        # By digest: the lock of an upload, which the kernel frees with this process.
+        self._locks: dict[str, IO[str]] = {}
+        # Uploads that another connection sends at this moment, too.
+        self._doubled: set[str] = set()
 
     def prepare(self, digests: list[str]) -> dict[str, str]:
         """Make a folder for each data digest that is not in the store; return those folders by digest."""
@@ -42,6 +48,7 @@ class FileStore:
             folder.mkdir(exist_ok=True)
         missing = [digest for digest in digests if not (self._data / digest).is_dir()]
         for digest in missing:
+            self._lock_partial(digest)
             # An earlier upload that broke leaves its files here, and rsync copies only the difference.
             self._partial(digest).mkdir(exist_ok=True)
         return {digest: str(self._partial(digest)) for digest in missing}
@@ -53,20 +60,37 @@ class FileStore:
     def add_code(self, digest: str, content: bytes) -> None:
         """Store packed code."""
         target = self._archive(digest)
-        partial = target.with_name(f".{target.name}.partial")
+        # Jobs that share the machine may send the same code at once.
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         partial.write_bytes(content)
         # A rename is atomic: after a kill, a file with the digest's name is complete or absent.
         partial.replace(target)
 
     def complete(self, digest: str) -> None:
         """Give data that has arrived completely its final name."""
-        self._partial(digest).replace(self._data / digest)
+        try:
+            self._partial(digest).replace(self._data / digest)
+        except OSError:
+            # Another job has sent the same data meanwhile.
+            if not (self._data / digest).is_dir():
+                raise
+            shutil.rmtree(self._partial(digest), ignore_errors=True)
 
     def _archive(self, digest: str) -> Path:
         return self._code / f"{digest}.tar.gz"
 
     def _partial(self, digest: str) -> Path:
-        return self._data / f".{digest}.partial"
+        return self._data / f".{digest}.{f'{os.getpid()}.' * (digest in self._doubled)}partial"
+
+    def _lock_partial(self, digest: str) -> None:
+        """Use a folder of our own where another connection sends the same data now: its end would rename the folder."""
+        if digest in self._locks:
+            return
+        lock = self._locks[digest] = (self._data / f".{digest}.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._doubled.add(digest)
 
 
 def machine_engine() -> Engine:
