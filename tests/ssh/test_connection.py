@@ -48,7 +48,7 @@ def test_an_environment_is_made_once_and_the_agent_runs_in_it(connect, work):
 
 def test_one_job_has_a_machine_until_the_holder_of_the_lock_is_gone(connect):
     first, second = connect(), connect()
-    claim = {"ask": "lock", "job": "digits-1", "client": "me@laptop"}
+    claim = {"ask": "claim", "job": "digits-1", "client": "me@laptop"}
     assert "owner" not in first.ask(claim)
     # A second request of the same connection is not refused.
     assert "owner" not in first.ask(claim)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from herringbone import Estimator, TrainingJob
+from herringbone.jobs.facts import find_facts
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.processes import pid_of
@@ -82,7 +83,7 @@ def test_jobs_share_a_machine_and_wait_for_the_rest(fit, home):
     small = fit("small", SHOW, of=1, gpus=1, priority=1)
     assert text(home, small, "waits for one") == "1st in line, waits for one (root), two (root), on h-1"
     text(home, last, "2nd in line")
-    assert last.describe()["Queue"]["Place"] == 2
+    assert find_facts(JobIndex(home.index).get("last"), last._backend)["Queue"]["Place"] == 2
     # The log of a job that still waits becomes that of the job.
     lines = last.logs(follow=True)
     two.stop()

@@ -21,7 +21,7 @@ from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
 from herringbone.jobs.state_lines import STATE_STYLES, shown_state, why_ended
 from herringbone.sizes import shown_bytes
-from herringbone.slots.places import place_texts
+from herringbone.slots.places import LineLook, place_texts
 from herringbone.times import shown_ago, shown_span
 
 _SHOWN_ON_TERMINALS = 20
@@ -43,13 +43,14 @@ def command(number: int | None, everything: bool, status: Sequence[str], size: b
         raise click.UsageError("--all and -n N exclude each other.")
     on_terminal = sys.stdout.isatty() and not as_json
     # Messages about lost jobs go to standard error, so that --json stays one JSON array.
-    records = [record for record in all_jobs(Console(sys.stderr).say) if has_status(record, status)]
+    home = find_home()
+    line = LineLook(home)
+    records = [record for record in all_jobs(Console(sys.stderr).say, line=line) if has_status(record, status)]
     if on_terminal and number is None and not everything:
         number = _SHOWN_ON_TERMINALS
     shown = records[:number]
-    home = find_home()
     sizes = {record.name: size_of(home.job(record.name).path) for record in shown} if size else {}
-    places = place_texts(home, shown)
+    places = place_texts(home, shown, line)
     if as_json:
         print(json.dumps([_summary(record, sizes, places) for record in shown]))
     elif on_terminal:

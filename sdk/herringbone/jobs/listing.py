@@ -24,7 +24,7 @@ from herringbone.jobs.index import (
     JobRecord,
 )
 from herringbone.jobs.lifecycle import unseen
-from herringbone.slots.places import waiting_names, waits_here
+from herringbone.slots.places import LineLook, waits_here
 from herringbone_contract.errors import HerringboneError, ServiceError
 
 # The words by which users choose jobs: the statuses, and the secondary statuses that say more than those.
@@ -37,7 +37,9 @@ STATUSES = (
 _PATIENCE_SECONDS = 10.0
 
 
-def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PATIENCE_SECONDS) -> list[JobRecord]:
+def all_jobs(
+    say: Callable[[str], None] | None = None, *, patience: float = _PATIENCE_SECONDS, line: LineLook | None = None
+) -> list[JobRecord]:
     """Return a summary of every job known on this machine, the newest first; see `JobIndex.summaries`.
 
     Jobs that are over are not asked about.
@@ -45,15 +47,16 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
     >>> [record.status for record in all_jobs(print)]        # doctest: +SKIP
     ['InProgress', 'Completed']
 
-    `say` gets the errors of the backends. Services have `patience` seconds for all answers together.
+    `say` gets the errors of the backends. Services have `patience` seconds for all answers together. `line` is a look
+    at this machine's line that the caller needs, too.
     """
     index = JobIndex(find_home().index)
     running: dict[str, list[str]] = {}
     jobs = index.running()
     # One look at the line instead of a thousand at their processes. A job that is not in it is asked about below.
-    waiting = waiting_names(find_home()) if any(map(waits_here, jobs)) else set()
+    line = line or LineLook(find_home())
     for record in jobs:
-        if not (waits_here(record) and record.name in waiting):
+        if not (waits_here(record) and record.name in line.jobs):
             running.setdefault(record.backend, []).append(record.name)
     # Several threads write to both; `list.append` and `dict.__setitem__` are atomic in CPython.
     errors: list[str] = []

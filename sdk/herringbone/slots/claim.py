@@ -104,6 +104,8 @@ class Claim:
 
     def look(self) -> Granted | Waiting:
         """Return what `advance` would, and take nothing."""
+        if self.ticket.granted is not None:
+            return Granted(self.ticket.granted)
         view = self._line.folder.read()
         decision = decide(view.tickets, self._line.devices, view.turns, self.ticket.name)
         if isinstance(decision, Granted) and self.ticket.wants.gpus:

@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import closing
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.index import PENDING, JobIndex, JobRecord
@@ -56,9 +57,20 @@ def waiting_jobs(home: Home) -> dict[str, tuple[Ticket, Waiting]]:
     return {ticket.job: (ticket, waiting) for ticket, waiting in line if _is_of(ticket, home)}
 
 
-def waiting_names(home: Home) -> set[str]:
-    """Return the names of the jobs of this home whose waiters live."""
-    return {ticket.job for ticket in _view().tickets if _is_of(ticket, home)}
+class LineLook:
+    """One look at this machine's line, taken when it is first needed; a line may have a thousand files.
+
+    >>> len(LineLook(home).jobs)                                                # doctest: +SKIP
+    2
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    @cached_property
+    def jobs(self) -> dict[str, tuple[Ticket, Waiting]]:
+        """Ticket and place of each job of this home whose waiter lives, by the job's name."""
+        return waiting_jobs(self._home)
 
 
 def _view() -> View:
@@ -77,15 +89,17 @@ def _is_of(ticket: Ticket, home: Home) -> bool:
     return ticket.waits and ticket.uid == os.getuid() and ticket.home == str(home.path)
 
 
-def place_texts(home: Home, records: Collection[JobRecord]) -> dict[str, str]:
-    """Return the place of each of these jobs that waits here, in words, by its name.
+def place_texts(home: Home, records: Collection[JobRecord], line: LineLook | None = None) -> dict[str, str]:
+    """Return the place of each of these jobs that waits here, in words, by its name; `line` is a look taken before.
 
     >>> place_texts(Home(Path("/home/ann/.herringbone")), records)      # doctest: +SKIP
     {'digits-2': '1st in line, waits for digits-1 (bob)'}
     """
     texts: dict[str, str] = {}
     if any(map(waits_here, records)):
-        texts = {job: line_text(waiting, ticket.note) for job, (ticket, waiting) in waiting_jobs(home).items()}
+        jobs = (line or LineLook(home)).jobs
+        waiting_here = (record.name for record in records if record.name in jobs)
+        texts = {job: line_text(jobs[job][1], jobs[job][0].note) for job in waiting_here}
     for record in filter(waits_for_machines, records):
         texts[record.name] = stored_place(home, record).get("Text", "")
     return texts

@@ -234,7 +234,8 @@ class MachineWaiter:
         for name in sorted(machine.name for machine in machines.values()):
             place = self._places[name]
             with contextlib.suppress(HostError):
-                if not place.ask("take"):
+                answer = place.ask("take")
+                if "busy" not in answer and "owner" not in answer:
                     taken.append(place)
                     continue
             # Somebody with a larger priority has just arrived, or the machine is gone.

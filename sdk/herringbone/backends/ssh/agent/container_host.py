@@ -96,7 +96,8 @@ class ContainerHost(DockerBackend):
     def _split_gpus(self, plan: JobPlan, granted: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
         # A helper has no ranks and gets no GPUs.
         (host,) = self._hosts(plan)
-        gpus = gpus_of_host(self._host_config, plan, self._slot and self._slot.config, self._probe)
+        claim = None if self._slot is None else self._slot.config
+        gpus = gpus_of_host(self._host_config, plan, claim, self._probe)
         if host.helper or gpus == ():
             return {}
         return {host.name: find_gpus(self._probe.listing(), os.environ) if gpus is None else gpus}

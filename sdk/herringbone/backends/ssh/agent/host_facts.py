@@ -139,7 +139,7 @@ def free_port(ports: range = CONTROL_PORTS) -> int | None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("", port))
-                return port
+                return int(port)
     return None
 
 
