@@ -19,7 +19,7 @@ from herringbone.jobs.index import JobIndex
 from herringbone.processes import pid_of
 from herringbone.slots.places import place_texts
 
-pytestmark = [pytest.mark.ssh, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ssh, pytest.mark.timeout(400)]
 HOLD = "import os, time; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"
 SHOW = "import os; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)"
 
@@ -51,7 +51,7 @@ def fit(machines, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             job.wait(logs=False) if not job._backend.describe(job.name).done else None
 
 
-def text(home: Home, job: TrainingJob, *parts: str, seconds: float = 20) -> str:
+def text(home: Home, job: TrainingJob, *parts: str, seconds: float = 90) -> str:
     """Return the place of a job once its text has these parts."""
     deadline = time.monotonic() + seconds
     while True:
@@ -67,7 +67,7 @@ def state(job: TrainingJob) -> str:
     return str(job._backend.describe(job.name).secondary_status)
 
 
-def await_state(job: TrainingJob, wanted: str, seconds: float = 30) -> None:
+def await_state(job: TrainingJob, wanted: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while state(job) != wanted:
         assert time.monotonic() < deadline, (state(job), job._backend.home.job(job.name).controller_words())
@@ -121,6 +121,6 @@ def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, mach
     text(home, late, "1st in line", "holder")
     (machines.folder / "h-1" / "bin" / "used").write_text("GPU-1, 4711, 9000\n")
     holder.stop()
-    text(home, late, "process 4711 on GPU-1, outside Herringbone", seconds=40)
+    text(home, late, "process 4711 on GPU-1, outside Herringbone")
     (machines.folder / "h-1" / "bin" / "used").unlink()
     assert late.wait(logs=False).status == "Completed"

@@ -54,7 +54,7 @@ def long_line(tmp_path, monkeypatch):
         row = dict(zip([column[0] for column in found.description], found.fetchone(), strict=True))
         marks = ", ".join(f":{column}" for column in row)
         rows = [{**row, "name": f"j{number}"} for number in range(1, JOBS)]
-        database.executemany(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({marks})", rows)
+        database.executemany(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({marks})", rows)  # noqa: S608 - our own column names
     yield
     for descriptor in held:
         os.close(descriptor)
