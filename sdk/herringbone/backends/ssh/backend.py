@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.detached import blocked, search_path
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -23,6 +22,7 @@ from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
+from herringbone.backends.ssh.line.start import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
@@ -36,24 +36,20 @@ from herringbone.backends.ssh.running_jobs import (
 )
 from herringbone.backends.ssh.submission import Granted, Submission
 from herringbone.backends.ssh.transport import Transport
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle, unseen
 from herringbone.jobs.polling import Pace
-from herringbone.planning.plan import parse_plan, plan_to_send
-from herringbone.processes import identity
+from herringbone.planning.plan import parse_plan
 from herringbone.s3.staging import local_plan
-from herringbone.slots.claim import new_mark
-from herringbone.slots.pending import deadline_of, handed_to, signal_waiter, waiter_died
+from herringbone.slots.pending import signal_waiter, waiter_died
 from herringbone_contract.errors import HostError, LaunchError, RequestError
 from herringbone_contract.events.requests import is_for
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers, EventSource, LogSource
-    from herringbone.backends.ssh.upload import PackedCode
     from herringbone.engine.client import Engine
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.requests import Request
@@ -63,7 +59,6 @@ _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.02
 _THREADS = 32
-_WAITER = "herringbone.backends.ssh.waiter"
 
 
 def make_backend() -> SshBackend:
@@ -140,7 +135,7 @@ class SshBackend(OwnHostsBackend):
                 if not plan.queue:
                     raise
                 assert submission.code is not None
-                self._wait_in_line(plan, submission.code, arrival)
+                wait_in_line(plan, submission.code, arrival, self._home, stop=self.stop)
 
     def launch(self, plan: JobPlan, granted: Granted) -> None:
         """Start a job that has waited in line, on the machines that it was granted; its waiter calls this."""
@@ -174,33 +169,6 @@ class SshBackend(OwnHostsBackend):
         # From now on any process can follow and stop the job: the row names its machines.
         self._index.update(name, service=attempt.to_json(), started=time.time(), secondary_status=TRAINING)
         JobEvents(self._home.job(name).job_events).state(TRAINING)
-
-    def _wait_in_line(self, plan: JobPlan, code: PackedCode, arrival: float) -> None:
-        """Leave the job to a process that waits in the lines of its machines."""
-        name, is_handed_over = plan.job_name, False
-        config = {
-            "job": name,
-            "plan": plan_to_send(plan),
-            "code": str(code.path),
-            "digest": code.digest,
-            "mark": new_mark(),
-            "arrival": arrival,
-            "deadline": deadline_of(plan, arrival),
-        }
-        JobEvents(self._home.job(name).job_events).state(PENDING)
-        try:
-            with blocked(CONTROLLER_SIGNALS):
-                with handed_to(_WAITER, name, config, self._home, {**os.environ, **search_path()}) as waiter:
-                    self._index.update(name, client=waiter, secondary_status=PENDING)
-                is_handed_over = True
-        except BaseException:
-            if is_handed_over:
-                # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
-                self.stop(name)
-            else:
-                # The waiter is dead. `claim` undoes the row of this process alone.
-                self._index.update(name, client=identity(os.getpid()))
-            raise
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)

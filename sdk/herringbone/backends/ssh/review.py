@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from herringbone.aws.location import is_s3
-from herringbone.backends.ssh.claims import fitting, wants_on
 from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
+from herringbone.backends.ssh.line.claims import fitting, wants_on
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse

@@ -27,9 +27,9 @@ import msgspec
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.claims import fitting, request_of
 from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runtime_of
+from herringbone.backends.ssh.line.claims import fitting, request_of
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.transport import Transport
 from herringbone.backends.ssh.upload import PackedCode, Upload, digest_of, pack_source, uploads_of

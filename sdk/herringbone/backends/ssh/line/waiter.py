@@ -1,4 +1,4 @@
-"""`python -m herringbone.backends.ssh.waiter JOB < config`: holds a job's place in the lines of its machines.
+"""`python -m herringbone.backends.ssh.line.waiter JOB < config`: holds a job's place in the lines of its machines.
 
     a thread a machine     connect, enter the line, look from time to time; connect again where that breaks
     this thread            when enough machines are ready at once: take them all, or give all back and wait on
@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from herringbone.backends.ssh.claims import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, read_inventory
+from herringbone.backends.ssh.line.claims import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
 from herringbone.jobs.facts import QUEUE
