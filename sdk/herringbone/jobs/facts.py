@@ -17,9 +17,9 @@ from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
 from herringbone.events.view import JobView
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import JobIndex, JobRecord, stored_facts
 from herringbone.prediction.comparison import as_members, compare, prediction_of
-from herringbone.slots.places import queue_members
+from herringbone.slots.places import QUEUE, queue_members
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
@@ -38,23 +38,6 @@ def add_facts(index: JobIndex, name: str, facts: Mapping[str, Any]) -> None:
         return
     with suppress(HerringboneError):
         index.update(name, facts=json.dumps({**stored_facts(index.get(name)), **facts}))
-
-
-# The member of a waiting job's facts with its place in line.
-QUEUE = "Queue"
-
-
-def stored_facts(record: JobRecord) -> dict[str, Any]:
-    """Return the facts of the row.
-
-    >>> stored_facts(JobRecord(name="a", backend="local", plan="{}", created=0.0, facts='{"Image": "mine:1"}'))
-    {'Image': 'mine:1'}
-    """
-    # A damaged row is described without them.
-    with suppress(ValueError, RecursionError):
-        if isinstance(facts := json.loads(record.facts or "{}"), dict):
-            return facts
-    return {}
 
 
 def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,19 @@ class JobRecord:
     @property
     def num_hosts(self) -> int:
         return self.hosts if self.hosts is not None else len(self.plan_dict.get("hosts", ()))
+
+
+def stored_facts(record: JobRecord) -> dict[str, Any]:
+    """Return the facts of the row.
+
+    >>> stored_facts(JobRecord(name="a", backend="local", plan="{}", created=0.0, facts='{"Image": "mine:1"}'))
+    {'Image': 'mine:1'}
+    """
+    # A damaged row is described without them.
+    with suppress(ValueError, RecursionError):
+        if isinstance(facts := json.loads(record.facts or "{}"), dict):
+            return facts
+    return {}
 
 
 _COLUMNS = tuple(field.name for field in fields(JobRecord))

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import PENDING, JobIndex, JobRecord
+from herringbone.jobs.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.slots.folder import SlotsFolder, View, slots_path
 from herringbone.slots.line import Waiting, line_text, places
 from herringbone.slots.ticket import Ticket
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from herringbone.jobs.home import Home
 
+# The member of a job's facts with its place in line.
+QUEUE = "Queue"
 # Backends whose waiting jobs are in a line of this machine.
 OF_THIS_MACHINE = ("local_process", "local")
 # A look at a long line takes a while, and may take this part of the time.
@@ -43,8 +45,6 @@ def waits_for_machines(record: JobRecord) -> bool:
 
 def stored_place(home: Home, record: JobRecord) -> dict[str, Any]:
     """Return the place that a waiter wrote into the row, as a description shows it; empty before its first look."""
-    from herringbone.jobs.facts import QUEUE, stored_facts
-
     # Summaries of rows come without facts.
     place = stored_facts(JobIndex(home.index).get(record.name) if record.facts is None else record).get(QUEUE)
     return place if isinstance(place, dict) else {}

@@ -10,9 +10,9 @@ import pytest
 from herringbone import TrainingJob
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.description import checkpoint_folders, describe_own_job, describe_service_job, output_place
-from herringbone.jobs.facts import add_facts, find_service_facts, stored_facts, versions_in
+from herringbone.jobs.facts import add_facts, find_service_facts, versions_in
 from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import JobIndex, JobRecord, stored_facts
 from herringbone.jobs.removal import remove_jobs
 
 FOLDER = JobFolder(Path("/home/me/jobs/a"))

@@ -66,7 +66,7 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a job that waited in line begins with.
+    """The start of a job that has waited in line.
 
     `machines` maps hosts to machines, `connections` those machines, by name, to the open connections that hold the
     claims. `code` is the code of the submission.

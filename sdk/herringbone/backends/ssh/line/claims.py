@@ -1,4 +1,4 @@
-"""What a job claims on each machine of an inventory, and its place in the lines of several machines. Pure."""
+"""The claims of a job on the machines of an inventory, and its place in the lines of several machines. Pure."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, 
 from herringbone.backends.ssh.line.claims import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
-from herringbone.jobs.facts import QUEUE
 from herringbone.planning.plan import parse_plan
 from herringbone.slots.line import Waiting
+from herringbone.slots.places import QUEUE
 from herringbone.slots.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals
 from herringbone_contract.errors import HerringboneError, HostError, LaunchError
 
