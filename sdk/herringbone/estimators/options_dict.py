@@ -94,12 +94,12 @@ class TimeOptions(TypedDict, total=False):
     """The longest time that the job may run: a number, or text such as "1h30m". Unit: seconds."""
     max_wait: int | str | None
     """The longest time in the line of `fit(queue=True)`; on ml, with spot instances, of waiting and running together. \
-Unit: seconds. Backends: local_process, local, ml."""
+Unit: seconds. Backends: local_process, local, ssh, ml."""
     gpus: int | None
     """How many GPUs each host takes, and no other job meanwhile. None is all visible ones on local_gpu, and no claim \
-on local_process. Unit: GPUs. Backends: local_process, local."""
+on local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     priority: int | None
-    """The job's rank in a line: larger numbers go first, from -100 to 100. Backends: local_process, local."""
+    """The job's rank in a line: larger numbers go first, from -100 to 100. Backends: local_process, local, ssh."""
     use_spot_instances: bool | None
     """Train on spare instances, which cost less and may be taken away; needs `max_wait`. Backends: ml."""
     max_retry_attempts: int | None

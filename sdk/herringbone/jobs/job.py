@@ -19,7 +19,7 @@ from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
-from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord, stored_facts
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.watch import Watch

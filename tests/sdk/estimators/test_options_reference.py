@@ -120,7 +120,8 @@ def _kinds(hint):
         # bake_requirements has no effect on processes, and is refused in containers.
         (
             "ssh",
-            {*UNUSED, *ssh._UNUSED["docker"], *HUGGING_FACE_VERSIONS[1:], "bake_requirements"} - set(ssh._USED),
+            {*UNUSED, *ssh._UNUSED["docker"], *HUGGING_FACE_VERSIONS[1:], "bake_requirements"}
+            - {*ssh._USED, *OF_LINES},
             ssh._REFUSED,
         ),
         ("slurm", {*UNUSED, *slurm._UNUSED, *HUGGING_FACE_VERSIONS} - set(slurm._USED), slurm._REFUSED),
