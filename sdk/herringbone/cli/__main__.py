@@ -50,6 +50,7 @@ _VERBS = {
     "convert": "rewrite a script that uses AWS's SDK v2",
     "partition": "show how a model was split",
     "images": "build, list, test, push and remove the images that run jobs",
+    "serve": "answer SageMaker's API, and run the training jobs of AWS's clients on your own hosts",
     "doctor": "examine this machine: what works, what is missing, and how to fix it",
     "hosts": "check the machines of an inventory, find the jobs on them, or clean up after them",
     "completion": "print the script with which a shell completes verbs, flags and the names of jobs",

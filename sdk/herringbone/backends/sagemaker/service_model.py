@@ -23,14 +23,18 @@ def check_request(request: Mapping[str, Any], loader: Any = None, *, operation: 
     loader of service models. Raises `UnsupportedError` where botocore is not installed.
     """
     shape = _input_shape(shared_loader() if loader is None else loader, operation)
+    if violations := violations_of(request, shape):
+        raise OptionError(f"{operation} would refuse this request:\n  " + "\n  ".join(violations))
+
+
+def violations_of(request: Mapping[str, Any], shape: Any) -> list[str]:
+    """Return everything in a request that an input shape of botocore's does not allow, one text each."""
     from botocore.validate import ParamValidator
 
     report = ParamValidator().validate(dict(request), shape)
     violations: list[str] = report.generate_report().splitlines() if report.has_errors() else []
     # botocore's validator ignores upper limits, patterns and listed values, although the model contains them.
-    violations += _violations(request, shape, "")
-    if violations:
-        raise OptionError(f"{operation} would refuse this request:\n  " + "\n  ".join(violations))
+    return [*violations, *_violations(request, shape, "")]
 
 
 def _input_shape(loader: Any, operation: str) -> Any:

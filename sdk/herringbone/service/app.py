@@ -1,0 +1,247 @@
+"""The ASGI application: one port for SageMaker, CloudWatch Logs, STS, IAM and S3.
+
+request --> [1] the service that it is signed for
+        --> [2] S3: the front of the buckets gets the request whole, and the verifier of signatures
+        --> [3] others: body within limits -> signature -> rate -> replay -> operation -> answer -> audit
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from herringbone.service import identity, model
+from herringbone.service.errors import ApiError, too_often
+from herringbone.service.limits import Rate, Replays
+from herringbone.service.signature import Claim, HttpRequest, check, parse
+from herringbone.service.trainings import Call
+from herringbone_contract.errors import HerringboneError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from herringbone.service.audit import Audit
+    from herringbone.service.keys import AccessKey, KeyFile
+    from herringbone.service.settings import Settings
+
+# The largest request that SageMaker's limits allow has about 100 KB of hyperparameters and variables.
+MAX_BODY_BYTES = 1 << 20
+BODY_SECONDS = 20.0
+_JSON = "application/x-amz-json-1.1"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A caller whose signature is right. `signing_key` and `claim` verify the chunks of a streamed upload."""
+
+    key: AccessKey
+    claim: Claim
+    signing_key: bytes
+
+
+class Verifier:
+    """Checks signatures against the file of keys, and each key's rate.
+
+    >>> Verifier(KeyFile(path), settings)(request, payload_hash).key.name        # doctest: +SKIP
+    'ada'
+
+    `payload_hash` is the body's SHA-256 in hex, or the word of S3's header x-amz-content-sha256. Raises `ApiError`.
+    """
+
+    def __init__(self, keys: KeyFile, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._settings = settings
+        self.clock = clock
+        self._rates: dict[str, Rate] = {}
+
+    def __call__(self, request: HttpRequest, payload_hash: str) -> Verified:
+        claim = parse(request)
+        key = self._keys.find(claim.key_id)
+        if key is None:
+            raise ApiError("UnrecognizedClientException", "The security token included in the request is invalid.", 403)
+        signing_key = check(claim, request, secret=key.secret, payload_hash=payload_hash, now=self.clock())
+        if claim.region not in self._settings.regions and claim.service != "iam":
+            raise ApiError(
+                "InvalidSignatureException",
+                f"Credential should be scoped to a valid region: this service has {', '.join(self._settings.regions)}",
+                403,
+            )
+        return Verified(key, claim, signing_key)
+
+    def check_rate(self, key: AccessKey) -> None:
+        """Take one of the key's calls. Raises `ApiError` (ThrottlingException) when there are too many."""
+        speed = self._settings.calls_per_second
+        rate = self._rates.setdefault(key.key_id, Rate(per_second=speed, burst=10 * speed))
+        if not rate.take(self.clock()):
+            raise too_often("Rate exceeded")
+
+
+class Service:
+    """The application; `operations` has those of SageMaker and Logs by name, `buckets` is the front of S3.
+
+    >>> Service(verifier, operations, settings, audit)               # doctest: +SKIP
+
+    Without `buckets`, calls of S3 are refused.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        operations: Mapping[str, Callable[[Call, dict[str, Any]], dict[str, Any]]],
+        settings: Settings,
+        audit: Audit,
+        *,
+        buckets: ASGIApp | None = None,
+    ) -> None:
+        self._verifier = verifier
+        self._operations = operations
+        self._settings = settings
+        self._audit = audit
+        self._buckets = buckets
+        self._replays = Replays(started=verifier.clock())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = _request(scope)
+        if self._buckets is not None and _is_of_buckets(request):
+            await self._buckets(scope, receive, send)
+            return
+        try:
+            body = await _body(request, receive)
+        except ApiError as error:
+            await _error("", error, str(uuid.uuid4()))(scope, receive, send)
+            return
+        response = await run_in_threadpool(self._answer, request, body, _client(scope))
+        await response(scope, receive, send)
+
+    def _answer(self, request: HttpRequest, body: bytes, client: str) -> Response:
+        request_id = str(uuid.uuid4())
+        note: dict[str, Any] = {"id": request_id, "client": client}
+        try:
+            response = self._verified(request, body, request_id, note)
+        except ApiError as error:
+            note |= {"status": error.status, "error": error.code}
+            response = _error(note.get("service", ""), error, request_id)
+        except HerringboneError as error:
+            note |= {"status": 500, "error": "InternalFailure"}
+            response = _error(note.get("service", ""), ApiError("InternalFailure", str(error), 500), request_id)
+        except Exception:  # noqa: BLE001 - one call's bug must not end the service, and the log has it
+            # The caller gets no details: they may be another user's.
+            _LOG.exception("request %s", request_id)
+            note |= {"status": 500, "error": "InternalFailure"}
+            failure = ApiError("InternalFailure", f"the service failed; its log has request {request_id}", 500)
+            response = _error(note.get("service", ""), failure, request_id)
+        self._audit.add(**note)
+        return response
+
+    def _verified(self, request: HttpRequest, body: bytes, request_id: str, note: dict[str, Any]) -> Response:
+        verified = self._verifier(request, hashlib.sha256(body).hexdigest())
+        service = verified.claim.service
+        note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
+        if request.method != "POST":
+            raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
+        self._verifier.check_rate(verified.key)
+        if service in ("sts", "iam"):
+            form = identity.parse_form(body)
+            note["operation"] = form.get("Action", "")[:100]
+            text = identity.answer(service, form, verified.key.name, self._settings, request_id)
+            note["status"] = 200
+            return Response(text, media_type="text/xml", headers={"x-amzn-requestid": request_id})
+        answer = self._json(request, body, verified, note)
+        note["status"] = 200
+        return _response(msgspec.json.encode(answer), 200, request_id)
+
+    def _json(self, request: HttpRequest, body: bytes, verified: Verified, note: dict[str, Any]) -> Mapping[str, Any]:
+        prefix, _, name = request.header("x-amz-target").partition(".")
+        note["operation"] = name[:100]
+        if model.TARGETS.get(prefix) != verified.claim.service:
+            raise ApiError(
+                "UnknownOperationException",
+                f"X-Amz-Target {prefix[:100]}.{name[:100]} is no operation of {verified.claim.service}; this port has "
+                "sagemaker, logs, sts, iam and s3",
+            )
+        operation = model.find_operation(verified.claim.service, name)
+        # After everything that refuses a call without running it, so that the same bytes may come again.
+        claim = verified.claim
+        changes = name in model.CHANGES
+        self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
+        members = model.parse_body(body)
+        model.check_members(operation, members)
+        for member in ("TrainingJobName", "ResourceArn", "logStreamName"):
+            if isinstance(members.get(member), str):
+                note["resource"] = members[member][:256]
+        call = Call(verified.key, claim.region, request.header("amz-sdk-invocation-id")[:128], body)
+        answer = self._operations[name](call, model.with_times(operation, members))
+        model.check_answer(operation, answer)
+        return answer
+
+
+def _request(scope: Scope) -> HttpRequest:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    path = scope.get("raw_path") or scope["path"].encode()
+    return HttpRequest(scope["method"], path.decode("latin-1"), scope["query_string"].decode("latin-1"), headers)
+
+
+def _is_of_buckets(request: HttpRequest) -> bool:
+    """Report whether a request is one of S3's; the front checks the signature itself, also of anonymous ones."""
+    try:
+        return parse(request).service == "s3"
+    except ApiError:
+        return not request.header("x-amz-target") and request.method != "POST"
+
+
+async def _body(request: HttpRequest, receive: Receive) -> bytes:
+    """Return the body. Raises `ApiError` for one that is too large, or comes too slowly."""
+    length = request.header("content-length")
+    too_large = ApiError("RequestEntityTooLarge", f"a request has at most {MAX_BODY_BYTES} bytes", 413)
+    if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > MAX_BODY_BYTES):
+        raise too_large
+    body = bytearray()
+    deadline = time.monotonic() + BODY_SECONDS
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+        except (asyncio.TimeoutError, TimeoutError):
+            raise ApiError("RequestTimeout", f"the body did not arrive within {BODY_SECONDS:.0f} s", 408) from None
+        if message["type"] == "http.disconnect":
+            raise ApiError("RequestTimeout", "the client went away", 408)
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _error(service: str, error: ApiError, request_id: str) -> Response:
+    if service in ("sts", "iam"):
+        text = identity.error(service, error, request_id)
+        return Response(text, error.status, {"x-amzn-requestid": request_id}, media_type="text/xml")
+    document = msgspec.json.encode({"__type": error.code, "message": error.message})
+    response = _response(document, error.status, request_id)
+    response.headers["x-amzn-errortype"] = error.code
+    if error.status in (408, 413):
+        # The rest of the body would be read as the next request.
+        response.headers["connection"] = "close"
+    return response
+
+
+def _response(document: bytes, status: int, request_id: str) -> Response:
+    headers = {"x-amzn-requestid": request_id, "content-type": _JSON, "cache-control": "no-store"}
+    return Response(document, status, headers)
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return "" if client is None else f"{client[0]}:{client[1]}"

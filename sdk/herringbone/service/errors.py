@@ -1,0 +1,40 @@
+"""The errors that the service answers with, under AWS's codes."""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """One refused call: AWS's code, a message for the caller, and the HTTP status.
+
+    >>> ApiError("ValidationException", "MaxResults is 0").status
+    400
+    """
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+
+
+def invalid(message: str) -> ApiError:
+    """Return the error for a request that is wrong in itself."""
+    return ApiError("ValidationException", message)
+
+
+def not_found() -> ApiError:
+    """Return SageMaker's answer for a job that does not exist, or is not the caller's: nobody can tell them apart."""
+    return ApiError("ValidationException", "Requested resource not found.")
+
+
+def in_use(message: str) -> ApiError:
+    return ApiError("ResourceInUse", message)
+
+
+def over_limit(message: str) -> ApiError:
+    return ApiError("ResourceLimitExceeded", message)
+
+
+def too_often(message: str) -> ApiError:
+    """Return an error after which AWS's SDKs wait, sign the call again and repeat it."""
+    return ApiError("ThrottlingException", message)
