@@ -24,6 +24,8 @@ from herringbone.service.trainings import Trainings
 from herringbone_contract.errors import HerringboneError, InputError
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from herringbone.service.settings import Settings
 
 _HEAD_SECONDS, _IDLE_SECONDS = 10.0, 30
@@ -63,13 +65,21 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
 
-def serve(settings: Settings, keys: KeyFile, listener: Listener, say: Callable[[str], None]) -> None:
+def serve(
+    settings: Settings,
+    keys: KeyFile,
+    listener: Listener,
+    say: Callable[[str], None],
+    *,
+    front: Callable[[Settings, Verifier], ASGIApp] | None = None,
+) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     >>> serve(Settings(backend="local_process"), KeyFile(path), Listener(), print)       # doctest: +SKIP
     http://127.0.0.1:40123
 
-    `say` gets the address, as a value of AWS_ENDPOINT_URL. Raises `InputError` for a port that is taken, and while
+    `say` gets the address, as a value of AWS_ENDPOINT_URL. `front` makes the application that answers S3's calls for
+    the folder of buckets; without it, those are refused. Raises `InputError` for a port that is taken, and while
     another service has the jobs.
     """
     home = find_home()
@@ -81,7 +91,9 @@ def serve(settings: Settings, keys: KeyFile, listener: Listener, say: Callable[[
         with closing(trainings.records):
             operations = {**trainings.operations(), **LogOperations(trainings, home).operations()}
             audit = Audit(home.path / "service" / "audit.log")
-            app = Service(Verifier(keys, settings), operations, settings, audit)
+            verifier = Verifier(keys, settings)
+            buckets = None if front is None else front(settings, verifier)
+            app = Service(verifier, operations, settings, audit, buckets=buckets)
             scheme = "http" if listener.certificate is None else "https"
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             say(f"{scheme}://{host}:{server_socket.getsockname()[1]}")

@@ -1,0 +1,24 @@
+"""Submit a training with `sagemaker` 2.x as it is released: only the endpoint and the key are set in the environment.
+
+Usage: .venv-peer/bin/python tests/service/fit_v2.py SCRIPT
+"""
+
+import sys
+from pathlib import Path
+
+from sagemaker.pytorch import PyTorch
+
+script = Path(sys.argv[1])
+estimator = PyTorch(
+    script.name,
+    source_dir=str(script.parent),
+    role="arn:aws:iam::123456789012:role/me",
+    framework_version="2.1",
+    py_version="py310",
+    instance_type="ml.m5.large",
+    instance_count=1,
+    output_path="s3://mine/out",
+    hyperparameters={"epochs": 2},
+)
+estimator.fit({"training": "s3://mine/data"}, wait=True, logs=True, job_name="by-v2")
+print("model", estimator.model_data)

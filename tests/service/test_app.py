@@ -1,0 +1,248 @@
+"""The application without a network: who may do what, and bodies of any kind."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("botocore")
+
+from herringbone.jobs.home import Home  # noqa: E402
+from herringbone.jobs.index import JobIndex, JobRecord  # noqa: E402
+from herringbone.service import app as module  # noqa: E402
+from herringbone.service.app import Service, Verifier  # noqa: E402
+from herringbone.service.audit import Audit  # noqa: E402
+from herringbone.service.logs import LogOperations  # noqa: E402
+from herringbone.service.records import Records, ServiceRecord  # noqa: E402
+from herringbone.service.settings import HostType, Mapping, Quota, Settings  # noqa: E402
+from herringbone.service.trainings import Trainings  # noqa: E402
+from herringbone_contract.errors import InputError  # noqa: E402
+from tests.service.signing import ADA, ADMIN, BOB, Keys, send, signed  # noqa: E402
+from tests.service.test_members import REQUEST  # noqa: E402
+
+MAPPING = Mapping(instance_types={"ml.p4d.*": HostType(hosts=3), "ml.m5.*": HostType()}, quotas={"bob": Quota(jobs=1)})
+
+
+class Client:
+    """Calls of one application, each a second after the last one."""
+
+    def __init__(self, home: Home, **settings) -> None:
+        self.home = home
+        self.now = time.time()
+        self.settings = Settings(backend="local_process", mapping=MAPPING, **settings)
+        self.trainings = Trainings(home, self.settings, clock=lambda: self.now)
+        operations = {**self.trainings.operations(), **LogOperations(self.trainings, home).operations()}
+        verifier = Verifier(Keys(ADA, BOB, ADMIN), self.settings, clock=lambda: self.now)
+        self.app = Service(verifier, operations, self.settings, Audit(home.path / "audit.log"))
+
+    def call(self, name, members=None, key=ADA, **options):
+        self.now += 1
+        target = name if "." in name else f"SageMaker.{name}"
+        body = members if isinstance(members, bytes) else json.dumps(members or {}).encode()
+        return send(self.app, signed(key, target, body, now=self.now, **options), body)
+
+    def add(self, name, owner="ada", **columns):
+        """Put a job into the home, as if the service had submitted it."""
+        record = {"name": name, "backend": "local_process", "plan": '{"hosts": [{"name": "algo-1"}]}'}
+        row = JobRecord(**{**record, "created": self.now, "hosts": 1, **columns})
+        JobIndex(self.home.index).add(row)
+        request = {**REQUEST, "TrainingJobName": name}
+        self.trainings.records.add(
+            ServiceRecord(name=name, owner=owner, region="us-east-1", created=0.0, request=request, submitted=True)
+        )
+
+
+OVER = {"status": "Completed", "secondary_status": "Completed", "started": 1.0, "ended": 2.0}
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    home = Home(tmp_path / "home")
+    home.make()
+    client = Client(home)
+    yield client
+    client.trainings.records.close()
+
+
+def test_a_job_of_another_user_does_not_exist(client):
+    client.add("digits-1", **OVER)
+    stream = {"logGroupName": "/aws/sagemaker/TrainingJobs", "logStreamName": "digits-1/algo-1-0"}
+    arn = {"ResourceArn": "arn:aws:sagemaker:us-east-1:000000000000:training-job/digits-1"}
+    named = {"TrainingJobName": "digits-1"}
+    calls = {
+        "DescribeTrainingJob": named,
+        "StopTrainingJob": named,
+        "DeleteTrainingJob": named,
+        "UpdateTrainingJob": named,
+        "ListTags": arn,
+        "AddTags": {**arn, "Tags": []},
+        "DeleteTags": {**arn, "TagKeys": []},
+        "Logs_20140328.GetLogEvents": stream,
+    }
+    for name, members in calls.items():
+        service = "logs" if "." in name else "sagemaker"
+        absent = json.loads(json.dumps(members).replace("digits-1", "absent"))
+        foreign = client.call(name, members, key=BOB, service=service)
+        assert foreign == client.call(name, absent, key=BOB, service=service)
+        assert foreign[0] == 400
+    assert client.call("ListTrainingJobs", key=BOB)[1] == {"TrainingJobSummaries": []}
+    assert client.call("Search", {"Resource": "TrainingJob"}, key=BOB)[1]["TotalHits"]["Value"] == 0
+    assert client.call("DescribeTrainingJob", named, key=ADMIN)[0] == 200
+    assert client.call("CreateTrainingJob", {**REQUEST, **named}, key=BOB)[1]["__type"] == "ResourceInUse"
+
+
+def test_the_life_of_tags_and_of_a_job_that_is_over(client):
+    client.add("digits-1", **OVER)
+    arn = "arn:aws:sagemaker:us-east-1:000000000000:training-job/digits-1"
+    tags = [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "2"}]
+    assert client.call("AddTags", {"ResourceArn": arn, "Tags": tags}) == (200, {"Tags": tags})
+    assert client.call("DeleteTags", {"ResourceArn": arn, "TagKeys": ["a"]}) == (200, {})
+    assert client.call("ListTags", {"ResourceArn": arn}) == (200, {"Tags": tags[1:]})
+    assert "in status Completed" in client.call("StopTrainingJob", {"TrainingJobName": "digits-1"})[1]["message"]
+    assert client.call("DeleteTrainingJob", {"TrainingJobName": "digits-1"}) == (200, {})
+    assert client.call("DescribeTrainingJob", {"TrainingJobName": "digits-1"})[1]["__type"] == "ValidationException"
+    assert list((client.home.path / "service" / "jobs").iterdir()) == []
+
+
+def test_pages_of_jobs(client):
+    for number in range(5):
+        client.add(f"job-{number}", created=float(number), **OVER)
+    first = client.call("ListTrainingJobs", {"MaxResults": 3})[1]
+    assert [job["TrainingJobName"] for job in first["TrainingJobSummaries"]] == ["job-4", "job-3", "job-2"]
+    rest = {"MaxResults": 3, "NextToken": first["NextToken"]}
+    second = client.call("ListTrainingJobs", rest)[1]
+    assert [job["TrainingJobName"] for job in second["TrainingJobSummaries"]] == ["job-1", "job-0"]
+    assert "NextToken" not in second
+    # A token is of one user, and of one list.
+    assert client.call("ListTrainingJobs", rest, key=BOB)[1]["__type"] == "ValidationException"
+    assert client.call("ListTrainingJobs", {**rest, "StatusEquals": "Failed"})[1]["__type"] == "ValidationException"
+    assert len(client.call("ListTrainingJobs", {"CreationTimeAfter": 2.5})[1]["TrainingJobSummaries"]) == 2
+
+
+def test_quotas_of_hosts_and_of_users(client):
+    client.add("digits-0", owner="bob", client="1 1 1", place="elsewhere 1 1 1")
+    limited = {**REQUEST, "TrainingJobName": "digits-2"}
+    by_host = client.call("CreateTrainingJob", limited)
+    assert by_host[1]["__type"] == "ResourceLimitExceeded"
+    assert "utilization of 2 Instances and a request delta of 2" in by_host[1]["message"]
+    assert "bob has 1 running" in client.call("CreateTrainingJob", limited, key=BOB)[1]["message"]
+
+
+def test_a_refused_job_leaves_nothing(client):
+    request = {**REQUEST, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
+    status, answer = client.call("CreateTrainingJob", request)
+    assert (status, answer["__type"]) == (400, "ValidationException")
+    assert "s3://mine/code" in answer["message"]
+    assert client.trainings.records.all() == []
+    assert JobIndex(client.home.index).names() == []
+
+
+def test_calls_are_counted_replays_and_strangers_refused(client):
+    assert client.call("Other")[1]["__type"] == "UnknownOperationException"
+    unsupported = client.call("CreateEndpoint")
+    assert (unsupported[0], unsupported[1]["__type"]) == (400, "UnsupportedOperation")
+    assert client.call("Logs_20140328.GetLogEvents")[1]["__type"] == "UnknownOperationException"
+    assert client.call("ListTrainingJobs", region="eu-west-1")[1]["__type"] == "InvalidSignatureException"
+    assert client.call("ListTrainingJobs", key=type(ADA)(name="x", key_id="X", secret="x"))[0] == 403
+    body = b'{"TrainingJobName": "x"}'
+    request = signed(ADA, "SageMaker.StopTrainingJob", body, now=client.now)
+    assert send(client.app, request, body)[1]["__type"] == "ValidationException"
+    assert "received before" in send(client.app, request, body)[1]["message"]
+    client.now += 301
+    assert send(client.app, request, body)[1]["__type"] == "RequestExpired"
+    answers = [send(client.app, signed(ADA, "SageMaker.ListTrainingJobs", b"{}", now=client.now), b"{}")]
+    answers += [send(client.app, signed(ADA, "SageMaker.X", b"{}", now=client.now), b"{}") for _ in range(250)]
+    assert {answer["__type"] for _, answer in answers[-10:]} == {"ThrottlingException"}
+    assert client.call("ListTrainingJobs", key=BOB)[0] == 200
+
+
+def test_the_audit_has_a_line_for_each_call_and_no_secret(client):
+    client.call("CreateTrainingJob", {**REQUEST, "Environment": {"MY_TOKEN": "hush"}})
+    client.call("ListTrainingJobs", key=BOB)
+    path = client.home.path / "audit.log"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["key"], line["operation"], line["status"]) for line in lines] == [
+        ("ada", "CreateTrainingJob", 400),
+        ("bob", "ListTrainingJobs", 200),
+    ]
+    assert "hush" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_large_and_slow_bodies(client, monkeypatch):
+    big = b"x" * (module.MAX_BODY_BYTES // 2 + 1)
+    request = signed(ADA, "SageMaker.ListTrainingJobs", big, now=client.now)
+    assert send(client.app, request, big, big)[0] == 413
+    assert send(client.app, request, *[b"{}"], *[b""] * 3)[0] == 403
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.0)
+    assert send(client.app, request, b"{}")[0] == 408
+
+
+def test_one_service_for_a_home(client):
+    with pytest.raises(InputError, match="another `herringbone serve`"):
+        Records(client.home)
+
+
+def test_a_submission_that_was_cut_is_settled(client, tmp_path):
+    """What a service that was killed in the midst of CreateTrainingJob leaves, the next one decides on."""
+    records = client.trainings.records
+    gone = {"status": "Failed", "secondary_status": "Failed", "ended": 2.0, "failure": '{"message": "lost"}'}
+    client.add("no-controller", **gone)
+    client.add("trains", **OVER)
+    for name in ("no-row", "no-controller", "trains"):
+        records.add(ServiceRecord(name=name, owner="ada", region="us-east-1", created=0.0, request=REQUEST))
+        records.change(name, submitted=False)
+    (client.home.path / "service" / "jobs" / ".new-half").write_text("{")
+    client.trainings.recover()
+    assert {record.name: record.submitted for record in records.all()} == {"trains": True}
+    assert JobIndex(client.home.index).names() == ["trains"]
+
+
+WORDS = ["TrainingJobName", "NextToken", "MaxResults", "Tags", "SearchExpression", "Filters", "Resource", "limit"]
+VALUES = [None, True, -1, 0, 1e308, 10**30, "", "x" * 2000, "\ud800", "../..", [], {}, [[[]]], "TrainingJob", "ü"]
+TARGETS = [
+    *(("sagemaker", f"SageMaker.{name}") for name in ("CreateTrainingJob", "ListTrainingJobs", "Search", "AddTags")),
+    *(("logs", f"Logs_20140328.{name}") for name in ("GetLogEvents", "FilterLogEvents", "DescribeLogStreams")),
+]
+
+
+def mutated(rng):
+    """Return a body: bytes of any kind, JSON of any kind, or a request in which one member is wrong."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return rng.randbytes(rng.randrange(200))
+    if kind == 1:
+        return b"[" * rng.randrange(100_000) if rng.random() < 0.05 else b'{"a":' * rng.randrange(300)
+    members = {rng.choice(WORDS): rng.choice(VALUES) for _ in range(rng.randrange(5))}
+    if kind == 2:
+        members = json.loads(json.dumps(REQUEST))
+        place = members
+        while isinstance(place, (dict, list)) and place:
+            name = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
+            if not isinstance(place[name], (dict, list)) or rng.random() < 0.3:
+                place[name] = rng.choice(VALUES)
+                break
+            place = place[name]
+    return json.dumps(members).encode()
+
+
+def fuzz(client, count, seed=0):
+    rng = random.Random(seed)
+    for _ in range(count):
+        body = mutated(rng)
+        service, target = rng.choice(TARGETS)
+        status, answer = client.call(target, body, service=service)
+        assert status in (200, 400), (target, body, answer)
+
+
+def test_fuzzed_bodies(client):
+    """Each is refused with a reason, or answered; nothing is kept of it."""
+    client.add("digits-1", **OVER)
+    fuzz(client, 1000)
+    assert [record.name for record in client.trainings.records.all()] == ["digits-1"]
+    assert JobIndex(client.home.index).names() == ["digits-1"]

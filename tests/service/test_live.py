@@ -1,0 +1,231 @@
+"""One service on loopback, with unchanged clients and real trainings on `local_process`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn")
+boto3 = pytest.importorskip("boto3")
+from botocore.config import Config  # noqa: E402
+from botocore.exceptions import ClientError  # noqa: E402
+
+from herringbone.service.keys import KeyFile  # noqa: E402
+from tests.service.test_members import REQUEST  # noqa: E402
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PEER_PYTHON = ROOT / ".venv-peer" / "bin" / "python"
+GROUP = "/aws/sagemaker/TrainingJobs"
+SCRIPT = """
+import argparse, os, pathlib, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--seconds", type=float, default=0)
+arguments = parser.parse_args()
+weight = 0.0
+points = [float(x) for x in pathlib.Path(os.environ["SM_CHANNEL_TRAINING"], "points").read_text().split()]
+for epoch in range(arguments.epochs):
+    weight -= sum(weight - x for x in points) / len(points) / 2
+    print(f"epoch {epoch} weight {weight}", flush=True)
+print("sleeps", flush=True)
+time.sleep(arguments.seconds)
+pathlib.Path(os.environ["SM_MODEL_DIR"], "weight").write_text(str(weight))
+"""
+
+
+class Running:
+    """A service in a process of its own, that can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.buckets = folder / "buckets"
+        for name, text in {"mine/data/points": "1 2 3", "mine/src/train.py": SCRIPT}.items():
+            path = self.buckets / name
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+        with tarfile.open(self.buckets / "mine" / "sourcedir.tar.gz", "w:gz") as archive:
+            archive.add(self.buckets / "mine" / "src" / "train.py", "train.py")
+        keys = KeyFile(folder / "keys.json")
+        self.ada, self.bob = keys.add("ada"), keys.add("bob")
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, HERE / "program.py", self.buckets, self.folder / "keys.json", str(self.port)]
+        environment = {**os.environ, "HERRINGBONE_HOME": str(self.folder / "home"), "PYTHONPATH": str(ROOT)}
+        with (self.folder / "service.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        assert self.address.startswith("http://127.0.0.1:"), (self.folder / "service.log").read_text()
+        self.port = int(self.address.rpartition(":")[2])
+
+    def end(self, *, kill: bool = False) -> None:
+        self.process.kill() if kill else self.process.terminate()
+        self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.address,
+            "AWS_ACCESS_KEY_ID": self.ada.key_id,
+            "AWS_SECRET_ACCESS_KEY": self.ada.secret,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": "/nowhere",
+            "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
+        }
+
+    def client(self, name="sagemaker", key=None):
+        key = key or self.ada
+        return boto3.Session(key.key_id, key.secret, region_name="us-east-1").client(
+            name, endpoint_url=self.address, config=Config(retries={"mode": "standard", "total_max_attempts": 10})
+        )
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    running = Running(tmp_path_factory.mktemp("service"))
+    yield running
+    running.end()
+    # Each call that failed inside has left a traceback.
+    assert "Traceback" not in (running.folder / "service.log").read_text()
+
+
+def request(name, **hyperparameters):
+    values = {"sagemaker_program": "train.py", "sagemaker_submit_directory": "s3://mine/sourcedir.tar.gz", "epochs": "2"}
+    return {
+        **REQUEST,
+        "TrainingJobName": name,
+        "RoleArn": "arn:aws:iam::123456789012:role/me",
+        "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 1},
+        "HyperParameters": {**values, **hyperparameters},
+    }
+
+
+def wait(client, name, *states, seconds=100.0):
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = client.describe_training_job(TrainingJobName=name)
+        if answer["SecondaryStatus"] in states or answer["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):
+            assert answer["SecondaryStatus"] in states, answer
+            return answer
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.3)
+
+
+def test_boto3_trains(service):
+    client, logs = service.client(), service.client("logs")
+    assert service.client("sts").get_caller_identity()["Arn"] == "arn:aws:iam::123456789012:user/ada"
+    arn = client.create_training_job(**request("by-boto3"), Tags=[{"Key": "team", "Value": "a"}])["TrainingJobArn"]
+    assert arn == "arn:aws:sagemaker:us-east-1:123456789012:training-job/by-boto3"
+    with pytest.raises(ClientError, match="exists already"):
+        client.create_training_job(**request("by-boto3"))
+    answer = wait(client, "by-boto3", "Completed")
+    states = answer["SecondaryStatusTransitions"]
+    assert [state["Status"] for state in states] == ["Starting", "Training", "Uploading", "Completed"]
+    assert all(before["EndTime"] == after["StartTime"] for before, after in zip(states, states[1:], strict=False))
+    assert answer["CreationTime"] <= answer["TrainingStartTime"] <= answer["TrainingEndTime"]
+    model = service.buckets / answer["ModelArtifacts"]["S3ModelArtifacts"].removeprefix("s3://")
+    with tarfile.open(model) as archive:
+        assert archive.extractfile("weight").read() == b"1.5"
+    (stream,) = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix="by-boto3/")["logStreams"]
+    events = logs.get_log_events(logGroupName=GROUP, logStreamName=stream["logStreamName"], startFromHead=True)
+    assert [event["message"] for event in events["events"]] == [
+        "[algo-1:0] epoch 0 weight 1.0",
+        "[algo-1:0] epoch 1 weight 1.5",
+        "[algo-1:0] sleeps",
+    ]
+    found = logs.filter_log_events(logGroupName=GROUP, logStreamNamePrefix="by-boto3", filterPattern='"epoch 1"')
+    assert [event["message"] for event in found["events"]] == ["[algo-1:0] epoch 1 weight 1.5"]
+    filters = [{"Name": "Tags.team", "Operator": "Equals", "Value": "a"}]
+    (hit,) = client.search(Resource="TrainingJob", SearchExpression={"Filters": filters})["Results"]
+    assert hit["TrainingJob"]["TrainingJobName"] == "by-boto3"
+    assert service.client(key=service.bob).list_training_jobs()["TrainingJobSummaries"] == []
+
+
+def test_a_killed_service_loses_no_job(service):
+    """The job runs on, its log stays whole, and a repeated creation does not run it a second time."""
+    client = service.client()
+    # boto3's retries of one call share this id; here, the answer to the first one gets lost.
+    client.meta.events.register_last(
+        "request-created.sagemaker.CreateTrainingJob",
+        lambda request, **_: request.headers.replace_header("amz-sdk-invocation-id", "the same"),
+    )
+    arn = client.create_training_job(**request("survives", seconds="6000"))["TrainingJobArn"]
+    wait(client, "survives", "Training")
+    service.end(kill=True)
+    service.start()
+    assert client.create_training_job(**request("survives", seconds="6000"))["TrainingJobArn"] == arn
+    wait(client, "survives", "Training")
+    client.stop_training_job(TrainingJobName="survives")
+    answer = wait(client, "survives", "Stopped")
+    assert answer["TrainingJobStatus"] == "Stopped"
+    client.delete_training_job(TrainingJobName="survives")
+    with pytest.raises(ClientError, match="not found"):
+        client.describe_training_job(TrainingJobName="survives")
+
+
+def test_our_own_backend_follows_a_job_at_the_service(service, monkeypatch, tmp_path):
+    from herringbone import TrainingJob
+
+    for name, value in service.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "client"))
+    service.client().create_training_job(**request("by-ours"))
+    job = TrainingJob.attach("by-ours")
+    job.wait(timeout=100)
+    assert job.status == "Completed"
+    assert [line.text for line in job.logs(rank=0)][:2] == ["epoch 0 weight 1.0", "epoch 1 weight 1.5"]
+    assert job.model_data == "s3://mine/out/by-ours/output/model.tar.gz"
+
+
+@pytest.mark.peer
+def test_the_released_sdk_fits(service):
+    if not PEER_PYTHON.exists():
+        pytest.skip("tests/peer/setup makes the environment of `sagemaker` 2.x")
+    command = [PEER_PYTHON, HERE / "fit_v2.py", service.buckets / "mine" / "src" / "train.py"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(service.folder), **service.environment()}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "epoch 1 weight 1.5" in process.stdout
+    assert "Training seconds: " in process.stdout
+    assert process.stdout.splitlines()[-1] == "model s3://mine/out/by-v2/output/model.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 70_000, b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n{", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", b"403"),
+        (b"\x16\x03\x01 no HTTP", b"400"),
+    ],
+    ids=["head", "body", "unsigned", "garbage"],
+)
+def test_requests_that_no_client_sends(service, head, answer):
+    with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
+        connection.sendall(head)
+        assert connection.recv(65_536).split()[1] == answer
+
+
+def test_a_client_that_sends_no_headers_is_cut_off(service):
+    with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\n")
+        before = time.monotonic()
+        for _ in range(3):
+            time.sleep(1)
+            # A byte now and then keeps the connection alive, but not for ever.
+            connection.sendall(b"x")
+        assert connection.recv(1000) == b""
+        assert 5 < time.monotonic() - before < 40

@@ -1,0 +1,67 @@
+"""CloudWatch's reading operations over a log file."""
+
+import pytest
+
+from herringbone.service.errors import ApiError
+from herringbone.service.logs import _backward, _events, _forward, _token, _words
+
+LINES = [f"2026-11-21T11:44:{second:02}.000000Z [algo-1:0] line {second}" for second in range(30)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "algo-1.log"
+    hidden = "2026-11-21T11:44:30.000000Z [algo-1] \x1e{}"
+    path.write_text("\n".join([*LINES, hidden, "2026-11-21T11:44:31.000000Z [algo-1:0] half a li"]))
+    return path
+
+
+def every(_):
+    return True
+
+
+def test_reading_forward_ends_at_the_last_whole_line(log):
+    events, begin, end = _forward(log, 0, 10_000, every)
+    assert [event.text for event in events] == [f"[algo-1:0] line {number}" for number in range(30)]
+    assert events[1].time - events[0].time == 1000
+    assert _forward(log, end, 10_000, every)[0] == []
+    with log.open("a") as file:
+        file.write("ne\n")
+    (event,), _, _ = _forward(log, end, 10_000, every)
+    assert event.text == "[algo-1:0] half a line"
+    assert begin == 0
+
+
+def test_pages_forward_and_backward_hold_each_line_once(log):
+    texts, offset = [], 0
+    while page := _forward(log, offset, 7, every):
+        events, _, offset = page
+        texts += [event.text for event in events]
+        if not events:
+            break
+    back, offset = [], log.stat().st_size
+    while True:
+        events, offset, _ = _backward(log, offset, 7, every)
+        back = [event.text for event in events] + back
+        if not events:
+            break
+    assert texts == back
+    assert len(texts) == 30
+
+
+def test_a_line_is_found_from_the_middle_of_another(log):
+    first = next(event for event in _events(log, 5, middle=True) if event is not None)
+    assert first.text == "[algo-1:0] line 1"
+
+
+@pytest.mark.parametrize("token", ["", "f", "f/x", "g/1", "f/999999", f"f/{'9' * 30}"])
+def test_tokens_that_nobody_was_given(token):
+    with pytest.raises(ApiError):
+        _token(token, from_head=True, size=10)
+
+
+def test_patterns():
+    assert _words('error "out of memory" x') == ["error", "out of memory", "x"]
+    for pattern in ("{ $.a = 1 }", "[a, b]", "?a ?b", "-a", "%x%"):
+        with pytest.raises(ApiError):
+            _words(pattern)

@@ -1,0 +1,148 @@
+"""Every member of every operation has a fate, and the way from a request to an estimator keeps it."""
+
+import pytest
+
+from herringbone.service.errors import ApiError
+from herringbone.service.members import RULES, Fate, check_fates, rule_of
+from herringbone.service.settings import HostType, Mapping, Settings
+from herringbone.service.translate import check_role, local_address, translate
+
+pytest.importorskip("botocore")
+from herringbone.service.model import OPERATIONS, find_operation  # noqa: E402
+
+REQUEST = {
+    "TrainingJobName": "digits-1",
+    "AlgorithmSpecification": {
+        "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu-py310",
+        "TrainingInputMode": "File",
+        "MetricDefinitions": [{"Name": "loss", "Regex": "loss (.*)"}],
+    },
+    "RoleArn": "arn:aws:iam::000000000000:role/me",
+    "OutputDataConfig": {"S3OutputPath": "s3://mine/out/", "KmsKeyId": ""},
+    "ResourceConfig": {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 600},
+    "HyperParameters": {
+        "sagemaker_program": '"train.py"',
+        "sagemaker_submit_directory": '"s3://mine/code/sourcedir.tar.gz"',
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_num_of_processes_per_host": "2",
+        "epochs": "2",
+    },
+    "InputDataConfig": [
+        {
+            "ChannelName": "training",
+            "DataSource": {
+                "S3DataSource": {
+                    "S3DataType": "S3Prefix",
+                    "S3Uri": "s3://mine/data",
+                    "S3DataDistributionType": "ShardedByS3Key",
+                }
+            },
+        }
+    ],
+    "CheckpointConfig": {"S3Uri": "s3://mine/checkpoints/digits"},
+    "DebugHookConfig": {"S3OutputPath": "s3://mine/out/"},
+    "ProfilerConfig": {"S3OutputPath": "s3://mine/out/", "DisableProfiler": False},
+    "EnableManagedSpotTraining": False,
+    "Environment": {"MINE": "1"},
+}
+SETTINGS = Settings(
+    backend="local_process", buckets="/srv/s3", mapping=Mapping(instance_types={"ml.p4d.*": HostType(hosts=2, gpus=8)})
+)
+
+
+def leaves(shape, path, seen=()):
+    if shape.type_name == "structure" and shape.name not in seen:
+        for name, member in shape.members.items():
+            yield from leaves(member, f"{path}.{name}" if path else name, (*seen, shape.name))
+    elif shape.type_name == "list":
+        yield from leaves(shape.member, f"{path}[]", seen)
+    else:
+        yield path
+
+
+@pytest.mark.parametrize(("service", "name"), [(service, name) for service in OPERATIONS for name in OPERATIONS[service]])
+def test_every_member_of_botocores_model_has_a_rule(service, name):
+    paths = list(leaves(find_operation(service, name).input_shape, ""))
+    assert [path for path in paths if rule_of(name, path) is None] == []
+    for rule in RULES[name]:
+        assert any(path == rule or path.startswith((f"{rule}.", f"{rule}[]")) for path in paths), rule
+    for rule in RULES[name].values():
+        assert rule.fate is Fate.USED or rule.reason
+
+
+def test_a_request_becomes_an_estimator():
+    translated = translate(REQUEST, SETTINGS)
+    assert translated.kind == "PyTorch"
+    assert translated.arguments | {"metric_definitions": None} == {
+        "entry_point": "train.py",
+        "source_dir": "file:///srv/s3/mine/code/sourcedir.tar.gz",
+        "hyperparameters": {"epochs": 2},
+        "distribution": {"mpi": {"enabled": True, "processes_per_host": 2}},
+        "instance_type": "local_process",
+        "instance_count": 2,
+        "gpus": 8,
+        "output_path": "file:///srv/s3/mine/out",
+        "checkpoint_s3_uri": "file:///srv/s3/mine/checkpoints/digits",
+        "max_run": 600,
+        "environment": {"MINE": "1"},
+        "metric_definitions": None,
+    }
+    (channel,) = translated.inputs.items()
+    assert (channel[0], channel[1].s3_data, channel[1].distribution) == (
+        "training",
+        "file:///srv/s3/mine/data",
+        "ShardedByS3Key",
+    )
+    translated.estimator()
+
+
+def test_images():
+    mapping = Mapping(images={"*/mine:*": "mine:local"})
+    uris = {
+        "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1": None,
+        "1.dkr.ecr.eu/mine:3": "mine:local",
+        "other:1": "other:1",
+    }
+    for uri, expected in uris.items():
+        request = {**REQUEST, "AlgorithmSpecification": {"TrainingImage": uri, "TrainingInputMode": "File"}}
+        arguments = translate(request, Settings(backend="local", mapping=mapping)).arguments
+        assert arguments.get("image_uri") == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"OutputDataConfig": {"S3OutputPath": "s3://mine/", "KmsKeyId": "k"}}, "OutputDataConfig.KmsKeyId: "),
+        ({"ServerlessJobConfig": {"JobType": "FineTuning"}}, "ServerlessJobConfig.JobType: "),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://mine/../../etc"}}, "has no empty part"),
+        ({"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}, "is 0 Instances"),
+        ({"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}, "InstanceCount is missing"),
+        ({"AlgorithmSpecification": {"TrainingInputMode": "File"}}, "TrainingImage: missing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_requests_that_are_refused(changes, text):
+    with pytest.raises(ApiError, match=text.replace(".", r"\.")):
+        translate({**REQUEST, **changes}, SETTINGS)
+
+
+def test_members_that_are_not_set_are_not_refused():
+    check_fates("CreateTrainingJob", {**REQUEST, "ExperimentConfig": {}, "OutputDataConfig": {"KmsKeyId": ""}})
+
+
+@pytest.mark.parametrize("key", ["..", "a/../b", "a//b", ".", "a/\0"])
+def test_keys_stay_below_their_bucket(key):
+    with pytest.raises(ApiError):
+        local_address(f"s3://mine/{key}", SETTINGS)
+
+
+def test_roles_are_names():
+    check_role("arn:aws:iam::000000000000:role/me", SETTINGS)
+    for arn, settings in (
+        ("arn:aws:iam::111111111111:role/me", SETTINGS),
+        ("arn:aws:iam::000000000000:role/me", Settings(backend="local", mapping=Mapping(roles=("other",)))),
+    ):
+        with pytest.raises(ApiError) as caught:
+            check_role(arn, settings)
+        assert caught.value.code == "AccessDeniedException"

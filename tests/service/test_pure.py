@@ -1,0 +1,166 @@
+"""Limits, lists, descriptions and settings, by literals."""
+
+import pytest
+
+from herringbone.jobs.index import JobRecord
+from herringbone.service import identity, listing
+from herringbone.service.describe import State, transitions
+from herringbone.service.errors import ApiError
+from herringbone.service.keys import KeyFile
+from herringbone.service.limits import Replays
+from herringbone.service.settings import HostType, Mapping, Settings, check_account, parse_mapping
+from herringbone_contract.errors import InputError
+
+
+def test_a_signed_change_counts_once_and_a_read_for_five_seconds():
+    replays = Replays(started=100.0)
+    replays.check("change", 100, 100.2, changes=True)
+    replays.check("read", 100, 100.2, changes=False)
+    replays.check("read", 100, 105.0, changes=False)
+    for name, now, changes in (("change", 100.2, True), ("change", 101.0, True), ("read", 106.0, False)):
+        with pytest.raises(ApiError, match="received before") as caught:
+            replays.check(name, 100, now, changes=changes)
+        # AWS's SDKs sign the call again and repeat it.
+        assert caught.value.code == "ThrottlingException"
+
+
+def test_what_was_signed_before_the_start_may_have_run_before():
+    replays = Replays(started=100.9)
+    replays.check("read", 99, 101.0, changes=False)
+    replays.check("same second", 100, 101.0, changes=True)
+    with pytest.raises(ApiError, match="received before"):
+        replays.check("change", 99, 101.0, changes=True)
+
+
+def test_signatures_are_forgotten_when_they_are_no_longer_valid():
+    replays = Replays()
+    for number in range(10_000):
+        replays.check(str(number), number, float(number), changes=True)
+    assert len(replays) <= 601
+
+
+ENTRIES = [{"Name": name, "At": at} for name, at in (("a", 3), ("b", 1), ("c", 1), ("d", None), ("e", "x"))]
+
+
+def pages(entries, size, *, descending=False, scope="ada"):
+    token, answer = None, []
+    while True:
+        chosen, token = listing.page(
+            entries, key=lambda entry: entry["At"], name="Name", descending=descending, token=token, size=size, scope=scope
+        )  # fmt: skip
+        answer.append("".join(entry["Name"] for entry in chosen))
+        if token is None:
+            return answer
+
+
+def test_pages_hold_every_entry_once():
+    assert pages(ENTRIES, 2) == ["db", "ca", "e"]
+    assert pages(ENTRIES, 2, descending=True) == ["ea", "cb", "d"]
+    assert pages(ENTRIES, 5) == ["dbcae"]
+    assert pages([], 5) == [""]
+
+
+def test_an_entry_that_comes_between_two_pages_shifts_nothing():
+    arguments = {"key": lambda entry: entry["At"], "name": "Name", "descending": True, "size": 2, "scope": "s"}
+    first, token = listing.page(ENTRIES[:3], token=None, **arguments)
+    second, _ = listing.page([{"Name": "new", "At": 9}, *ENTRIES[:3]], token=token, **arguments)
+    assert [entry["Name"] for entry in [*first, *second]] == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "W10=", "WyJib2IiLDEsImEiXQ==", "AAAA" * 1000])
+def test_tokens_of_other_lists_are_refused(token):
+    with pytest.raises(ApiError, match="NextToken"):
+        listing.page(ENTRIES, key=lambda _: 1, name="Name", descending=False, token=token, size=1, scope="ada")
+
+
+JOB = {"HyperParameters": {"lr": "0.01", "a.b": "1"}, "Tags": [{"Key": "team", "Value": "a"}], "CreationTime": 1.7e9}
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "value", "expected"),
+    [
+        ("HyperParameters.lr", "LessThan", "0.1", True),
+        ("HyperParameters.lr", "GreaterThan", "0.1", False),
+        ("HyperParameters.a.b", "Equals", "1", True),
+        ("HyperParameters.lr", "GreaterThan", "word", False),
+        ("Tags.team", "In", "b, a", True),
+        ("Tags.other", "NotEquals", "a", True),
+        ("Tags.other", "NotExists", None, True),
+        ("CreationTime", "GreaterThan", "2023-01-01T00:00:00Z", True),
+        ("CreationTime", "LessThanOrEqualTo", "2023-01-01T00:00:00Z", False),
+        ("Tags.team", "Contains", "a", True),
+    ],
+)
+def test_search_filters(name, operator, value, expected):
+    filter_ = {"Name": name, "Operator": operator} | ({} if value is None else {"Value": value})
+    assert listing.found({"Filters": [filter_]}, JOB) is expected
+    assert listing.found({"SubExpressions": [{"Filters": [filter_]}], "Operator": "Or"}, JOB) is expected
+
+
+def row(**columns):
+    return JobRecord(**{"name": "a", "backend": "local", "plan": "{}", "created": 1.0, **columns})
+
+
+def test_each_state_ends_when_the_next_begins():
+    states = [State("Starting", 1.0), State("Training", 2.0), State("Uploading", 5.0)]
+    end = row(status="Completed", secondary_status="Completed", ended=6.0)
+    texts = [(t["Status"], t["StartTime"], t.get("EndTime")) for t in transitions(states, end)]
+    assert texts == [("Starting", 1.0, 2.0), ("Training", 2.0, 5.0), ("Uploading", 5.0, 6.0), ("Completed", 6.0, 6.0)]
+    (only,) = transitions([], row())
+    assert (only["Status"], only["StartTime"], "EndTime" in only) == ("Starting", 1.0, False)
+
+
+def test_the_mapping_file():
+    document = {
+        "instance_types": {"ml.p4d.24xlarge": {"hosts": 1, "gpus": 8}, "ml.m5.*": {}},
+        "images": {"*/pytorch-training:*": "mine:1"},
+        "quotas": {"ada": {"jobs": 4}, "*": {"jobs": 2}},
+    }
+    mapping = parse_mapping(document, "m.yaml")
+    assert mapping.host_type("ml.p4d.24xlarge") == HostType(hosts=1, gpus=8)
+    assert mapping.host_type("ml.m5.large") == HostType()
+    assert mapping.host_type("ml.c5.large") is None
+    assert (mapping.quota("ada").jobs, mapping.quota("bob").jobs) == (4, 2)
+    assert Mapping().host_type("ml.c5.large") == HostType()
+    with pytest.raises(InputError, match=r"m\.yaml: .*gpu"):
+        parse_mapping({"instance_types": {"ml.m5.large": {"gpu": 1}}}, "m.yaml")
+
+
+@pytest.mark.parametrize(("account", "region"), [("12", "us-east-1"), ("1" * 12, "here"), ("1" * 12, "a-b-<x>")])
+def test_names_that_no_arn_has(account, region):
+    with pytest.raises(InputError):
+        check_account(account, (region,))
+
+
+def test_the_file_of_keys_is_private_and_is_read_again(tmp_path):
+    keys = KeyFile(tmp_path / "keys.json")
+    ada = keys.add("ada")
+    reader = KeyFile(keys.path)
+    assert reader.find(ada.key_id) == ada
+    assert keys.path.stat().st_mode & 0o777 == 0o600
+    assert ada.secret not in repr(ada)
+    bob = keys.add("bob", sees_all=True)
+    assert reader.find(bob.key_id).sees_all
+    keys.remove("ada")
+    assert reader.find(ada.key_id) is None
+    for name in ("bob", "../x", ""):
+        with pytest.raises(InputError):
+            keys.add(name)
+    keys.path.chmod(0o640)
+    with pytest.raises(InputError, match="chmod 600"):
+        KeyFile(keys.path).find(bob.key_id)
+    keys.path.chmod(0o600)
+    keys.path.write_text('{"keys": [{"name": "x", "secret": "hush"')
+    with pytest.raises(InputError) as caught:
+        KeyFile(keys.path).find("x")
+    assert "hush" not in str(caught.value)
+
+
+def test_query_operations():
+    settings = Settings(backend="local_process", account="123456789012")
+    assert b"<Account>123456789012</Account>" in identity.answer("sts", {"Action": "GetCallerIdentity"}, "ada", settings, "r")
+    role = identity.answer("iam", {"Action": "GetRole", "RoleName": "me"}, "ada", settings, "r")
+    assert b"<Arn>arn:aws:iam::123456789012:role/me</Arn>" in role
+    for service, form in (("sts", {"Action": "AssumeRole"}), ("iam", {"Action": "GetRole", "RoleName": "<x>"})):
+        with pytest.raises(ApiError):
+            identity.answer(service, form, "ada", settings, "r")

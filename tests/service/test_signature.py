@@ -1,0 +1,126 @@
+"""botocore signs, we verify; every changed part of a request is refused."""
+
+import hashlib
+import time
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+
+from herringbone.service.errors import ApiError
+from herringbone.service.signature import HttpRequest, check, parse
+
+botocore_auth = pytest.importorskip("botocore.auth")
+from botocore.awsrequest import AWSRequest  # noqa: E402
+from botocore.credentials import Credentials  # noqa: E402
+
+SECRET = "a secret + / ="
+KEY = Credentials("HBAKADA", SECRET)
+BODY = b'{"TrainingJobName": "digits-1"}'
+HASH = hashlib.sha256(BODY).hexdigest()
+
+
+def sent(signer, url="http://127.0.0.1:8080/", *, method="POST", headers=None):
+    """Return the request that botocore's signer makes."""
+    request = AWSRequest(method, url, data=BODY if method == "POST" else b"", headers=headers or {})
+    signer.add_auth(request)
+    prepared = request.prepare()
+    parts = urlsplit(prepared.url)
+    pairs = [(name.lower(), value) for name, value in prepared.headers.items()]
+    return HttpRequest(method, parts.path, parts.query, [("host", parts.netloc), *pairs])
+
+
+def json_call(**headers):
+    target = {"X-Amz-Target": "SageMaker.DescribeTrainingJob", "Content-Type": "application/x-amz-json-1.1", **headers}
+    return sent(botocore_auth.SigV4Auth(KEY, "sagemaker", "us-east-1"), headers=target)
+
+
+def verify(request, payload=HASH, *, secret=SECRET, at=0.0):
+    return check(parse(request), request, secret=secret, payload_hash=payload, now=time.time() + at)
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Amz-Security-Token": "t"}, {"Amz-Sdk-Invocation-Id": "  a   b "}], ids=str)
+def test_what_botocore_signs_is_right(headers):
+    verify(json_call(**headers))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/mine/a%20b/c%2Bd/%C3%BC",
+        "http://h/mine/?list-type=2&prefix=a%2Fb%20c&delimiter=",
+        "http://h/mine/x?uploadId=a%2Bb&partNumber=1&acl",
+        "http://h/mine//double/./dots/..",
+    ],
+)
+def test_s3_urls(url):
+    request = sent(botocore_auth.S3SigV4Auth(KEY, "s3", "us-east-1"), url, method="GET")
+    verify(request, request.header("x-amz-content-sha256"))
+
+
+def test_presigned_url():
+    signer = botocore_auth.S3SigV4QueryAuth(KEY, "s3", "us-east-1", expires=60)
+    request = sent(signer, "http://h/mine/a%20b?versionId=1", method="GET")
+    verify(request, "UNSIGNED-PAYLOAD", at=59)
+    with pytest.raises(ApiError, match="expired"):
+        verify(request, "UNSIGNED-PAYLOAD", at=62)
+    with pytest.raises(ApiError, match="does not match"):
+        verify(replace(request, path="/mine/other"), "UNSIGNED-PAYLOAD")
+    with pytest.raises(ApiError, match="at most 604800"):
+        parse(replace(request, query=request.query.replace("Expires=60", "Expires=604801")))
+
+
+def with_header(request, name, value):
+    return replace(request, headers=[(key, value if key == name else old) for key, old in request.headers])
+
+
+def test_every_changed_part_is_refused():
+    request = json_call()
+    changed = {
+        "method": replace(request, method="GET"),
+        "path": replace(request, path="/x"),
+        "query": replace(request, query="Action=x"),
+        "target": with_header(request, "x-amz-target", "SageMaker.DeleteTrainingJob"),
+        "host": with_header(request, "host", "elsewhere"),
+        "signature": with_header(request, "authorization", request.header("authorization")[:-64] + "0" * 64),
+        "region": with_header(request, "authorization", request.header("authorization").replace("us-east", "eu-west")),
+    }
+    for name, other in changed.items():
+        with pytest.raises(ApiError) as caught:
+            verify(other)
+        assert caught.value.code == "SignatureDoesNotMatch", name
+    for arguments in ({"payload": hashlib.sha256(b"{}").hexdigest()}, {"secret": "another"}):
+        with pytest.raises(ApiError, match="does not match"):
+            verify(request, **arguments)
+
+
+def test_a_header_of_amazons_must_be_signed():
+    request = json_call()
+    more = replace(request, headers=[*request.headers, ("x-amz-tagging", "x")])
+    with pytest.raises(ApiError, match="x-amz-tagging"):
+        verify(more)
+
+
+@pytest.mark.parametrize("at", [301, -302])
+def test_clocks_may_be_off_by_five_minutes(at):
+    verify(json_call(), at=at - (5 if at > 0 else -5))
+    with pytest.raises(ApiError) as caught:
+        verify(json_call(), at=at)
+    assert caught.value.code == "RequestExpired"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("", "MissingAuthenticationTokenException"),
+        ("Basic YTpi", "IncompleteSignature"),
+        (f"AWS4-HMAC-SHA256 Credential=a/b/c, SignedHeaders=host, Signature={'0' * 64}", "IncompleteSignature"),
+        (f"AWS4-HMAC-SHA256 Credential=k/20260101/r/s/x, SignedHeaders=host, Signature={'0' * 64}", "IncompleteSignature"),
+        (f"AWS4-HMAC-SHA256 Credential=k/20260101/r/s/aws4_request, SignedHeaders=host, Signature={'0' * 64}", "IncompleteSignature"),
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_malformed_headers(value, code):
+    with pytest.raises(ApiError) as caught:
+        parse(HttpRequest("POST", "/", "", [("host", "h"), ("authorization", value)]))
+    assert caught.value.code == code
