@@ -6,6 +6,7 @@
     click commands       -> command-line.md     one part for each verb
     TrainingJob          -> training-job.md     its members, and the values that they return
     classes of errors    -> errors.md           one row for each error
+    service/members.py   -> service.md          the fate of each member of SageMaker's API
 
 A page contains `<!-- begin NAME -->` and `<!-- end NAME -->`, and this script writes the text between them. The pages
 are committed, so that they can be read on a code host; tests/docs/test_look_up.py fails if a page is out of date.
@@ -27,6 +28,7 @@ from herringbone.cli.__main__ import GROUP
 from herringbone.estimators.options_reference import BACKENDS, OptionRow, option_rows
 from herringbone.jobs.job import attach
 from herringbone.jobs.logs import LogLine, Metric
+from herringbone.service.members import RULES
 from herringbone_contract.failure import Failure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +94,8 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str,
         assert command is not None
         inner = click.Context(command, context, name, **_WIDE)
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield inner.command_path, command, inner
             yield from _commands(command, inner)
         else:
             yield inner.command_path, command, inner
@@ -210,7 +214,19 @@ def _title(page: str) -> str:
     return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 
-PARTS = {"options": options, "verbs": verbs, "training-job": training_job, "errors": errors}
+def service() -> str:
+    """Return a table for each operation of `herringbone serve`."""
+    return "\n\n".join(
+        f"## {operation}\n\n"
+        + table(
+            ("member", "fate", "why, or how"),
+            ((f"`{path}`", rule.fate.value, rule.reason) for path, rule in rules.items()),
+        )
+        for operation, rules in RULES.items()
+    )
+
+
+PARTS = {"options": options, "verbs": verbs, "training-job": training_job, "errors": errors, "service": service}
 
 
 def fill(text: str) -> str:

@@ -49,4 +49,5 @@ def stand_in(settings: Settings, verifier: Verifier):
 if __name__ == "__main__":
     buckets, keys, *port = sys.argv[1:]
     settings = Settings(backend="local_process", buckets=buckets, account="123456789012")
-    serve(settings, KeyFile(Path(keys)), Listener(port=int(port[0]) if port else 0), lambda line: print(line, flush=True), front=stand_in)  # fmt: skip
+    listener = Listener(port=int(port[0]) if port else 0)
+    serve(settings, KeyFile(Path(keys)), listener, lambda line: print(line, flush=True), front=stand_in)

@@ -14,9 +14,9 @@ from herringbone.service.app import Service
 from herringbone.service.keys import AccessKey
 from herringbone.service.signature import Claim, HttpRequest, signing_key, string_to_sign
 
-ADA = AccessKey(name="ada", key_id="HBAKADA", secret="a secret of ada's")
-BOB = AccessKey(name="bob", key_id="HBAKBOB", secret="a secret of bob's")
-ADMIN = AccessKey(name="admin", key_id="HBAKADMIN", secret="a secret of the admin's", sees_all=True)
+ADA = AccessKey(name="ada", key_id="HBAKADA", secret="a secret of ada's")  # noqa: S106
+BOB = AccessKey(name="bob", key_id="HBAKBOB", secret="a secret of bob's")  # noqa: S106
+ADMIN = AccessKey(name="admin", key_id="HBAKADMIN", secret="a secret of the admin's", sees_all=True)  # noqa: S106
 TYPE = "application/x-amz-json-1.1"
 
 

@@ -11,18 +11,18 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
-from herringbone.jobs.home import Home  # noqa: E402
-from herringbone.jobs.index import JobIndex, JobRecord  # noqa: E402
-from herringbone.service import app as module  # noqa: E402
-from herringbone.service.app import Service, Verifier  # noqa: E402
-from herringbone.service.audit import Audit  # noqa: E402
-from herringbone.service.logs import LogOperations  # noqa: E402
-from herringbone.service.records import Records, ServiceRecord  # noqa: E402
-from herringbone.service.settings import HostType, Mapping, Quota, Settings  # noqa: E402
-from herringbone.service.trainings import Trainings  # noqa: E402
-from herringbone_contract.errors import InputError  # noqa: E402
-from tests.service.signing import ADA, ADMIN, BOB, Keys, send, signed  # noqa: E402
-from tests.service.test_members import REQUEST  # noqa: E402
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.service import app as module
+from herringbone.service.app import Service, Verifier
+from herringbone.service.audit import Audit
+from herringbone.service.logs import LogOperations
+from herringbone.service.records import Records, ServiceRecord
+from herringbone.service.settings import HostType, Mapping, Quota, Settings
+from herringbone.service.trainings import Trainings
+from herringbone_contract.errors import InputError
+from tests.service.signing import ADA, ADMIN, BOB, Keys, send, signed
+from tests.service.test_members import REQUEST
 
 MAPPING = Mapping(instance_types={"ml.p4d.*": HostType(hosts=3), "ml.m5.*": HostType()}, quotas={"bob": Quota(jobs=1)})
 
@@ -148,7 +148,7 @@ def test_calls_are_counted_replays_and_strangers_refused(client):
     assert (unsupported[0], unsupported[1]["__type"]) == (400, "UnsupportedOperation")
     assert client.call("Logs_20140328.GetLogEvents")[1]["__type"] == "UnknownOperationException"
     assert client.call("ListTrainingJobs", region="eu-west-1")[1]["__type"] == "InvalidSignatureException"
-    assert client.call("ListTrainingJobs", key=type(ADA)(name="x", key_id="X", secret="x"))[0] == 403
+    assert client.call("ListTrainingJobs", key=type(ADA)(name="x", key_id="X", secret="x"))[0] == 403  # noqa: S106
     body = b'{"TrainingJobName": "x"}'
     request = signed(ADA, "SageMaker.StopTrainingJob", body, now=client.now)
     assert send(client.app, request, body)[1]["__type"] == "ValidationException"

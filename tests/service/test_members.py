@@ -8,7 +8,7 @@ from herringbone.service.settings import HostType, Mapping, Settings
 from herringbone.service.translate import check_role, local_address, translate
 
 pytest.importorskip("botocore")
-from herringbone.service.model import OPERATIONS, find_operation  # noqa: E402
+from herringbone.service.model import OPERATIONS, find_operation
 
 REQUEST = {
     "TrainingJobName": "digits-1",
@@ -61,7 +61,9 @@ def leaves(shape, path, seen=()):
         yield path
 
 
-@pytest.mark.parametrize(("service", "name"), [(service, name) for service in OPERATIONS for name in OPERATIONS[service]])
+@pytest.mark.parametrize(
+    ("service", "name"), [(service, name) for service in OPERATIONS for name in OPERATIONS[service]]
+)
 def test_every_member_of_botocores_model_has_a_rule(service, name):
     paths = list(leaves(find_operation(service, name).input_shape, ""))
     assert [path for path in paths if rule_of(name, path) is None] == []

@@ -46,8 +46,14 @@ def pages(entries, size, *, descending=False, scope="ada"):
     token, answer = None, []
     while True:
         chosen, token = listing.page(
-            entries, key=lambda entry: entry["At"], name="Name", descending=descending, token=token, size=size, scope=scope
-        )  # fmt: skip
+            entries,
+            key=lambda entry: entry["At"],
+            name="Name",
+            descending=descending,
+            token=token,
+            size=size,
+            scope=scope,
+        )
         answer.append("".join(entry["Name"] for entry in chosen))
         if token is None:
             return answer
@@ -158,7 +164,9 @@ def test_the_file_of_keys_is_private_and_is_read_again(tmp_path):
 
 def test_query_operations():
     settings = Settings(backend="local_process", account="123456789012")
-    assert b"<Account>123456789012</Account>" in identity.answer("sts", {"Action": "GetCallerIdentity"}, "ada", settings, "r")
+    assert b"<Account>123456789012</Account>" in identity.answer(
+        "sts", {"Action": "GetCallerIdentity"}, "ada", settings, "r"
+    )
     role = identity.answer("iam", {"Action": "GetRole", "RoleName": "me"}, "ada", settings, "r")
     assert b"<Arn>arn:aws:iam::123456789012:role/me</Arn>" in role
     for service, form in (("sts", {"Action": "AssumeRole"}), ("iam", {"Action": "GetRole", "RoleName": "<x>"})):

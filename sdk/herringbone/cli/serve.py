@@ -135,10 +135,13 @@ def list_keys(keys: Path | None, *, as_json: bool) -> int:
 
 @keys_group.command(short_help="remove the key of a user")
 @click.argument("name")
+@json_option("print the name as JSON")
 @click.pass_obj
-def remove(keys: Path | None, name: str) -> int:
+def remove(keys: Path | None, name: str, *, as_json: bool) -> int:
     """Remove the key of the user NAME; calls with it are refused from now on, and the user's jobs stay."""
     _key_file(keys).remove(name)
+    if as_json:
+        print(json.dumps({"Name": name, "Removed": True}))
     return 0
 
 

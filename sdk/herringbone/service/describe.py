@@ -49,7 +49,8 @@ def description(
     metrics: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the answer of DescribeTrainingJob; times are seconds since 1970."""
-    seconds = None if row.started is None or row.ended is None else round(row.ended - row.started)
+    # SageMaker's shape has no job of 0 seconds.
+    seconds = None if row.started is None or row.ended is None else max(1, round(row.ended - row.started))
     failure = failure_of(row)
     members = {
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
