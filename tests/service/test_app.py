@@ -203,7 +203,17 @@ def test_a_submission_that_was_cut_is_settled(client, tmp_path):
     assert JobIndex(client.home.index).names() == ["trains"]
 
 
-WORDS = ["TrainingJobName", "NextToken", "MaxResults", "Tags", "SearchExpression", "Filters", "Resource", "limit"]
+WORDS = [
+    "TrainingJobName",
+    "NextToken",
+    "MaxResults",
+    "Tags",
+    "SearchExpression",
+    "Filters",
+    "Resource",
+    "limit",
+    "CreationTimeAfter",
+]
 VALUES = [None, True, -1, 0, 1e308, 10**30, "", "x" * 2000, "\ud800", "../..", [], {}, [[[]]], "TrainingJob", "ü"]
 TARGETS = [
     *(("sagemaker", f"SageMaker.{name}") for name in ("CreateTrainingJob", "ListTrainingJobs", "Search", "AddTags")),
@@ -225,7 +235,10 @@ def mutated(rng):
         while isinstance(place, (dict, list)) and place:
             name = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
             if not isinstance(place[name], (dict, list)) or rng.random() < 0.3:
-                place[name] = rng.choice(VALUES)
+                if isinstance(place, dict) and rng.random() < 0.3:
+                    del place[name]
+                else:
+                    place[name] = rng.choice(VALUES)
                 break
             place = place[name]
     return json.dumps(members).encode()

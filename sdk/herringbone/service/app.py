@@ -150,6 +150,8 @@ class Service:
         verified = self._verifier(request, hashlib.sha256(body).hexdigest())
         service = verified.claim.service
         note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
+        if service == "s3":
+            raise ApiError("NotImplemented", "this service answers no calls of S3; its buckets are a folder", 501)
         if request.method != "POST":
             raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
         self._verifier.check_rate(verified.key)
@@ -228,6 +230,8 @@ def _error(service: str, error: ApiError, request_id: str) -> Response:
     if service in ("sts", "iam"):
         text = identity.error(service, error, request_id)
         return Response(text, error.status, {"x-amzn-requestid": request_id}, media_type="text/xml")
+    if service == "s3":
+        return Response(identity.s3_error(error, request_id), error.status, media_type="application/xml")
     document = msgspec.json.encode({"__type": error.code, "message": error.message})
     response = _response(document, error.status, request_id)
     response.headers["x-amzn-errortype"] = error.code

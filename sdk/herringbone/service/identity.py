@@ -53,6 +53,14 @@ def answer(service: str, form: Mapping[str, str], user: str, settings: Settings,
     ).encode()
 
 
+def s3_error(failure: ApiError, request_id: str) -> bytes:
+    """Return an error as S3's clients read it."""
+    return (
+        f"<Error><Code>{failure.code}</Code><Message>{escape(failure.message)}</Message>"
+        f"<RequestId>{request_id}</RequestId></Error>"
+    ).encode()
+
+
 def error(service: str, failure: ApiError, request_id: str) -> bytes:
     """Return an error as XML."""
     return (

@@ -123,9 +123,9 @@ class Trainings:
     def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         name = request["TrainingJobName"]
         answer = {"TrainingJobArn": self._settings.arn(call.region, name)}
+        translated = translate(request, self._settings)
         check_role(request["RoleArn"], self._settings)
         tags = _tags(request.get("Tags", ()))
-        translated = translate(request, self._settings)
         with self._creating:
             if (known := self.records.get(name)) is not None:
                 if known.owner == call.key.name and known.submitted and call.mark and known.call == call.mark:

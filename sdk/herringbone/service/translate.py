@@ -27,6 +27,7 @@ from herringbone_contract.errors import HerringboneError
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
 
+_NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
 # Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
 _DROPPED = (
     *("role", "volume_size", "keep_alive_period_in_seconds", "training_plan", "instance_placement_config"),
@@ -61,6 +62,10 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
     Raises `ApiError`: ValidationException, or ResourceLimitExceeded for a type that the service does not have.
     """
     check_fates("CreateTrainingJob", request)
+    # SageMaker's shape requires them no longer, for serverless jobs.
+    missing = [name for name in _NEEDED if name not in request]
+    if missing:
+        raise invalid(f"{', '.join(missing)}: missing")
     if "TrainingImage" not in request["AlgorithmSpecification"]:
         raise invalid("AlgorithmSpecification.TrainingImage: missing")
     hosts = wanted_hosts(request)
