@@ -195,6 +195,8 @@ def test_our_own_backend_follows_a_job_at_the_service(service, monkeypatch, tmp_
     assert job.model_data == "s3://mine/out/by-ours/output/model.tar.gz"
 
 
+# `sagemaker` asks for the log every 10 s, and for the state every 30 s.
+@pytest.mark.timeout(400)
 @pytest.mark.peer
 def test_the_released_sdk_fits(service):
     if not PEER_PYTHON.exists():
@@ -205,7 +207,7 @@ def test_the_released_sdk_fits(service):
     config.write_text("SchemaVersion: '1.0'\nSageMaker:\n  TelemetryOptOut: true\n")
     home = {"HOME": str(service.folder), "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(config)}
     environment = {"PATH": os.environ["PATH"], **home, **service.environment()}
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "epoch 1 weight 1.5" in process.stdout
     assert "Training seconds: " in process.stdout

@@ -118,7 +118,7 @@ def found(expression: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> boo
 def _meets(filter_: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     value = member(entry, filter_["Name"])
     wanted: str | None = filter_.get("Value")
-    operator = filter_.get("Operator", "Equals" if wanted is not None else "Exists")
+    operator: str = filter_.get("Operator", "Equals" if wanted is not None else "Exists")
     if operator in ("Exists", "NotExists"):
         return (value is not None) == (operator == "Exists")
     if wanted is None:
