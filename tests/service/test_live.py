@@ -204,7 +204,7 @@ def test_the_released_sdk_fits(service):
     command = [PEER_PYTHON, HERE / "fit_v2.py", service.buckets / "mine" / "src" / "train.py"]
     # Without telemetry, which goes to an address of AWS's.
     config = service.folder / "config.yaml"
-    config.write_text("SchemaVersion: '1.0'\nSageMaker:\n  TelemetryOptOut: true\n")
+    config.write_text("{SchemaVersion: '1.0', SageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}}")
     home = {"HOME": str(service.folder), "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(config)}
     environment = {"PATH": os.environ["PATH"], **home, **service.environment()}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
@@ -231,7 +231,10 @@ def test_requests_that_no_client_sends(service, head, answer):
 
 
 def test_a_client_that_sends_no_headers_is_cut_off(service):
+    """Also one that has sent a whole request before."""
     with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        assert b"MissingAuthenticationToken" in connection.recv(65_536)
         connection.sendall(b"POST / HTTP/1.1\r\n")
         before = time.monotonic()
         for _ in range(3):

@@ -36,7 +36,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--certificate", type=_file, metavar="FILE", help="serve TLS with this chain of certificates, in PEM")
 @click.option("--private-key", type=_file, metavar="FILE", help="the certificate's key")
 @click.pass_context
-def command(ctx: click.Context, keys: Path | None, **options: Any) -> int:
+def command(ctx: click.Context, /, keys: Path | None, **options: Any) -> int:
     """Serve SageMaker's API until Ctrl-C: clients of AWS submit training jobs, which run on hosts of your own.
 
     Clients set AWS_ENDPOINT_URL to the printed address, and a key that `herringbone serve keys add NAME` has made.

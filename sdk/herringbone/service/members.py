@@ -22,7 +22,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a member, and why."""
+    """The fate of a member, and the reason or a remark."""
 
     fate: Fate
     reason: str = ""

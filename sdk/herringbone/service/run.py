@@ -46,19 +46,32 @@ class Listener:
 class PatientProtocol(H11Protocol):
     """uvicorn's protocol, with a limit on the time that a request's headers may take: uvicorn itself has none."""
 
+    _head_timer: asyncio.TimerHandle | None = None
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._give_up)
+        self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.cancel()
+        self._disarm()
         super().connection_lost(exc)
 
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.cycle is not None:
-            # The first request is complete; between later ones, uvicorn's limit for idle connections counts.
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # A request whose head is complete has a cycle; the application limits the time of its body. Between requests
+        # uvicorn's limit of idle connections counts, until the first byte of the next head.
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._disarm()
+        elif self._head_timer is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
             self._head_timer.cancel()
+            self._head_timer = None
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():

@@ -29,6 +29,7 @@ from herringbone.jobs.index import PENDING, JobIndex, JobRecord
 from herringbone.jobs.job import TrainingJob
 from herringbone.jobs.removal import remove_job
 from herringbone.service import describe, listing, members
+from herringbone.service.describe import State
 from herringbone.service.errors import ApiError, in_use, invalid, not_found, over_limit
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import Settings
@@ -46,7 +47,7 @@ _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "T
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls, from which region, and the client's id of the call, which its repetitions share."""
+    """One call: the caller's key, the region, and the client's id of the call, which its repetitions share."""
 
     key: AccessKey
     region: str
@@ -338,12 +339,12 @@ class Trainings:
         metrics = stored_facts(row).get("FinalMetricDataList") or ()
         return describe.description(record, row, self._states(record.name), self._settings, metrics=metrics)
 
-    def _states(self, name: str) -> list[describe.State]:
+    def _states(self, name: str) -> list[State]:
         # Only the job's own file, which is small: those of its hosts have every metric.
         with closing(FileEvents([self._home.job(name).job_events])) as source:
             events = [event for batch in source.rest(None) for event in batch]
         return [
-            describe.State(str(event["state"]), float(event["t"]), str(event.get("why") or ""))
+            State(str(event["state"]), float(event["t"]), str(event.get("why") or ""))
             for event in events
             if event["kind"] == "state"
         ]

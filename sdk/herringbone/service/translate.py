@@ -38,7 +38,7 @@ _DROPPED = (
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """What runs a request: the class of the estimator, its arguments, and the inputs of `fit`."""
+    """The job of a request: the class of the estimator, its arguments, and the inputs of `fit`."""
 
     kind: str
     arguments: dict[str, Any]
