@@ -253,6 +253,12 @@ def fuzz(client, count, seed=0):
         assert status in (200, 400), (target, body, answer)
 
 
+@pytest.mark.parametrize("value", [1e308, -1e300, "never", {}, 10**30])
+def test_times_that_are_none(client, value):
+    """botocore's own validator raises RuntimeError for the first one."""
+    assert client.call("ListTrainingJobs", {"CreationTimeAfter": value})[1]["__type"] == "ValidationException"
+
+
 def test_fuzzed_bodies(client):
     """Each is refused with a reason, or answered; nothing is kept of it."""
     client.add("digits-1", **OVER)

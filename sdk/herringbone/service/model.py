@@ -80,8 +80,8 @@ def check_members(operation: Any, members: Mapping[str, Any]) -> None:
     """Raise `ApiError` (ValidationException) with everything that an operation's shape does not allow."""
     try:
         violations = violations_of(members, operation.input_shape)
-    # Numbers that are no dates, and nesting that botocore's validator does not expect.
-    except (OverflowError, ValueError, OSError, RecursionError, AttributeError) as error:
+    # Numbers that are no dates, for which botocore raises RuntimeError, and nesting that its validator does not expect.
+    except (OverflowError, ValueError, OSError, RuntimeError, AttributeError) as error:
         raise invalid(f"the request has a value that fits no shape: {type(error).__name__}") from None
     if violations:
         raise invalid("; ".join(violations)[:4000])
