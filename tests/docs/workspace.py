@@ -249,6 +249,9 @@ def parse(words: list[str]) -> None:
     """Parse a command as `herringbone` does, and do not run it."""
     command, rest = GROUP, words[: words.index("--")] if "--" in words else list(words)
     while isinstance(command, click.Group):
+        if command.invoke_without_command and rest[0].startswith("-"):
+            # `serve` is a verb of its own, and a group of others.
+            break
         # `tune job.yaml` is short for `tune run job.yaml`.
         verb = "run" if isinstance(command, TuneGroup) and rest[0] not in command.commands else rest.pop(0)
         command = command.get_command(click.Context(command), verb)

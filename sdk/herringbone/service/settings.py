@@ -56,8 +56,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def host_type(self, instance_type: str) -> HostType | None:
         """Return the hosts behind a type, None for a type that the service does not have.
 
-        >>> Mapping(instance_types={"ml.m5.*": HostType(hosts=2)}).host_type("ml.m5.large")
-        HostType(hosts=2)
+        >>> Mapping(instance_types={"ml.m5.*": HostType(hosts=2)}).host_type("ml.m5.large").hosts
+        2
         """
         if self.instance_types is None:
             return HostType()
