@@ -42,7 +42,20 @@ def test_every_command_has_help_that_fits(herringbone, path, monkeypatch):
 
 def test_every_command_that_shows_something_takes_json():
     without = {" ".join(path) for path, command in commands() if "as_json" not in {p.name for p in command.params}}
-    assert without == {"", "checkpoint", "help", "completion", "images", "hosts", "page", "partition", "serve", "serve keys", "shell", "tune"}
+    assert without == {
+        "",
+        "checkpoint",
+        "help",
+        "completion",
+        "images",
+        "hosts",
+        "page",
+        "partition",
+        "serve",
+        "serve keys",
+        "shell",
+        "tune",
+    }
 
 
 def test_herringbone_alone_shows_its_help(herringbone):
