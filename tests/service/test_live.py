@@ -234,7 +234,11 @@ def test_a_client_that_sends_no_headers_is_cut_off(service):
     """Also one that has sent a whole request before."""
     with closing(socket.create_connection(("127.0.0.1", service.port), timeout=60)) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        assert b"MissingAuthenticationToken" in connection.recv(65_536)
+        answer = b""
+        # The body may come later than the headers.
+        while b"is not signed" not in answer:
+            answer += (part := connection.recv(65_536))
+            assert part, answer
         connection.sendall(b"POST / HTTP/1.1\r\n")
         before = time.monotonic()
         for _ in range(3):
