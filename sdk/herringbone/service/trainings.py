@@ -23,9 +23,8 @@ import msgspec
 
 from herringbone.backends.registry import backend_for, backend_named
 from herringbone.events.source import FileEvents
-from herringbone.jobs.facts import stored_facts
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import PENDING, JobIndex, JobRecord
+from herringbone.jobs.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.jobs.job import TrainingJob
 from herringbone.jobs.removal import remove_job
 from herringbone.service import describe, listing, members
