@@ -121,6 +121,7 @@ def test_images():
         ({"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}, "is 0 Instances"),
         ({"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}, "InstanceCount is missing"),
         ({"AlgorithmSpecification": {"TrainingInputMode": "File"}}, "TrainingImage: missing"),
+        ({"InputDataConfig": [{"ChannelName": "a", "DataSource": {}}]}, "channel a has no S3DataSource"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

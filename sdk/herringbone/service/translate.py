@@ -68,6 +68,9 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
         raise invalid(f"{', '.join(missing)}: missing")
     if "TrainingImage" not in request["AlgorithmSpecification"]:
         raise invalid("AlgorithmSpecification.TrainingImage: missing")
+    for channel in request.get("InputDataConfig", ()):
+        if "S3DataSource" not in channel["DataSource"]:
+            raise invalid(f"InputDataConfig: channel {channel['ChannelName']} has no S3DataSource")
     hosts = wanted_hosts(request)
     kinds = {name: _known_type(name, settings) for name, _ in hosts}
     try:
