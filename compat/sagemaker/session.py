@@ -48,7 +48,7 @@ class Session:
                 import boto3
             except ImportError:
                 raise herringbone.UnsupportedError(
-                    "Session: this call asks AWS, and boto3 is missing: pip install 'herringbone[aws]'"
+                    "Session: this call asks AWS, and boto3 is missing: pip install boto3"
                 ) from None
             self._boto_session = boto3.Session()
         return self._boto_session

@@ -15,6 +15,7 @@ FOLDERS = (
     "docs",
     "examples",
     "benchmarks",
+    "compat",
     "infra",
     "scripts",
 )

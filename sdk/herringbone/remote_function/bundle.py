@@ -31,7 +31,7 @@ def find_cloudpickle() -> Any:
         import cloudpickle
     except ImportError:
         raise UnsupportedError(
-            "remote: needs cloudpickle, which is not installed; pip install 'herringbone[remote]'"
+            "remote: needs cloudpickle, which is not installed; pip install cloudpickle"
         ) from None
     return cloudpickle
 
