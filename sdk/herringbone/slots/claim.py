@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from herringbone.slots.devices import Devices, foreign_use, parse_listing
-from herringbone.slots.folder import SlotsFolder, View, cpu_shares, slots_path
+from herringbone.slots.folder import LockBusyError, SlotsFolder, Turn, View, cpu_shares, slots_path
 from herringbone.slots.line import Granted, Waiting, decide, foreign_text, own_numbers
 from herringbone.slots.release import leave, poke_next
 from herringbone.slots.ticket import Ticket, Wants
@@ -85,6 +85,8 @@ class Claim:
     def __init__(self, line: Line, ticket: Ticket, descriptor: int) -> None:
         self._line, self.ticket, self.descriptor = line, ticket, descriptor
         self.is_handed_over = False
+        # What `advance` has noted of the user's grant; a job that does not start must not cost the user a turn.
+        self._turn: Turn | None = None
 
     @property
     def config(self) -> ClaimConfig:
@@ -130,6 +132,7 @@ class Claim:
         with folder.locked():
             self.ticket = msgspec.structs.replace(self.ticket, granted=None, granted_at=None)
             folder.replace(self.ticket)
+            self._return_turn()
         poke_next(folder)
 
     def advance(self) -> Granted | Waiting:
@@ -149,7 +152,7 @@ class Claim:
             if isinstance(decision, Granted):
                 ticket = msgspec.structs.replace(self.ticket, granted=decision.devices, granted_at=time.time())
                 # In this order: a process that is killed in between has lost a turn, and nobody has a device for free.
-                folder.take_turn()
+                self._turn = folder.take_turn()
                 folder.replace(ticket)
                 # Only now: a full disk leaves a ticket that waits.
                 self.ticket = ticket
@@ -164,13 +167,24 @@ class Claim:
         return decision
 
     def leave(self) -> None:
-        """Leave the line, or free the devices, and wake those who wait."""
+        """Leave the line, or free the devices, and wake those who wait; the job has not started."""
         if not self.is_handed_over:
+            # A lock that somebody keeps must not keep this job's devices from others.
+            with contextlib.suppress(LockBusyError, OSError):
+                if self._turn is not None:
+                    with self._line.folder.locked():
+                        self._return_turn()
             leave(self._line.folder, self.ticket.name)
 
     def touch(self) -> None:
         """Keep a clean-up of old files in /tmp away from the ticket."""
         self._line.folder.touch(self.ticket.name)
+
+    def _return_turn(self) -> None:
+        """Undo the note of the grant, if there is one. Requires the lock."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._line.folder.return_turn(turn)
 
     def close(self) -> None:
         """Give up this process's hold on the ticket; another process may have one."""

@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from herringbone.slots.ticket import MAX_BYTES, Ticket, decode, encode, uid_of
 from herringbone_contract.errors import LaunchError, OptionError
@@ -55,6 +55,13 @@ class View:
 
     tickets: tuple[Ticket, ...]
     turns: Mapping[int, float]
+
+
+class Turn(NamedTuple):
+    """The time of a user's last grant before a grant and after it, in nanoseconds since 1970; 0 for none."""
+
+    before: int
+    taken: int
 
 
 def slots_path(environ: Mapping[str, str]) -> str | None:
@@ -196,14 +203,29 @@ class SlotsFolder:
             os.close(descriptor)
         os.rename(partial, ticket.name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
-    def take_turn(self) -> None:
-        """Note that a job of this user was granted now."""
+    def take_turn(self) -> Turn:
+        """Note that a job of this user was granted now; the result is for `return_turn`. Requires the lock."""
         name = f"{self._uid}{_TURN}"
+        before = self._turn_time(name)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o644, dir_fd=self._fd))
         # Another user may have made a file of this name, which does not count. It must not keep the job from starting.
         with contextlib.suppress(PermissionError):
             os.utime(name, dir_fd=self._fd, follow_symlinks=False)
+        return Turn(before, self._turn_time(name))
+
+    def return_turn(self, turn: Turn) -> None:
+        """Undo `take_turn` for a job that did not start, unless the user was granted more since. Requires the lock."""
+        name = f"{self._uid}{_TURN}"
+        if self._turn_time(name) == turn.taken:
+            with contextlib.suppress(OSError):
+                os.utime(name, ns=(turn.before, turn.before), dir_fd=self._fd, follow_symlinks=False)
+
+    def _turn_time(self, name: str) -> int:
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return 0
 
     def remove(self, name: str) -> None:
         """Leave the line, or free what was granted. Needs no lock: for all others, the ticket is there or not."""

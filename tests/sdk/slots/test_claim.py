@@ -70,6 +70,27 @@ def test_the_end_of_a_job_wakes_the_first_of_the_line(line):
     second.close()
 
 
+def test_a_grant_of_a_job_that_does_not_start_costs_the_user_no_turn(line):
+    uid = os.getuid()
+    first, second = enter(line), enter(line, "b")
+    first.advance()
+    first.give_back()
+    assert line.folder.read().turns[uid] == 0.0
+    first.advance()
+    noted = line.folder.read().turns[uid]
+    first.leave()
+    assert line.folder.read().turns[uid] == 0.0 < noted
+    # The turn of a later grant is that job's own.
+    third = enter(line, "c")
+    third.advance()
+    second.advance()
+    noted = line.folder.read().turns[uid]
+    third.leave()
+    assert line.folder.read().turns[uid] == noted
+    for claim in (first, second, third):
+        claim.close()
+
+
 def test_a_gpu_that_another_program_uses_is_waited_for_and_named(line):
     line._probe.use = "GPU-0, 4711, 9000\nMIG-a, 12, 5000\n"
     claim = enter(line)
