@@ -52,7 +52,7 @@ def ask(job, **wants):
 
 def waits(line, job, mark="a" * 12, arrival=1.0, **wants):
     assert line.enter({**ask(job, **wants), "mark": mark, "arrival": arrival}, b"") == {}
-    return line.look({"number": 0, "turn": 0.0}, b"")
+    return line.look({"worst": [0, 0.0]}, b"")
 
 
 def test_jobs_with_gpus_share_a_machine_and_one_without_has_it_alone(connect):
@@ -73,16 +73,16 @@ def test_a_waiting_job_takes_when_it_is_ready_and_gives_back_at_its_place(connec
     assert waits(one, "one", gpus=2)["ready"] is False
     assert waits(two, "two", mark="b" * 12, arrival=2.0, gpus=1)["place"] == 2
     holder.leave()
-    assert one.look({"number": 0, "turn": 0.0}, b"") == {
-        "number": 0, "turn": one.look({"number": 0, "turn": 0.0}, b"")["turn"], "ready": True, "place": 1,
+    assert one.look({"worst": [0, 0.0]}, b"") == {
+        "number": 0, "turn": one.look({"worst": [0, 0.0]}, b"")["turn"], "ready": True, "place": 1,
         "text": "1st in line",
     }  # fmt: skip
     assert one.take({}, b"") == {}
     one.give_back({}, b"")
-    assert two.look({"number": 0, "turn": 0.0}, b"")["place"] == 2
+    assert two.look({"worst": [0, 0.0]}, b"")["place"] == 2
     # What its other machines say of it puts it behind.
-    one.look({"number": 3, "turn": 0.0}, b"")
-    assert two.look({"number": 0, "turn": 0.0}, b"")["ready"] is True
+    one.look({"worst": [3, 0.0]}, b"")
+    assert two.look({"worst": [0, 0.0]}, b"")["ready"] is True
 
 
 def test_a_machine_says_what_it_can_never_serve(connect):

@@ -12,6 +12,7 @@ from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
 from herringbone.backends.ssh.connection import Connection, Wheel, loader_command
 from herringbone.processes import sees
+from herringbone.slots.folder import SlotsFolder
 from herringbone_contract.errors import HostError
 
 WHEEL = Wheel()
@@ -55,6 +56,19 @@ def test_one_job_has_a_machine_until_the_holder_of_the_lock_is_gone(connect):
     assert second.ask(claim)["owner"] == {"job": "digits-1", "client": "me@laptop"}
     first.close()
     assert "owner" not in second.ask(claim)
+
+
+def test_a_look_notes_the_place_of_the_job_in_other_lines(connect, tmp_path, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_SLOTS", str(tmp_path / "slots"))
+    connection = connect()
+    connection.ask({"ask": "enter", "job": "a", "client": "me@laptop", "mark": "a" * 12, "arrival": 1.0})
+    for _ in range(2):
+        assert connection.ask({"ask": "look", "worst": [1, 5.0]})["number"] == 0
+    (ticket,) = SlotsFolder(str(tmp_path / "slots")).read().tickets
+    assert (ticket.number, ticket.turn) == (1, 5.0)
+    # The request's own number would replace such a member.
+    with pytest.raises(AssertionError):
+        connection.send({"ask": "look", "number": 1})
 
 
 def test_a_lock_whose_holder_is_dead_or_whose_file_is_damaged_is_free(tmp_path):

@@ -118,6 +118,8 @@ class Connection:
 
     def send(self, message: Message, payload: bytes = b"") -> int:
         """Send a request without waiting; return the request's number, which its answer contains."""
+        # A member of this name would be lost without a word.
+        assert "number" not in message, message["ask"]
         number = next(self._numbers)
         request = pack({**message, "number": number}, payload)
         if self._held_back is None:

@@ -89,11 +89,14 @@ class MachineLine:
         return {}
 
     def look(self, message: Message, _: bytes) -> Message:
-        """Return the job's place and whether it could start; note what its other machines say of its place."""
+        """Return the job's place and whether it could start; note what its other machines say of its place.
+
+        `worst` are the job's worst number and turn in all lines.
+        """
         if self.slot is None:
             # Left after a silence.
             return {"lost": True}
-        number, turn = self.slot.compare(message["number"], message["turn"])
+        number, turn = self.slot.compare(*message["worst"])
         decision = self.slot.look()
         answer: Message = {"number": number, "turn": turn, "ready": False}
         if isinstance(decision, Waiting):

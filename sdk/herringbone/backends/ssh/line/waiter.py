@@ -146,8 +146,7 @@ class MachinePlace(threading.Thread):
             self.never = answer.get("never", "")
             if self.never:
                 return None
-        number, turn = self._worst()
-        answer = self._connection.ask({"ask": "look", "number": number, "turn": turn}, timeout=_LOOK_SECONDS)
+        answer = self._connection.ask({"ask": "look", "worst": self._worst()}, timeout=_LOOK_SECONDS)
         if "lost" in answer:
             raise HostError(f"{self.machine.name}: the line was left after a silence")
         return answer
