@@ -93,6 +93,15 @@ def test_a_machine_says_what_it_can_never_serve(connect):
     assert limited.slot.ticket.granted == ("GPU-1",)
 
 
+def test_a_job_that_asked_for_nothing_runs_beside_other_programs(connect, monkeypatch):
+    monkeypatch.setattr(Gpus, "use", "GPU-1, 4711, 9000\n")
+    line = connect()
+    assert line.claim(ask("a"), b"")["busy"] == "process 4711 on GPU-1, outside Herringbone"
+    assert line.claim(ask("a", gpus=2), b"")["busy"] == "process 4711 on GPU-1, outside Herringbone"
+    assert line.claim(ask("a", beside_foreign=True), b"") == {}
+    assert line.slot.ticket.granted == ("GPU-0", "GPU-1", "cpu-share-1")
+
+
 def test_jobs_with_shares_run_side_by_side_up_to_their_number(connect):
     lines = [connect() for _ in range(3)]
     answers = [line.claim(ask("a", shares=1, cpu_shares=2), b"") for line in lines]
@@ -112,7 +121,7 @@ def test_what_a_job_claims_on_a_machine(tmp_path, monkeypatch):
     assert wants_on(gpus, Machine(name="a")) == {"gpus": 2, "visible": "0,1"}
     whole = plan(tmp_path, monkeypatch)
     assert [wants_on(whole, Machine(name="a", cpu_shares=shares)) for shares in (None, 3)] == [
-        {},
+        {"beside_foreign": True},
         {"cpu_shares": 3, "shares": 1},
     ]
     small, large = Machine(name="a", gpus=1), Machine(name="b", gpus=8)

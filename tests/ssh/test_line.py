@@ -110,7 +110,7 @@ def test_a_job_takes_all_of_its_machines_or_none(fit, home):
 
 @pytest.mark.xfail(reason="not yet seen to pass: no run has reached it", strict=False)
 def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, machines):
-    holder = fit("holder", of=1)
+    holder = fit("whole", of=1)
     gone, killed, late = (fit(name, SHOW, of=1, gpus=2) for name in ("gone", "killed", "late"))
     brief = fit("brief", SHOW, of=1, max_wait=1)
     text(home, late, "3rd in line")
@@ -121,7 +121,7 @@ def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, mach
     os.kill(pid_of(JobIndex(home.index).get("killed").client), signal.SIGKILL)
     assert "place in line was killed" in str(killed.wait(logs=False).failure)
     await_state(brief, "MaxWaitTimeExceeded")
-    text(home, late, "1st in line", "holder")
+    text(home, late, "1st in line", "whole")
     (machines.folder / "h-1" / "bin" / "used").write_text("GPU-1, 4711, 9000\n")
     holder.stop()
     text(home, late, "process 4711 on GPU-1, outside Herringbone")

@@ -110,21 +110,23 @@ def decide(tickets: Sequence[Ticket], devices: Devices, turns: Mapping[int, floa
     `tickets` are those of living processes. Raises `LaunchError` where this ticket is not among them.
     """
     taken = {device for ticket in tickets for device in ticket.granted or ()}
-    free = [device for device in devices.all if device not in taken and device not in devices.foreign]
+    free = [device for device in devices.all if device not in taken]
     ahead: list[Ticket] = []
     for ticket in in_order(tickets, turns):
-        chosen = _choose(ticket.wants, free)
+        foreign = {} if ticket.wants.beside_foreign else devices.foreign
+        unused = [device for device in free if device not in foreign]
+        chosen = _choose(ticket.wants, unused)
         if ticket.name == name:
             if chosen is not None:
                 return Granted(chosen)
             useful = _usable(ticket.wants, devices.gpus) if ticket.wants.gpus else ()
-            foreign = tuple((gpu, who) for gpu, who in devices.foreign.items() if gpu in useful)
-            return Waiting(len(ahead) + 1, _holders(ticket.wants, tickets), tuple(ahead), foreign)
+            in_use = tuple((gpu, who) for gpu, who in foreign.items() if gpu in useful)
+            return Waiting(len(ahead) + 1, _holders(ticket.wants, tickets), tuple(ahead), in_use)
         ahead.append(ticket)
         # A job that the machine can never serve must not keep the others waiting.
         if not can_ever_start(ticket.wants, devices):
             continue
-        kept = _kept(ticket.wants, free) if chosen is None else set(chosen)
+        kept = _kept(ticket.wants, unused) if chosen is None else set(chosen)
         free = [device for device in free if device not in kept]
     raise LaunchError(f"the ticket {name} is not in the line any more: somebody has removed its files; submit again")
 

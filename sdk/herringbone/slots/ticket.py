@@ -19,6 +19,8 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 class Wants(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a job needs: `gpus` out of `among`, all of the machine's if that is empty; and `shares`.
 
+    `beside_foreign`: also GPUs that processes outside of Herringbone use, for a job that asked for none by itself.
+
     >>> bool(Wants()), bool(Wants(gpus=2))
     (False, True)
     """
@@ -26,6 +28,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     gpus: _Count = 0
     shares: _Count = 0
     among: tuple[_Text, ...] = ()
+    beside_foreign: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.gpus or self.shares)

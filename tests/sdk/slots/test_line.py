@@ -12,10 +12,10 @@ FOUR = Devices(gpus=("g0", "g1", "g2", "g3"))
 ANN, BOB, CEM = 1, 2, 3
 
 
-def ticket(job, uid=ANN, *, gpus=1, shares=0, among=(), at=None, **fields):
+def ticket(job, uid=ANN, *, gpus=1, shares=0, among=(), beside=False, at=None, **fields):
     user = {ANN: "ann", BOB: "bob", CEM: "cem"}.get(uid, str(uid))
     fields = {"arrival": 0.0, "granted_at": at, **fields}
-    wants = Wants(gpus=gpus, shares=shares, among=among)
+    wants = Wants(gpus=gpus, shares=shares, among=among, beside_foreign=beside)
     return Ticket(name=f"{uid}.{job}.{0:012x}", job=job, user=user, wants=wants, **fields)
 
 
@@ -98,6 +98,18 @@ def test_a_gpu_that_others_use_is_taken():
     machine = Devices(gpus=("g0", "g1"), foreign={"g0": "process 7"})
     line = [ticket("a", arrival=1), ticket("b", arrival=2)]
     assert decisions(line, machine) == {"a": Granted(("g1",)), "b": Waiting(2, (), (line[0],), (("g0", "process 7"),))}
+
+
+def test_a_job_that_asked_for_no_gpus_runs_beside_other_programs():
+    machine = Devices(gpus=("g0", "g1"), foreign={"g0": "process 7"})
+    whole, after = ticket("whole", gpus=2, beside=True, arrival=1), ticket("after", arrival=2)
+    assert decisions([whole, after], machine) == {
+        "whole": Granted(("g0", "g1")),
+        "after": Waiting(2, (), (whole,), (("g0", "process 7"),)),
+    }
+    # Other jobs are no foreign programs.
+    running = ticket("r", BOB, granted=("g1",))
+    assert decisions([whole, running], machine) == {"whole": Waiting(1, (running,))}
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,6 @@ def plan_of(monkeypatch, tmp_path, instance_type, *, queue, **options):
     return estimator._made(backend, None, "a", None)
 
 
-def test_ssh_refuses_to_queue_by_name(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    (tmp_path / "hosts.yaml").write_text("hosts: [a]\n")
-    with pytest.raises(UnsupportedError, match="queue: a machine that runs another job refuses this one"):
-        Estimator("train.py", instance_type="ssh:hosts.yaml").fit(queue=True, logs=False)
-    with pytest.raises(UnsupportedError, match="gpus: a job has each of its machines alone"):
-        Estimator("train.py", instance_type="ssh:hosts.yaml", gpus=2).plan()
-
-
 def test_slurm_queues_by_itself_and_takes_gpus_in_its_own_words(monkeypatch, tmp_path):
     plan = plan_of(monkeypatch, tmp_path, "slurm:gpu", queue=True, priority=3)
     slurm.check(plan)

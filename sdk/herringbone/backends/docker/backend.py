@@ -313,7 +313,8 @@ class DockerBackend(DetachedBackend):
         # A job without `gpus` takes all that are visible, as many to each host.
         is_limited = VISIBLE_VARIABLE in self._environ
         among = find_gpus(self._probe.listing(), self._environ) if is_limited else ()
-        return Wants(gpus=sum(map(len, gpus.values())), among=among)
+        count, beside = sum(map(len, gpus.values())), plan.options.gpus is None and not plan.queue
+        return Wants(gpus=count, among=among, beside_foreign=beside)
 
     def _fill(self, plan: JobPlan) -> None:
         folder, network = self._home.job(plan.job_name), self._network(plan)

@@ -124,11 +124,11 @@ def plan_of(tmp_path, monkeypatch, **options):
 @pytest.mark.parametrize(
     ("options", "environ", "wants"),
     [
-        ({}, {}, Wants(gpus=4)),
-        ({"instance_count": 3}, {}, Wants(gpus=3)),
+        ({}, {}, Wants(gpus=4, beside_foreign=True)),
+        ({"instance_count": 3}, {}, Wants(gpus=3, beside_foreign=True)),
         ({"gpus": 1}, {}, Wants(gpus=1)),
         ({"gpus": 1, "instance_count": 2}, {}, Wants(gpus=2)),
-        ({}, {"CUDA_VISIBLE_DEVICES": "1,2"}, Wants(gpus=2, among=("GPU-1", "GPU-2"))),
+        ({}, {"CUDA_VISIBLE_DEVICES": "1,2"}, Wants(gpus=2, among=("GPU-1", "GPU-2"), beside_foreign=True)),
         ({"instance_type": "local"}, {}, Wants()),
         ({"instance_type": "local"}, {"HERRINGBONE_CPU_SHARES": "2"}, Wants(shares=1)),
     ],

@@ -149,7 +149,7 @@ class MachineLine:
         line = open_line(environ, probe)
         if line is None:
             return {}
-        wants = _wants(line, gpus, shares, probe, environ)
+        wants = _wants(line, gpus, shares, probe, environ, beside_foreign=message.get("beside_foreign", False))
         if not can_ever_start(wants, line.devices):
             return {"never": too_much(wants, len(line.devices.gpus), line.devices.shares)}
         self.slot = line.enter(
@@ -179,13 +179,21 @@ class MachineLine:
         }
 
 
-def _wants(line: Line, gpus: int | None, shares: int | None, probe: Probe, environ: Mapping[str, str]) -> Wants:
+def _wants(
+    line: Line,
+    gpus: int | None,
+    shares: int | None,
+    probe: Probe,
+    environ: Mapping[str, str],
+    *,
+    beside_foreign: bool,
+) -> Wants:
     """Return what a job claims here: GPUs, or shares, or without either the whole machine."""
     if gpus:
         return Wants(gpus=gpus, among=find_gpus(probe.listing(), environ) if VISIBLE_VARIABLE in environ else ())
     if shares:
         return Wants(shares=shares)
-    return Wants(gpus=len(line.devices.gpus), shares=line.devices.shares)
+    return Wants(gpus=len(line.devices.gpus), shares=line.devices.shares, beside_foreign=beside_foreign)
 
 
 def _busy_text(waiting: Waiting) -> str:

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 def wants_on(plan: JobPlan, machine: Machine) -> dict[str, Any]:
     """Return what the job claims on a machine, for the agent's verbs `claim` and `enter`.
 
-    `gpus` of the job's GPUs, or a share where the inventory says `cpu_shares`, or without either the whole machine.
+    `gpus` of the job's GPUs, or a share where the inventory says `cpu_shares`, or without either the whole machine. A
+    job that asked for neither GPUs nor a place in line has it beside programs outside of Herringbone.
     """
     shares = {} if machine.cpu_shares is None else {"cpu_shares": machine.cpu_shares}
     if plan.options.gpus is None:
-        return shares | ({"shares": 1} if shares else {})
+        return shares | ({"shares": 1} if shares else {} if plan.queue else {"beside_foreign": True})
     # A helper only sums bytes.
     if all(host.helper for host in _hosts_on(plan, machine)):
         return shares | {"shares": 1}
