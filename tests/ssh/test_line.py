@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,8 +37,17 @@ def fit(machines, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HERRINGBONE_REPORT", "off")
     jobs = []
 
-    def start(name: str, script: str = HOLD, *, hosts: int = 1, of: int = 3, queue: bool = True, **options: Any):
-        content = machines.inventory()
+    def start(
+        name: str,
+        script: str = HOLD,
+        *,
+        hosts: int = 1,
+        of: int = 3,
+        queue: bool = True,
+        shares: int = 0,
+        **options: Any,
+    ):
+        content = machines.inventory(**({"cpu_shares": shares} if shares else {}))
         Path("hosts.yaml").write_text(yaml.safe_dump({**content, "hosts": content["hosts"][:of]}))
         Path("train.py").write_text(script)
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=hosts, **options)
@@ -127,3 +138,26 @@ def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, mach
     text(home, late, "process 4711 on GPU-1, outside Herringbone")
     (machines.folder / "h-1" / "bin" / "used").unlink()
     assert late.wait(logs=False).status == "Completed"
+
+
+def test_jobs_without_gpus_share_a_machine_and_ctrl_c_leaves_its_line(fit, home):
+    one, two = (fit(name, of=1, shares=2) for name in ("share-1", "share-2"))
+    assert [state(one), state(two)] == ["Training", "Training"]
+    run = ["-m", "herringbone.cli", "run", "train.py", "--job-name", "typed", "--queue"]
+    typed = subprocess.Popen(
+        [sys.executable, *run, "--instance-type", "ssh:hosts.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    shown = iter(typed.stdout)
+    assert any("1st in line, waits for share-1 (root), share-2 (root), on h-1" in line for line in shown)
+    last = fit("share-3", SHOW, of=1, shares=2)
+    text(home, last, "2nd in line")
+    typed.send_signal(signal.SIGINT)
+    typed.communicate()
+    assert JobIndex(home.index).get("typed").status == "Stopped"
+    one.stop()
+    assert last.wait(logs=False).status == "Completed"
+    # A job without GPUs sees none.
+    assert [line.text for line in last.logs()] == ["has "]
