@@ -67,7 +67,7 @@ KINDS = {
     "controller": "herringbone.controller",
 }
 # A job is in all of its lines so long after its submission, or after its connections broke.
-SETTLED_SECONDS = 40.0
+SETTLED_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class Campaign:
     def __init__(self, folder: Path, machines: Machines, arguments: argparse.Namespace) -> None:
         self._folder, self._machines, self._arguments = folder, machines, arguments
         self._chance = random.Random(arguments.seed)
+        self._backend: Any = None
         # What was killed, and when.
         self._kills: list[tuple[str, float]] = []
         self._jobs = [self._job(number) for number in range(arguments.jobs)]
@@ -155,8 +156,9 @@ class Campaign:
         from herringbone.jobs.home import find_home
         from herringbone.jobs.index import JobIndex
 
-        backend = backend_named("ssh")
-        return {name: backend.describe(name) for name in JobIndex(find_home().index).names()}
+        # One for all looks: it keeps the connections by which it follows the jobs.
+        self._backend = self._backend or backend_named("ssh")
+        return {name: self._backend.describe(name) for name in JobIndex(find_home().index).names()}
 
     def _is_over(self, submitters: list[subprocess.Popen[bytes]]) -> bool:
         rows = self._rows()
@@ -202,7 +204,8 @@ class Campaign:
         if self._arguments.jobs - ends["Completed"] > lost:
             wrong.append(f"more failures than kills: {failures}")
         grants = self._grants()
-        wrong += [f"{late} took on {machine} what {early} kept" for late, early, machine in self._overtaken(grants)]
+        overtaken, compared = self._overtaken(grants)
+        wrong += [f"{late} took on {machine} what {early} kept" for late, early, machine in overtaken]
         if missing := self._lost_gpus():
             wrong.append(missing)
         waits = sorted(grant.granted - grant.arrival for grant in grants)
@@ -210,6 +213,7 @@ class Campaign:
             "ends": dict(ends),
             "failures": failures,
             "grants": len(grants),
+            "compared": compared,
             "longest_wait": round(waits[-1], 1) if waits else None,
             "wrong": wrong,
         }
@@ -227,13 +231,16 @@ class Campaign:
                     grants.append(Grant(row.name, machine, len(slots["Devices"]), *times))
         return grants
 
-    def _overtaken(self, grants: list[Grant]) -> list[tuple[str, str, str]]:
-        """Return triples of a later job, an earlier one and the machine on which the later one took what was kept."""
+    def _overtaken(self, grants: list[Grant]) -> tuple[list[tuple[str, str, str]], int]:
+        """Return triples of a later job, an earlier one and the machine on which the later one took what was kept.
+
+        And the number of grants, each with each job that waited meanwhile, which were compared.
+        """
         first_grant: dict[str, Grant] = {}
         for grant in grants:
             first_grant[grant.job] = min(first_grant.get(grant.job, grant), grant, key=lambda one: one.granted)
         wants = {name: gpus for name, _, gpus, _ in self._jobs}
-        found = []
+        found, compared = [], 0
         for late in grants:
             others = [other for other in grants if other.machine == late.machine and other.job != late.job]
             used = sum(other.gpus for other in others if other.granted <= late.granted < other.ended)
@@ -241,9 +248,11 @@ class Campaign:
                 has_waited = early.arrival + SETTLED_SECONDS < late.granted < early.granted
                 is_whole = not any(0 <= late.granted - at < SETTLED_SECONDS for _, at in self._kills)
                 is_kept = used + late.gpus + wants.get(early.job, 0) > self._arguments.gpus
+                # Either order counts: a grant of the one that came first shows that the check would see the other.
+                compared += has_waited and is_whole
                 if early.arrival < late.arrival and has_waited and is_whole and is_kept:
                     found.append((late.job, early.job, late.machine))
-        return found
+        return found, compared
 
     def _lost_gpus(self) -> str:
         from herringbone import Estimator
