@@ -154,7 +154,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             arguments=arguments,
         )
         # JSON turns tuples into lists, so that a plan equals what the index gives back.
-        fields = json.loads(json.dumps(masked_texts(msgspec.to_builtins(plan))))
+        fields = json.loads(json.dumps(masked_texts(msgspec.to_builtins(plan, enc_hook=_plain))))
         return {"launcher": self.launcher, **fields}
 
     def __str__(self) -> str:
@@ -175,9 +175,17 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def plan_to_send(plan: JobPlan) -> dict[str, Any]:
     """Return a plan as plain values, with its secrets, and without the parts that only this Python can use."""
     options = msgspec.structs.replace(plan.options, sagemaker_session=None)
-    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None))
+    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None), enc_hook=_plain)
     assert isinstance(values, dict)
     return values
+
+
+def _plain(value: object) -> object:
+    """Return a number or text of a subclass as a plain one, as JSON writes it, such as NumPy's float64."""
+    for kind in (float, int, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise NotImplementedError
 
 
 def parse_plan(raw: object) -> JobPlan:

@@ -1,5 +1,7 @@
 """The estimators: the checks of the constructor, and the result of `hyperparameters()`."""
 
+from pathlib import Path
+
 import pytest
 
 from herringbone import (
@@ -12,6 +14,7 @@ from herringbone import (
     TensorFlow,
     UnsupportedError,
 )
+from herringbone.planning.plan import plan_to_send
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
 
@@ -36,6 +39,18 @@ def test_hyperparameters_are_encoded():
         "sagemaker_program": '"train.py"',
         "sagemaker_container_log_level": "20",
     }
+
+
+def test_numbers_of_numpy_that_are_pythons_own_are_stored_as_those(tmp_path, monkeypatch):
+    class Float64(float):
+        """As NumPy's: a float of a subclass."""
+
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    plan = Estimator("train.py", instance_type="local_process", hyperparameters={"lr": Float64(0.5)}).plan()
+    for stored in (plan.to_dict(), plan_to_send(plan)):
+        assert stored["hyperparameters"]["lr"] == "0.5"
+        assert type(stored["arguments"]["hyperparameters"]["lr"]) is float
 
 
 def test_hyperparameters_can_be_set_later():
