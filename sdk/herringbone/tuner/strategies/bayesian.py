@@ -46,7 +46,8 @@ class Bayesian:
         number = len(proposals)
         if number < len(self._first):
             return Proposal(number, self._first[number])
-        if len(self._known) + sum(_value(trial) is not None for trial in results) < self._random:
+        learned = sum(not math.isinf(prior.objective) for prior in self._known)
+        if learned + sum(_value(trial) is not None for trial in results) < self._random:
             known = [*(prior.values for prior in self._known), *(proposal.values for proposal in proposals)]
             return Proposal(number, draw_new(self._definition, number, known))
         if not self._model.has_begun_with(proposals, results):
@@ -70,7 +71,11 @@ class _Model:
             self._study = optuna.create_study(direction=direction, storage=self._storage)
         self._study_key = self._storage.get_study_id_from_name(self._study.study_name)
         for prior in known_results(definition):
-            self._add(prior.values, prior.objective, TrialState.COMPLETE)
+            # As in `learn`: an infinite objective has no place among the others.
+            if math.isinf(prior.objective):
+                self._add(prior.values, None, TrialState.PRUNED)
+            else:
+                self._add(prior.values, prior.objective, TrialState.COMPLETE)
 
     def has_begun_with(self, proposals: Sequence[Proposal], results: Sequence[Trial]) -> bool:
         """Return whether all that the model has learned is the beginning of these."""

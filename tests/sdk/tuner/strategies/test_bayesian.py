@@ -18,6 +18,7 @@ from tests.sdk.tuner.test_parameters import RANGES as ANY_RANGE
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
 from herringbone.tuner.parameters import CategoricalParameter, IntegerParameter
+from herringbone.tuner.strategies.bayesian import Bayesian
 from herringbone.tuner.strategies.spaces import from_searched, searched_space, to_searched
 from herringbone.tuner.trials import best
 
@@ -119,3 +120,23 @@ def test_other_strategies_do_without_optuna():
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert process.stdout == "12 True\n"
     assert "UnsupportedError: strategy: Bayesian search needs Optuna: run pip install '.[tune]'" in process.stderr
+
+
+def test_infinite_results_of_parents_count_as_bad_ones():
+    values = {"lr": 0.01, "momentum": 0.9, "layers": 5, "activation": "relu"}
+    priors = tuple(
+        PriorTrial({**values, "layers": 2 + number}, math.inf if number % 2 else 1.0 - number, "parent", f"p{number}")
+        for number in range(12)
+    )
+    definition = search_of(
+        "Bayesian",
+        ranges=MIXED,
+        max_jobs=12,
+        parents=("parent",),
+        warm_start_type=WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM,
+        priors=priors,
+    )
+    assert all(math.isfinite(trial.objective) for trial in run(definition, smooth))
+    storage = Bayesian(definition)._model._storage
+    states = [trial.state for trial in storage.get_all_trials(0)]
+    assert states.count(optuna.trial.TrialState.PRUNED) == states.count(optuna.trial.TrialState.COMPLETE) == 6
