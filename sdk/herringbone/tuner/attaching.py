@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 def attached(name: str, session: object, changes: Mapping[str, Any]) -> tuple[Tuning, Estimator]:
     """Return a tuning job and the estimator of its trials; a search whose searcher was killed goes on.
 
-    Raises `JobNotFoundError`, or `InputError` for secrets that the search needs and `changes` lacks.
+    Raises `JobNotFoundError`, `OptionError` for changes of a search that is over, or `InputError` for secrets that the
+    search needs and `changes` lacks.
     """
     tuning, boto = find_tuning(name, session), None
     if isinstance(tuning, OwnTuning):
+        if changes and tuning.state().done:
+            raise OptionError(
+                f"{', '.join(changes)}: tuning job {name} is over, so no trial would use a change; leave it out, and "
+                "give it to a new tuner with warm_start_config"
+            )
         tuning.use(with_changes(tuning.shared_plan(), changes))
         tuning.resume()
         plan = tuning.shared_plan()

@@ -115,6 +115,8 @@ def test_secrets_are_on_no_disk_and_an_attached_search_asks_for_them(home):
         assert "token hunter2-42 steps None" in [line.text for line in TrainingJob.attach(record.job).logs()]
     # A search that is over needs no secret.
     assert HyperparameterTuner.attach("digits").best_training_job() == again.best_training_job()
+    with pytest.raises(OptionError, match="environment: tuning job digits is over"):
+        HyperparameterTuner.attach("digits", environment={"API_TOKEN": "hunter2-42"})
 
 
 def test_stop_ends_the_running_trial_and_the_search(home):
