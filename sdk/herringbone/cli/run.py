@@ -18,7 +18,7 @@ from herringbone.jobs.interrupt import OnInterrupt
 @click.command(cls=JobCommand, epilog=EPILOG)
 @job_flags
 @click.option("--detach", is_flag=True, help="print the job's name and return; the job continues")
-@click.option("--queue", is_flag=True, help="wait in line for GPUs that other jobs have")
+@click.option("--queue/--no-queue", default=None, help="wait in line for GPUs that other jobs have, or not")
 @click.option("--priority", type=int, metavar="N", help="the job's rank in the line, -100 to 100 (default: 0)")
 @on_interrupt_option()
 @click.option("--quiet", is_flag=True, help="do not show the log")
@@ -28,7 +28,7 @@ def command(
     script_arguments: list[str],
     /,
     detach: bool,
-    queue: bool,
+    queue: bool | None,
     priority: int | None,
     on_interrupt: OnInterrupt | None,
     quiet: bool,

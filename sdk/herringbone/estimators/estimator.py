@@ -237,7 +237,7 @@ class Estimator:
         *,
         on_interrupt: OnInterrupt | None = None,
         distribution: Literal["auto"] | None = None,
-        queue: bool = False,
+        queue: bool | None = None,
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
@@ -254,7 +254,8 @@ class Estimator:
         - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
 
         With `distribution="auto"`, the script is measured, and the job takes the strategy that trains fastest.
-        With `queue`, a job whose GPUs are taken waits in line, and is Pending meanwhile; without, it is refused.
+        With `queue`, a job whose GPUs are taken waits in line, and is Pending meanwhile; without, it is refused. After
+        `like`, the earlier job's choice holds where `queue` is left out.
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
@@ -270,7 +271,8 @@ class Estimator:
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
         estimator = copy(self) if distribution is None else self._with(distribution)
-        estimator._queue = queue
+        if queue is not None:
+            estimator._queue = queue
         with checked_out(self.options.git_config) as code:
             plan = estimator._plan(backend, inputs, job_name, code)
             say_before(plan, show_start=show_log)
@@ -318,6 +320,7 @@ class Estimator:
         settings, copied = again.earlier_settings(job, plan, settings, changes, resume=resume, code=code_of_job)
         estimator = cls(**settings)
         estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
+        estimator._queue = plan.queue
         return estimator
 
     @classmethod

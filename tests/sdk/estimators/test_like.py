@@ -10,6 +10,7 @@ from herringbone.cli.__main__ import main
 from herringbone.jobs.checkpoints import copy_checkpoints
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.job import TrainingJob
 from herringbone.planning.again import merged, settings_of
 from herringbone.processes import identity, place
 
@@ -54,6 +55,18 @@ def checkpoint(home, name, host="algo-1", file="last.pt", text="x"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def test_a_job_like_one_that_queued_queues(home, monkeypatch):
+    submitted(home)
+    JobIndex(home.index).update("one", plan=json.dumps({**JobIndex(home.index).get("one").plan_dict, "queue": True}))
+    os.chdir(home.path.parent / "work")
+    queues = []
+    monkeypatch.setattr(TrainingJob, "submit", lambda plan, _: queues.append(plan.queue))
+    for choice in ({}, {"queue": False}, {"queue": True}):
+        PyTorch.like("one").fit(wait=False, logs=False, **choice)
+    PyTorch("train.py", instance_type="local_process").fit(wait=False, logs=False)
+    assert queues == [True, False, True, False]
 
 
 def test_the_settings_and_inputs_of_a_job_apply_again_from_any_folder(home):
