@@ -26,7 +26,7 @@ def check(versions: Sequence[str] | None = None) -> None:
     if real:
         raise ImportError(
             f"sagemaker {real[0]} and herringbone-sagemaker are both installed, and have the same files. Keep one:\n"
-            "  Herringbone's: pip uninstall -y sagemaker herringbone-sagemaker; pip install herringbone-sagemaker\n"
+            "  Herringbone's: pip uninstall -y sagemaker herringbone-sagemaker; pip install ./compat (in a checkout)\n"
             f"  AWS's: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker=={real[0]}"
         )
 

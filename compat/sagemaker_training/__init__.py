@@ -15,6 +15,6 @@ _real = next((found.version for found in distributions(name="sagemaker-training"
 if _real is not None:
     raise ImportError(
         f"sagemaker-training {_real} and herringbone-sagemaker are both installed, and have the same files. Keep one:\n"
-        "  Herringbone's: pip uninstall -y sagemaker-training; pip install --force-reinstall herringbone-sagemaker\n"
+        "  Herringbone's: pip uninstall -y sagemaker-training; pip install --force-reinstall ./compat (in a checkout)\n"
         f"  AWS's: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker-training=={_real}"
     )

@@ -230,7 +230,7 @@ def test_a_name_on_the_command_line_is_shown_as_text(folder, monkeypatch, capsys
 
 
 def test_no_message_of_ours_reaches_a_terminal_raw(folder, capsys, monkeypatch):
-    def fail(say):
+    def fail(say, line):
         raise HerringboneError("a\x1b[2Jb\nc")
 
     monkeypatch.setattr("herringbone.cli.ls.all_jobs", fail)

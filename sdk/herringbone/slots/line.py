@@ -61,7 +61,7 @@ def own_numbers(tickets: Sequence[Ticket], turns: Mapping[int, float], name: str
     """Return what this line alone says of a waiting job: its number among its user's jobs, and the user's last grant.
 
     >>> mine = Ticket(name="1.a.0", job="a", user="ann", arrival=1.0, wants=Wants(gpus=1))
-    >>> own_numbers([mine], {1: 7.0}, "1.a.0")
+    >>> own_numbers([mine], {mine.uid: 7.0}, "1.a.0")
     (0, 7.0)
     """
     for ticket, number in _numbered(tickets):

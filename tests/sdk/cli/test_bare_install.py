@@ -66,7 +66,7 @@ COMMANDS = {
     "report digit-1": (2, "did you mean digits-1?"),
     "page": (2, "pip install '.[page]'"),
     "serve --backend local_process": (2, "pip install '.[serve]'"),
-    "serve keys add ada": (0, "AWS_SECRET_ACCESS_KEY="),
+    "serve keys add ada": (0, ""),
     "serve keys list": (0, ""),
     "serve keys remove bob": (2, "no key for 'bob'"),
     "stacks digit-1": (2, "did you mean digits-1?"),
