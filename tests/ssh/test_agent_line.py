@@ -74,7 +74,7 @@ def test_a_waiting_job_takes_when_it_is_ready_and_gives_back_at_its_place(connec
     assert waits(two, "two", mark="b" * 12, arrival=2.0, gpus=1)["place"] == 2
     holder.leave()
     assert one.look({"worst": [0, 0.0]}, b"") == {
-        "number": 0, "turn": one.look({"worst": [0, 0.0]}, b"")["turn"], "ready": True, "place": 1,
+        "number": 0, "turn": one.look({"worst": [0, 0.0]}, b"")["turn"], "ready": True, "place": 1, "rank": 1,
         "text": "1st in line",
     }  # fmt: skip
     assert one.take({}, b"") == {}

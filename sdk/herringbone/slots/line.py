@@ -60,8 +60,8 @@ def in_order(tickets: Sequence[Ticket], turns: Mapping[int, float]) -> list[Tick
 def own_numbers(tickets: Sequence[Ticket], turns: Mapping[int, float], name: str) -> tuple[int, float]:
     """Return what this line alone says of a waiting job: its number among its user's jobs, and the user's last grant.
 
-    >>> mine = Ticket(name="1.a.0", job="a", user="ann", arrival=1.0, wants=Wants(gpus=1))
-    >>> own_numbers([mine], {mine.uid: 7.0}, "1.a.0")
+    >>> mine = Ticket(name="1.a.0123456789ab", job="a", user="ann", arrival=1.0, wants=Wants(gpus=1))
+    >>> own_numbers([mine], {1: 7.0}, "1.a.0123456789ab")
     (0, 7.0)
     """
     for ticket, number in _numbered(tickets):
@@ -155,6 +155,35 @@ def line_text(waiting: Waiting, note: str = "") -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     whom = f", waits for {', '.join(names[:2])}{more}" if names else ""
     return f"{_ordinal(waiting.place)} in line{whom}"
+
+
+def rank_of(wants: Wants, waiting: Waiting) -> int:
+    """Return a job's place among those that wait for the same devices, 1 for the first.
+
+    >>> mine, other = Wants(gpus=1, among=("GPU-3",)), Ticket(job="b", user="bob", arrival=1.0, wants=Wants(gpus=2))
+    >>> rank_of(mine, Waiting(2, ahead=(other,))), rank_of(other.wants, Waiting(2, ahead=(other,)))
+    (1, 2)
+    """
+    return 1 + sum(_kind(ticket.wants) == _kind(wants) for ticket in waiting.ahead)
+
+
+def first_ones(line: Sequence[Ticket], count: int) -> list[Ticket]:
+    """Return the first `count` jobs of a line that wait for the same devices, of each such group.
+
+    A job that cannot start keeps all free devices that it could use, so the ones behind it need others.
+    """
+    seen: dict[tuple[object, ...], int] = {}
+    first = []
+    for ticket in line:
+        kind = _kind(ticket.wants)
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] <= count:
+            first.append(ticket)
+    return first
+
+
+def _kind(wants: Wants) -> tuple[object, ...]:
+    return wants.gpus > 0, wants.shares > 0, wants.among, wants.beside_foreign
 
 
 def _ordinal(number: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 
 from herringbone.slots.folder import SlotsFolder
-from herringbone.slots.line import in_order
+from herringbone.slots.line import first_ones, in_order
 from herringbone_contract.errors import HerringboneError
 
 TYPE_CHECKING = False
@@ -26,9 +26,9 @@ def leave(folder: SlotsFolder, name: str) -> None:
 
 
 def poke_next(folder: SlotsFolder) -> None:
-    """Wake the first jobs of the line."""
+    """Wake the first jobs of the line, of each group that waits for the same devices."""
     view = folder.read()
-    folder.poke([ticket.name for ticket in in_order(view.tickets, view.turns)[:POKED]])
+    folder.poke([ticket.name for ticket in first_ones(in_order(view.tickets, view.turns), POKED)])
 
 
 def free(claim: ClaimConfig | None) -> None:

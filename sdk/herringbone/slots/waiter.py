@@ -20,11 +20,11 @@ import time
 
 from herringbone.slots.claim import Claim, Line
 from herringbone.slots.folder import LockBusyError, SlotsFolder
-from herringbone.slots.line import Granted, Waiting
+from herringbone.slots.line import Granted, Waiting, rank_of
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.release import POKED
 from herringbone.slots.ticket import decode
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _TOUCH_SECONDS = 24 * 3600.0
 _LEFT_SECONDS = 180.0
 # Waiters at these places have their modules loaded.
 _READY_PLACES = 2
+COULD_NOT_START = "the job waited in line and could not start"
 MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
 
 
@@ -102,7 +103,8 @@ class Waiter:
                 return MAX_WAIT_EXCEEDED
             if decision.place <= _READY_PLACES and self._backend is None:
                 self._backend = self._load()
-            pause = pause_after(decision, time.monotonic() - begin)
+            rank = rank_of(self._claim.ticket.wants, decision)
+            pause = pause_after(decision, time.monotonic() - begin, rank)
             readable, _, _ = select.select([self._claim.descriptor, wakeup], [], [], min(pause, left))
             for descriptor in readable:
                 with contextlib.suppress(BlockingIOError):
@@ -185,22 +187,26 @@ def fail(home: Home, job: str, error: BaseException) -> None:
 
     # Standard error is the job's controller.log.
     traceback.print_exception(error)
-    kind = "" if isinstance(error, HerringboneError) else type(error).__name__
-    failure = Failure(exit_code=0, exception=kind, message=f"the job waited in line and could not start: {error}")
+    # A machine that did not answer is a matter of time, which a search of many trials must see.
+    is_plain = isinstance(error, HerringboneError) and not isinstance(error, HostError)
+    kind = "" if is_plain else type(error).__name__
+    failure = Failure(exit_code=0, exception=kind, message=f"{COULD_NOT_START}: {error}")
     settle(JobIndex(home.index), job, failure)
 
 
-def pause_after(waiting: Waiting, cost: float) -> float:
-    """Return the seconds until the next look of a waiter that nobody wakes; `cost` is the time of a look.
+def pause_after(waiting: Waiting, cost: float, rank: int) -> float:
+    """Return the seconds until the next look of a waiter that nobody wakes.
 
-    >>> pause_after(Waiting(1), 0.001), pause_after(Waiting(1), 0.04), pause_after(Waiting(100), 0.04)
+    >>> pause_after(Waiting(1), 0.001, 1), pause_after(Waiting(50), 0.04, 1), pause_after(Waiting(100), 0.04, 100)
     (0.5, 2.0, 100.0)
+
+    `cost` is the time of a look, `rank` the place among the jobs that wait for the same devices (`line.rank_of`).
     """
     if waiting.foreign:
         return _FOREIGN_SECONDS
-    if waiting.place <= POKED:
+    if rank <= POKED:
         return min(_LONGEST_LOOK_SECONDS, max(_LOOK_SECONDS, _SHARE * cost))
-    return min(_LONGEST_SECONDS, float(waiting.place))
+    return min(_LONGEST_SECONDS, float(rank))
 
 
 def main() -> None:

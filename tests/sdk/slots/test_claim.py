@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -190,8 +191,21 @@ def test_a_job_waits_for_hosts_that_outlive_a_killed_controller(line, monkeypatc
     claim.close()
 
 
+def test_the_end_of_a_job_wakes_one_far_back_that_waits_for_other_gpus(line):
+    holder = enter(line, gpus=2)
+    holder.advance()
+    first = [enter(line, f"b{number}", gpus=1, among=("GPU-0",)) for number in range(6)]
+    back = enter(line, "back", gpus=1, among=("MIG-a",))
+    free(holder.config)
+    woken = [bool(select.select([claim.descriptor], [], [], 0)[0]) for claim in (*first, back)]
+    assert woken == [True] * 4 + [False] * 2 + [True]
+    assert back.advance() == Granted(("MIG-a",))
+    for claim in (holder, *first, back):
+        claim.close()
+
+
 def test_a_slow_look_does_not_make_the_first_ones_sleep_for_minutes():
-    assert pause_after(Waiting(1), 10.0) <= 10.0
+    assert pause_after(Waiting(1), 10.0, 1) <= 10.0
 
 
 def test_a_ticket_that_somebody_removed_is_an_error(line):

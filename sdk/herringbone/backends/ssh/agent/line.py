@@ -22,7 +22,7 @@ from herringbone.processes import identity
 from herringbone.slots.claim import Claim, Line, Place, open_line
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
 from herringbone.slots.folder import SHARES_VARIABLE
-from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, line_text, too_much
+from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, line_text, rank_of, too_much
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
 
@@ -100,10 +100,15 @@ class MachineLine:
         decision = self.slot.look()
         answer: Message = {"number": number, "turn": turn, "ready": False}
         if isinstance(decision, Waiting):
-            return answer | {"place": decision.place, "text": line_text(decision, foreign_text(decision))}
+            rank = rank_of(self.slot.ticket.wants, decision)
+            return answer | {"place": decision.place, "rank": rank, "text": line_text(decision, foreign_text(decision))}
         if (owner := self.lock.blocker(holder=self.holder, shared=self._is_part)) is not None:
-            return answer | {"place": 1, "text": f"1st in line, waits for {owner.get('job')} ({owner.get('client')})"}
-        return answer | {"place": 1, "text": "1st in line", "ready": True}
+            return answer | {
+                "place": 1,
+                "rank": 1,
+                "text": f"1st in line, waits for {owner.get('job')} ({owner.get('client')})",
+            }
+        return answer | {"place": 1, "rank": 1, "text": "1st in line", "ready": True}
 
     def take(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         """Take the devices; {} for success, else who has them."""

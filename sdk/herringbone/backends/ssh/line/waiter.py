@@ -104,7 +104,8 @@ class MachinePlace(threading.Thread):
                         return
                     self.look = self._look()
                 failures, self.trouble = 0, ""
-                pause = min(_LONGEST_PAUSE, pause_after(_waiting(self.look), time.monotonic() - begin))
+                place, rank = (1, 1) if self.look is None else (self.look["place"], self.look["rank"])
+                pause = min(_LONGEST_PAUSE, pause_after(Waiting(place), time.monotonic() - begin, rank))
             except HostError as error:
                 self._disconnected(error)
                 pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)]
@@ -285,10 +286,6 @@ class MachineWaiter:
 
     def _stop(self, *_: object) -> None:
         self._stopped = True
-
-
-def _waiting(look: Mapping[str, Any] | None) -> Waiting:
-    return Waiting(1 if look is None else look["place"])
 
 
 def main() -> None:
