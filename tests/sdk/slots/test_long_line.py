@@ -18,7 +18,7 @@ from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.ticket import Ticket, Wants, encode
 
 JOBS = 1000
-# 0.17 s on an idle machine, of which 0.09 s are Python and imports; the least of three runs, as others disturb.
+# 0.18 to 0.22 s of processor time on a machine with two busy cores; the least of three runs, as others disturb.
 BOUND_SECONDS = 0.3
 
 
