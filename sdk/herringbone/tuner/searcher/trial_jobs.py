@@ -13,9 +13,10 @@ from herringbone.jobs.description import failure_of
 from herringbone.jobs.index import FAILED
 from herringbone.jobs.removal import remove_job
 from herringbone.planning.again import inputs_of
+from herringbone.slots.waiter import COULD_NOT_START
 from herringbone.tuner.searcher.objective import curve_of
 from herringbone.tuner.trial_plan import checkpoint_folder, estimator_class, shared_settings, trial_settings
-from herringbone_contract.errors import JobNotFoundError
+from herringbone_contract.errors import HostError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.jobs.index import JobRecord
@@ -122,6 +123,9 @@ class TrialJobs:
 
 
 def _never_ran(record: JobRecord) -> bool:
-    """Return whether a failed job has no host that started, and no host that failed to."""
+    """Return whether no host of a failed job started, for a reason that another submission may not meet."""
     failure = failure_of(record)
-    return record.status == FAILED and record.started is None and failure is not None and failure.host is None
+    if record.status != FAILED or record.started is not None or failure is None or failure.host is not None:
+        return False
+    # Submitted again, a job whose start was refused would be refused again.
+    return not failure.message.startswith(COULD_NOT_START) or failure.exception == HostError.__name__
