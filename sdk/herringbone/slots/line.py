@@ -49,11 +49,10 @@ class Waiting:
 def in_order(tickets: Sequence[Ticket], turns: Mapping[int, float]) -> list[Ticket]:
     """Return the waiting jobs in their order; `turns` has the time of each user's last grant, by uid."""
     keys: dict[str, tuple[int, int, float, float, str]] = {}
-    for ticket, number in _numbered(tickets):
-        counts_from = max(ticket.arrival, ticket.turn, turns.get(ticket.uid, 0.0))
+    for ticket, _, (number, turn) in _numbered(tickets, turns):
         # By the job before the ticket: a user may have another uid, in the ticket's name, on another machine.
         name = ticket.name.partition(".")[2]
-        keys[ticket.name] = (-ticket.priority, max(number, ticket.number), counts_from, ticket.arrival, name)
+        keys[ticket.name] = (-ticket.priority, number, max(ticket.arrival, turn), ticket.arrival, name)
     return sorted((ticket for ticket in tickets if ticket.waits), key=lambda ticket: keys[ticket.name])
 
 
@@ -64,19 +63,28 @@ def own_numbers(tickets: Sequence[Ticket], turns: Mapping[int, float], name: str
     >>> own_numbers([mine], {1: 7.0}, "1.a.0123456789ab")
     (0, 7.0)
     """
-    for ticket, number in _numbered(tickets):
+    for ticket, own, _ in _numbered(tickets, turns):
         if ticket.name == name:
-            return number, turns.get(ticket.uid, 0.0)
+            return own
     return 0, 0.0
 
 
-def _numbered(tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, int]]:
-    """Yield the waiting jobs by arrival, each with its number among those of its user and priority, from 0."""
-    numbers: dict[tuple[int, int], int] = {}
+def _numbered(
+    tickets: Sequence[Ticket], turns: Mapping[int, float]
+) -> Iterator[tuple[Ticket, tuple[int, float], tuple[int, float]]]:
+    """Yield the waiting jobs by arrival, each with number and turn: as this line has them, and with the ticket's note.
+
+    The number is that among the jobs of its user and priority, from 0. No job has less than the one before it: notes
+    are renewed at different times, and an old one must not put a job behind a later one of its user.
+    """
+    groups: dict[tuple[int, int], tuple[int, int, float]] = {}
     for ticket in sorted((ticket for ticket in tickets if ticket.waits), key=lambda one: (one.arrival, one.name)):
-        queue = (ticket.uid, ticket.priority)
-        number = numbers[queue] = numbers.get(queue, -1) + 1
-        yield ticket, number
+        group = (ticket.uid, ticket.priority)
+        count, least, turn = groups.get(group, (0, 0, turns.get(ticket.uid, 0.0)))
+        own = (max(count, least), turn)
+        noted = (max(own[0], ticket.number), max(turn, ticket.turn))
+        groups[group] = (count + 1, *noted)
+        yield ticket, own, noted
 
 
 def can_ever_start(wants: Wants, devices: Devices) -> bool:

@@ -41,6 +41,14 @@ def test_a_grant_on_one_machine_counts_on_all():
     assert jobs([msgspec.structs.replace(wide, turn=5.0), other]) == ["other", "wide"]
 
 
+def test_an_old_note_puts_no_job_behind_a_later_one_of_its_user():
+    # `first` was the sixth when it last looked, and `second` has looked since.
+    first, second = ticket("first", ANN, 1.0, number=5, turn=9.0), ticket("second", ANN, 2.0, number=1)
+    assert jobs([first, second]) == ["first", "second"]
+    assert own_numbers([first, second], {}, first.name) == (0, 0.0)
+    assert own_numbers([first, second], {}, second.name) == (5, 9.0)
+
+
 class Machines:
     """Machines with two GPUs each, whose waiters act one at a time, in any order, as processes do."""
 
