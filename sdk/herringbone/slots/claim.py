@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from herringbone.slots.devices import Devices, foreign_use, parse_listing
+from herringbone.slots.devices import Devices, foreign_use, gpus_of, parse_listing
 from herringbone.slots.folder import LockBusyError, SlotsFolder, Turn, View, cpu_shares, slots_path
 from herringbone.slots.line import Granted, Waiting, decide, foreign_text, own_numbers
 from herringbone.slots.release import leave, poke_next
@@ -48,21 +48,35 @@ class Line:
         return self._devices
 
     def enter(
-        self, job: str, *, home: str, wants: Wants, priority: int = 0, max_run: float = 0.0, place: Place | None = None
+        self,
+        job: str,
+        *,
+        home: str,
+        wants: Wants,
+        priority: int = 0,
+        max_run: float = 0.0,
+        place: Place | None = None,
+        client: int = 0,
     ) -> Claim:
-        """Enter the line as its last job, or at the place that the job has in the lines of other machines."""
+        """Enter the line as its last job, or at the place that the job has in the lines of other machines.
+
+        `client` is the process on this machine that submits the job, 0 where there is none.
+        """
         mark, arrival = (new_mark(), None) if place is None else place
         with self.folder.locked():
             ticket = Ticket(
                 name=f"{os.getuid()}.{job}.{mark}", job=job, user=_user(), home=home,
                 arrival=time.time() if arrival is None else arrival, priority=priority, wants=wants, max_run=max_run,
+                client=client,
             )  # fmt: skip
             return Claim(self, ticket, self.folder.add(ticket))
 
-    def with_foreign(self, view: View, processes: str) -> Devices:
-        """Return the devices, with those that processes outside of Herringbone use."""
+    def with_foreign(self, view: View, processes: str, client: int) -> Devices:
+        """Return the devices, with those that processes outside of Herringbone use; those of the client come last."""
         claimed = [device for ticket in view.tickets for device in ticket.granted or ()]
-        return replace(self.devices, foreign=foreign_use(processes, claimed))
+        used = gpus_of(processes, client)
+        gpus = tuple(sorted(self.devices.gpus, key=lambda gpu: gpu in used))
+        return replace(self.devices, gpus=gpus, foreign=foreign_use(processes, claimed, client))
 
     def processes(self, wants: Wants) -> str:
         """Return the processes that use GPUs; a job without GPUs need not know."""
@@ -111,7 +125,7 @@ class Claim:
         view = self._line.folder.read()
         decision = decide(view.tickets, self._line.devices, view.turns, self.ticket.name)
         if isinstance(decision, Granted) and self.ticket.wants.gpus:
-            devices = self._line.with_foreign(view, self._line.processes(self.ticket.wants))
+            devices = self._line.with_foreign(view, self._line.processes(self.ticket.wants), self.ticket.client)
             return decide(view.tickets, devices, view.turns, self.ticket.name)
         return decision
 
@@ -148,7 +162,8 @@ class Claim:
         processes = self._line.processes(wants)
         with folder.locked():
             view = folder.read()
-            decision = decide(view.tickets, self._line.with_foreign(view, processes), view.turns, name)
+            devices = self._line.with_foreign(view, processes, self.ticket.client)
+            decision = decide(view.tickets, devices, view.turns, name)
             if isinstance(decision, Granted):
                 ticket = msgspec.structs.replace(self.ticket, granted=decision.devices, granted_at=time.time())
                 # In this order: a process that is killed in between has lost a turn, and nobody has a device for free.

@@ -77,20 +77,37 @@ def find_gpus(listing: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(gpu for _, uuid, slices in devices for gpu in (slices or [uuid]))
 
 
-def foreign_use(processes: str, claimed: Sequence[str]) -> dict[str, str]:
+def gpus_of(processes: str, pid: int) -> set[str]:
+    """Return the GPUs that a process uses; `processes` as for `foreign_use`.
+
+    >>> gpus_of("GPU-0a, 4711, 9000\\nGPU-1b, 9, 800", 9)
+    {'GPU-1b'}
+    """
+    lines = [[word.strip() for word in line.split(",")] for line in processes.splitlines()]
+    return {words[0] for words in lines if words[1:2] == [str(pid)]}
+
+
+def foreign_use(processes: str, claimed: Sequence[str], client: int = 0) -> dict[str, str]:
     """Return the GPUs that processes use although no job has claimed them, each with its processes in words.
 
     >>> foreign_use("GPU-0a, 4711, 9000\\nGPU-0a, 12, 3\\nGPU-1b, 9, 800", claimed=["GPU-1b"])
     {'GPU-0a': 'process 4711'}
 
     `processes` is the answer of nvidia-smi to --query-compute-apps=gpu_uuid,pid,used_memory, in MiB. Processes with
-    little memory do not count; those whose memory is unknown do. nvidia-smi does not tell the slice of a process.
+    little memory do not count; those whose memory is unknown do. nvidia-smi does not tell the slice of a process. The
+    process `client` submits the job: what a notebook has on a GPU must not refuse its own job.
     """
     users: dict[str, list[str]] = {}
     for line in processes.splitlines():
         gpu, pid, memory = ([word.strip() for word in line.split(",")] + ["", "", ""])[:3]
         is_large = not memory.isdigit() or int(memory) >= _LEAST_MEBIBYTES
-        if gpu.startswith(("GPU-", "MIG-")) and gpu not in claimed and pid.isdigit() and is_large:
+        if (
+            gpu.startswith(("GPU-", "MIG-"))
+            and gpu not in claimed
+            and pid.isdigit()
+            and is_large
+            and int(pid) != client
+        ):
             users.setdefault(gpu, []).append(pid)
     return {
         gpu: f"process{'es' * (len(pids) > 1)} {', '.join(pids[:3])}{' and others' * (len(pids) > 3)}"

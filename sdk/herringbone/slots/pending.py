@@ -60,7 +60,12 @@ def enter_line(plan: JobPlan, wants: Wants, home: Home, probe: Probe) -> Claim |
         raise UnsupportedError(too_much(wants, len(line.devices.gpus), line.devices.shares))
     options = plan.options
     return line.enter(
-        plan.job_name, home=str(home.path), wants=wants, priority=options.priority, max_run=float(options.max_run)
+        plan.job_name,
+        home=str(home.path),
+        wants=wants,
+        priority=options.priority,
+        max_run=float(options.max_run),
+        client=os.getpid(),
     )
 
 

@@ -38,8 +38,9 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """One job in the line, as its owner wrote it; another user's ticket may say anything.
 
     `name` is the ticket's own, `job` the job's. `arrival`, `granted_at` are seconds since 1970, `max_run` is seconds.
-    `granted` are the job's devices, None while it waits. `note` says what it waits for, if no job has it. `number` and
-    `turn` are the worst that a job in the lines of several machines has in any of them; see `line.in_order`.
+    `client` is the process that submitted it. `granted` are the job's devices, None while it waits. `note` says what it
+    waits for, if no job has it. `number` and `turn` are the worst that a job in the lines of several machines has in
+    any of them; see `line.in_order`.
     """
 
     name: str = ""
@@ -53,6 +54,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     granted: tuple[_Text, ...] | None = None
     granted_at: _Seconds | None = None
     note: _Text = ""
+    client: Annotated[int, msgspec.Meta(ge=0)] = 0
     number: _Count = 0
     turn: _Seconds = 0.0
 

@@ -106,6 +106,16 @@ def test_a_gpu_that_another_program_uses_is_waited_for_and_named(line):
     claim.close()
 
 
+def test_what_a_notebook_has_on_a_gpu_does_not_refuse_its_own_job(line, monkeypatch):
+    monkeypatch.setattr(Gpus, "use", "GPU-0, 4711, 9000\n")
+    mine = [line.enter(job, home="/home/ann", wants=Wants(gpus=1), client=4711) for job in "ab"]
+    # The other GPU first.
+    assert [claim.advance() for claim in mine] == [Granted(("MIG-a",)), Granted(("GPU-0",))]
+    for claim in mine:
+        claim.leave()
+    assert line_text(enter(line, gpus=2).advance(), "process 4711") == "1st in line, waits for process 4711"
+
+
 def test_a_job_without_gpus_asks_no_driver(line):
     line._environ = {"HERRINGBONE_CPU_SHARES": "2"}
     line._probe.processes = lambda: pytest.fail("the driver was asked")
