@@ -80,9 +80,11 @@ def test_a_waiting_job_takes_when_it_is_ready_and_gives_back_at_its_place(connec
     assert one.take({}, b"") == {}
     one.give_back({}, b"")
     assert two.look({"worst": [0, 0.0]}, b"")["place"] == 2
-    # What its other machines say of it puts it behind.
+    # What its other machines say of it is in its ticket, and puts it behind no later job of its user.
     one.look({"worst": [3, 0.0]}, b"")
-    assert two.look({"worst": [0, 0.0]}, b"")["ready"] is True
+    assert one.slot.ticket.number == 3
+    assert two.look({"worst": [0, 0.0]}, b"")["number"] == 3
+    assert two.look({"worst": [0, 0.0]}, b"")["place"] == 2
 
 
 def test_a_machine_says_what_it_can_never_serve(connect):
