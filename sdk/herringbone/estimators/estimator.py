@@ -254,8 +254,8 @@ class Estimator:
         - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
 
         With `distribution="auto"`, the script is measured, and the job takes the strategy that trains fastest.
-        With `queue`, a job whose GPUs are taken waits in line, and is Pending meanwhile; without, it is refused. After
-        `like`, the earlier job's choice holds where `queue` is left out.
+        With `queue`, a job whose GPUs are taken waits in line, and is Pending meanwhile; without, it is refused. `like`
+        keeps the earlier job's choice.
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
@@ -271,8 +271,7 @@ class Estimator:
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
         estimator = copy(self) if distribution is None else self._with(distribution)
-        if queue is not None:
-            estimator._queue = queue
+        estimator._queue = self._queue if queue is None else queue
         with checked_out(self.options.git_config) as code:
             plan = estimator._plan(backend, inputs, job_name, code)
             say_before(plan, show_start=show_log)

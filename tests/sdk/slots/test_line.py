@@ -7,6 +7,7 @@ import pytest
 from herringbone.slots.devices import Devices
 from herringbone.slots.line import Granted, Waiting, can_ever_start, decide, in_order, line_text, places
 from herringbone.slots.ticket import Ticket, Wants
+from herringbone.slots.waiter import pause_after
 
 FOUR = Devices(gpus=("g0", "g1", "g2", "g3"))
 ANN, BOB, CEM = 1, 2, 3
@@ -131,6 +132,10 @@ def test_places_need_no_look_at_the_devices():
     line = [ticket("a", arrival=1), ticket("b", arrival=2), running]
     texts = {job.job: line_text(waiting) for job, waiting in places(line, {})}
     assert texts == {"a": "1st in line, waits for r (bob)", "b": "2nd in line, waits for r (bob)"}
+
+
+def test_a_slow_look_does_not_make_the_first_ones_sleep_for_minutes():
+    assert pause_after(Waiting(1), 10.0, 1) <= 10.0
 
 
 class Machine:

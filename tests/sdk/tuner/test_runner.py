@@ -6,20 +6,15 @@ from collections import Counter
 import pytest
 
 from herringbone.backends.ssh.inventory import MachinesBusyError
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import client_died
 from herringbone.jobs.polling import Pace
-from herringbone.slots.pending import waiter_died
-from herringbone.slots.waiter import COULD_NOT_START
 from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
 from herringbone.tuner.searcher.runner import Searcher
-from herringbone.tuner.searcher.trial_jobs import JobLook, _never_ran
+from herringbone.tuner.searcher.trial_jobs import JobLook
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record, write_whole
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone_contract.errors import IndexBusyError, LaunchError
-from herringbone_contract.failure import Failure
 
 
 class KilledError(BaseException):
@@ -392,29 +387,3 @@ def test_a_stop_that_fails_is_sent_again_after_a_pause(tmp_path, monkeypatch):
     store, world = make_store(tmp_path / "silent", max_parallel_jobs=1), Silent()
     assert searcher(store, world).run().status == "Stopped"
     assert pauses.count(2.0) == 2
-
-
-@pytest.mark.parametrize(
-    ("failure", "started", "never_ran"),
-    [
-        (client_died("it had a controller"), None, True),
-        (waiter_died(), None, True),
-        (waiter_died(), 1.0, False),
-        # Submitted again, it would fail again, except where a machine did not answer.
-        (Failure(exit_code=0, message=f"{COULD_NOT_START}: no image"), None, False),
-        (Failure(exit_code=0, message=f"{COULD_NOT_START}: h-1: silent", exception="HostError"), None, True),
-        (Failure(host="algo-1", exit_code=1, message="no such file"), None, False),
-    ],
-)
-def test_a_job_that_never_ran_is_told_from_one_whose_start_failed(failure, started, never_ran):
-    record = JobRecord(
-        name="a",
-        backend="ssh",
-        plan="{}",
-        created=0.0,
-        hosts=1,
-        status="Failed",
-        started=started,
-        failure=failure.to_json(),
-    )
-    assert _never_ran(record) is never_ran

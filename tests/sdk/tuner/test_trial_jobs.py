@@ -1,0 +1,36 @@
+"""The jobs of trials, as the searcher sees them."""
+
+import pytest
+
+from herringbone.jobs.index import JobRecord
+from herringbone.jobs.lifecycle import client_died
+from herringbone.slots.pending import waiter_died
+from herringbone.slots.waiter import COULD_NOT_START
+from herringbone.tuner.searcher.trial_jobs import _never_ran
+from herringbone_contract.failure import Failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "started", "never_ran"),
+    [
+        (client_died("it had a controller"), None, True),
+        (waiter_died(), None, True),
+        (waiter_died(), 1.0, False),
+        # Submitted again, it would fail again, except where a machine did not answer.
+        (Failure(exit_code=0, message=f"{COULD_NOT_START}: no image"), None, False),
+        (Failure(exit_code=0, message=f"{COULD_NOT_START}: h-1: silent", exception="HostError"), None, True),
+        (Failure(host="algo-1", exit_code=1, message="no such file"), None, False),
+    ],
+)
+def test_a_job_that_never_ran_is_told_from_one_whose_start_failed(failure, started, never_ran):
+    record = JobRecord(
+        name="a",
+        backend="ssh",
+        plan="{}",
+        created=0.0,
+        hosts=1,
+        status="Failed",
+        started=started,
+        failure=failure.to_json(),
+    )
+    assert _never_ran(record) is never_ran
