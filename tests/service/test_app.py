@@ -133,11 +133,14 @@ def test_quotas_of_hosts_and_of_users(client):
     assert "bob has 1 running" in client.call("CreateTrainingJob", limited, key=BOB)[1]["message"]
 
 
-def test_a_refused_job_leaves_nothing(client):
+def test_a_refused_job_leaves_nothing(client, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
     request = {**REQUEST, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
     status, answer = client.call("CreateTrainingJob", request)
     assert (status, answer["__type"]) == (400, "ValidationException")
-    assert "s3://mine/code" in answer["message"]
+    assert "s3://mine/data: no AWS credentials" in answer["message"]
     assert client.trainings.records.all() == []
     assert JobIndex(client.home.index).names() == []
 

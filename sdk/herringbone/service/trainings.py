@@ -34,7 +34,7 @@ from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import Settings
 from herringbone.service.translate import check_role, translate, wanted_hosts
 from herringbone_contract.constants import masked
-from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError, UsageError
+from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class Trainings:
             try:
                 estimator = translated.estimator()
                 plan = estimator.plan(translated.inputs or None, job_name=name)
-            except UsageError as error:
+            except (UsageError, AwsError) as error:
+                # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
                 raise invalid(str(error)) from None
             if plan.options.gpus is not None:
                 # A job whose GPUs are taken waits, as at AWS.
