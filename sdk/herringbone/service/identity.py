@@ -6,7 +6,7 @@ Both services speak the Query protocol: a form in, XML out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 from xml.sax.saxutils import escape
 
 from herringbone.service.errors import ApiError, invalid
@@ -16,6 +16,12 @@ _NAMESPACES = {
     "sts": "https://sts.amazonaws.com/doc/2011-06-15/",
     "iam": "https://iam.amazonaws.com/doc/2010-05-08/",
 }
+
+# Every role may be passed to the service, as far as the settings allow it; clients look for this statement.
+_TRUST = (
+    '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", '
+    '"Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
+)
 
 
 def parse_form(body: bytes) -> dict[str, str]:
@@ -43,7 +49,8 @@ def answer(service: str, form: Mapping[str, str], user: str, settings: Settings,
             raise invalid("RoleName: expected a name of letters, digits, '-' and '_'")
         members = (
             f"<Role><Path>/</Path><RoleName>{name}</RoleName><RoleId>{name}</RoleId>"
-            f"<Arn>arn:aws:iam::{settings.account}:role/{name}</Arn><CreateDate>1970-01-01T00:00:00Z</CreateDate></Role>"
+            f"<Arn>arn:aws:iam::{settings.account}:role/{name}</Arn><CreateDate>1970-01-01T00:00:00Z</CreateDate>"
+            f"<AssumeRolePolicyDocument>{quote(_TRUST)}</AssumeRolePolicyDocument></Role>"
         )
     else:
         raise ApiError("InvalidAction", f"this service has no operation {operation[:100]!r} of {service}")
