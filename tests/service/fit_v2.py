@@ -1,12 +1,13 @@
 """Submit a training with `sagemaker` 2.x as it is released: only the endpoint and the key are set in the environment.
 
-Usage: .venv-peer/bin/python tests/service/fit_v2.py SCRIPT
+Usage: .venv-peer/bin/python tests/service/fit_v2.py SCRIPT DATA. Code and data are uploaded to the bucket `mine`.
 """
 
 import sys
 from pathlib import Path
 
 from sagemaker.pytorch import PyTorch
+from sagemaker.s3 import S3Uploader
 
 script = Path(sys.argv[1])
 estimator = PyTorch(
@@ -20,5 +21,6 @@ estimator = PyTorch(
     output_path="s3://mine/out",
     hyperparameters={"epochs": 2},
 )
-estimator.fit({"training": "s3://mine/data"}, wait=True, logs=True, job_name="by-v2")
+data = S3Uploader.upload(sys.argv[2], "s3://mine/uploaded/data", sagemaker_session=estimator.sagemaker_session)
+estimator.fit({"training": data}, wait=True, logs=True, job_name="by-v2")
 print("model", estimator.model_data)

@@ -10,9 +10,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from herringbone.s3.front.refusals import HttpRequest
 from herringbone.service.app import Service
 from herringbone.service.keys import AccessKey
-from herringbone.service.signature import Claim, HttpRequest, signing_key, string_to_sign
+from herringbone.service.signature import Claim, signing_key, string_to_sign
 
 ADA = AccessKey(name="ada", key_id="HBAKADA", secret="a secret of ada's")  # noqa: S106
 BOB = AccessKey(name="bob", key_id="HBAKBOB", secret="a secret of bob's")  # noqa: S106

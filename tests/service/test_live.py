@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import socket
 import subprocess
@@ -11,6 +13,8 @@ import time
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -19,7 +23,7 @@ boto3 = pytest.importorskip("boto3")
 from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError  # noqa: E402
 
-from herringbone.service.keys import KeyFile  # noqa: E402
+from herringbone.service.keys import AccessKey, KeyFile  # noqa: E402
 from tests.service.test_members import REQUEST  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -61,7 +65,9 @@ class Running:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, HERE / "program.py", self.buckets, self.folder / "keys.json", str(self.port)]
+        options = {"--buckets": self.buckets, "--keys": self.folder / "keys.json", "--port": self.port}
+        command = [sys.executable, "-m", "herringbone", "serve", "--backend", "local_process"]
+        command += ["--account", "123456789012", *(str(word) for option in options.items() for word in option)]
         environment = {**os.environ, "HERRINGBONE_HOME": str(self.folder / "home"), "PYTHONPATH": str(ROOT)}
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -87,10 +93,11 @@ class Running:
             "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
         }
 
-    def client(self, name="sagemaker", key=None):
+    def client(self, name="sagemaker", key=None, **config):
         key = key or self.ada
+        config = Config(retries={"mode": "standard", "total_max_attempts": 10}, **config)
         return boto3.Session(key.key_id, key.secret, region_name="us-east-1").client(
-            name, endpoint_url=self.address, config=Config(retries={"mode": "standard", "total_max_attempts": 10})
+            name, endpoint_url=self.address, config=config
         )
 
 
@@ -181,6 +188,61 @@ def test_a_killed_service_loses_no_job(service):
         client.describe_training_job(TrainingJobName="survives")
 
 
+def test_one_client_of_s3(service):
+    """Uploads, copies and presigned addresses go to the same port, with the same keys."""
+    unknown = AccessKey(name="unknown", key_id="HBAKNONE", secret=service.ada.secret)
+    s3, foreign = service.client("s3"), service.client("s3", unknown)
+    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["mine", "sagemaker-us-east-1-123456789012"]
+    # More than eight megabytes go in parts.
+    s3.upload_fileobj(io.BytesIO(b"x" * (9 << 20)), "mine", "large")
+    assert (service.buckets / "mine" / "large").stat().st_size == 9 << 20
+    with pytest.raises(ClientError, match="InvalidAccessKeyId"):
+        foreign.list_buckets()
+    with pytest.raises(ClientError, match="403"):
+        s3.head_bucket(Bucket="mine", ExpectedBucketOwner="111111111111")
+    values = {"Bucket": "mine", "Key": "data/points"}
+    with pytest.raises(HTTPError) as refused:
+        urlopen(s3.generate_presigned_url("get_object", Params=values))  # noqa: S310
+    # boto3 presigns with version 2 by default.
+    assert b'signature_version="s3v4"' in refused.value.read()
+    signed = service.client("s3", signature_version="s3v4")
+    assert urlopen(signed.generate_presigned_url("get_object", Params=values)).read() == b"1 2 3"  # noqa: S310
+    lines = [json.loads(line) for line in (service.folder / "home/service/audit.log").read_text().splitlines()]
+    of_s3 = [{**line, "time": "", "id": "", "client": ""} for line in lines if line.get("service") == "s3"]
+    none = {"time": "", "id": "", "client": "", "service": "s3"}
+    refusal = {"operation": "REST.GET.SERVICE", "resource": "/", "status": 403, "error": "InvalidAccessKeyId"}
+    assert {**none, **refusal} in of_s3
+    got = {"key": "ada", "operation": "REST.GET.OBJECT", "resource": "/mine/data/points", "status": 200}
+    assert {**none, **got} in of_s3
+
+
+def test_our_own_backend_submits_to_the_service(service, monkeypatch, tmp_path):
+    """Code and data go through the front into the default bucket, and the model comes back from it."""
+    from herringbone import PyTorch
+
+    for name, value in service.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "client"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    (tmp_path / "data" / "points").write_text("4 5 6")
+    job = PyTorch(
+        "train.py",
+        source_dir=str(tmp_path / "code"),
+        role="arn:aws:iam::123456789012:role/me",
+        image_uri="763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-cpu-py312",
+        instance_type="ml.m5.large",
+        hyperparameters={"epochs": 1},
+    ).fit({"training": str(tmp_path / "data")}, job_name="submitted-by-ours")
+    assert job.status == "Completed"
+    assert job.model_data.startswith("s3://sagemaker-us-east-1-123456789012/")
+    bucket, _, key = job.model_data.removeprefix("s3://").partition("/")
+    model = io.BytesIO(service.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+    with tarfile.open(fileobj=model) as archive:
+        assert archive.extractfile("weight").read() == b"2.5"
+
+
 def test_our_own_backend_follows_a_job_at_the_service(service, monkeypatch, tmp_path):
     from herringbone import TrainingJob
 
@@ -201,7 +263,9 @@ def test_our_own_backend_follows_a_job_at_the_service(service, monkeypatch, tmp_
 def test_the_released_sdk_fits(service):
     if not PEER_PYTHON.exists():
         pytest.skip("tests/peer/setup makes the environment of `sagemaker` 2.x")
-    command = [PEER_PYTHON, HERE / "fit_v2.py", service.buckets / "mine" / "src" / "train.py"]
+    (service.folder / "local").mkdir()
+    (service.folder / "local" / "points").write_text("1 2 3")
+    command = [PEER_PYTHON, HERE / "fit_v2.py", service.buckets / "mine" / "src" / "train.py", service.folder / "local"]
     # Without telemetry, which goes to an address of AWS's.
     config = service.folder / "config.yaml"
     config.write_text("{SchemaVersion: '1.0', SageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}}")

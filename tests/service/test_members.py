@@ -1,7 +1,10 @@
 """Every member of every operation has a fate, and the way from a request to an estimator keeps it."""
 
+from urllib.parse import unquote
+
 import pytest
 
+from herringbone.s3.front.keys import path_of
 from herringbone.service.errors import ApiError
 from herringbone.service.members import RULES, Fate, check_fates, rule_of
 from herringbone.service.settings import HostType, Mapping, Settings
@@ -117,7 +120,7 @@ def test_images():
     [
         ({"OutputDataConfig": {"S3OutputPath": "s3://mine/", "KmsKeyId": "k"}}, "OutputDataConfig.KmsKeyId: "),
         ({"ServerlessJobConfig": {"JobType": "FineTuning"}}, "ServerlessJobConfig.JobType: "),
-        ({"OutputDataConfig": {"S3OutputPath": "s3://mine/../../etc"}}, "has no empty part"),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://../etc"}}, "The specified bucket is not valid"),
         ({"ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}, "is 0 Instances"),
         ({"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}, "InstanceCount is missing"),
         ({"AlgorithmSpecification": {"TrainingInputMode": "File"}}, "TrainingImage: missing"),
@@ -134,10 +137,12 @@ def test_members_that_are_not_set_are_not_refused():
     check_fates("CreateTrainingJob", {**REQUEST, "ExperimentConfig": {}, "OutputDataConfig": {"KmsKeyId": ""}})
 
 
-@pytest.mark.parametrize("key", ["..", "a/../b", "a//b", ".", "a/\0"])
-def test_keys_stay_below_their_bucket(key):
-    with pytest.raises(ApiError):
-        local_address(f"s3://mine/{key}", SETTINGS)
+@pytest.mark.parametrize("key", ["..", "a/../b", "a//b", ".", "a/\0", ".herringbone/facts", "a b%/"])
+def test_keys_become_the_paths_of_the_front(key):
+    """So they stay below their bucket, and name the file that a client has uploaded by this key."""
+    path = unquote(local_address(f"s3://mine/{key}", SETTINGS))
+    assert path == f"file:///srv/s3/mine/{path_of(key.removesuffix('/'))}"
+    assert not {"..", ".", ".herringbone"} & set(path.split("/"))
 
 
 def test_roles_are_names():

@@ -1,7 +1,7 @@
 """The ASGI application: one port for SageMaker, CloudWatch Logs, STS, IAM and S3.
 
 request --> [1] the service that it is signed for
-        --> [2] S3: the front of the buckets gets the request whole, and the verifier of signatures
+        --> [2] S3: the front of the buckets gets the request whole, and verifies it by `buckets.signer_of`
         --> [3] others: body within limits -> signature -> rate -> replay -> operation -> answer -> audit
 """
 
@@ -20,10 +20,11 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from herringbone.s3.front.refusals import HttpRequest
 from herringbone.service import identity, model
 from herringbone.service.errors import ApiError, too_often
 from herringbone.service.limits import Rate, Replays
-from herringbone.service.signature import Claim, HttpRequest, check, parse
+from herringbone.service.signature import Claim, check, parse
 from herringbone.service.trainings import Call
 from herringbone_contract.errors import HerringboneError
 
@@ -63,7 +64,8 @@ class Verifier:
         self._keys = keys
         self._settings = settings
         self.clock = clock
-        self._rates: dict[str, Rate] = {}
+        # By service as well: a client that uploads many files must still learn the state of its jobs.
+        self._rates: dict[tuple[str, bool], Rate] = {}
 
     def __call__(self, request: HttpRequest, payload_hash: str) -> Verified:
         claim = parse(request)
@@ -79,10 +81,11 @@ class Verifier:
             )
         return Verified(key, claim, signing_key)
 
-    def check_rate(self, key: AccessKey) -> None:
+    def check_rate(self, verified: Verified) -> None:
         """Take one of the key's calls. Raises `ApiError` (ThrottlingException) when there are too many."""
-        speed = self._settings.calls_per_second
-        rate = self._rates.setdefault(key.key_id, Rate(per_second=speed, burst=10 * speed))
+        of_s3 = verified.claim.service == "s3"
+        speed = self._settings.s3_calls_per_second if of_s3 else self._settings.calls_per_second
+        rate = self._rates.setdefault((verified.key.key_id, of_s3), Rate(per_second=speed, burst=10 * speed))
         if not rate.take(self.clock()):
             raise too_often("Rate exceeded")
 
@@ -114,7 +117,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = _request(scope)
+        request = HttpRequest.of_scope(scope)
         if self._buckets is not None and _is_of_buckets(request):
             await self._buckets(scope, receive, send)
             return
@@ -151,10 +154,10 @@ class Service:
         service = verified.claim.service
         note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
         if service == "s3":
-            raise ApiError("NotImplemented", "this service answers no calls of S3; its buckets are a folder", 501)
+            raise ApiError("NotImplemented", "this service has no buckets; its operator names them by --buckets", 501)
         if request.method != "POST":
             raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
-        self._verifier.check_rate(verified.key)
+        self._verifier.check_rate(verified)
         if service in ("sts", "iam"):
             form = identity.parse_form(body)
             note["operation"] = form.get("Action", "")[:100]
@@ -188,12 +191,6 @@ class Service:
         answer = self._operations[name](call, model.with_times(operation, members))
         model.check_answer(operation, answer)
         return answer
-
-
-def _request(scope: Scope) -> HttpRequest:
-    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    path = scope.get("raw_path") or scope["path"].encode()
-    return HttpRequest(scope["method"], path.decode("latin-1"), scope["query_string"].decode("latin-1"), headers)
 
 
 def _is_of_buckets(request: HttpRequest) -> bool:

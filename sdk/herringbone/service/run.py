@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from herringbone.jobs.home import find_home
 from herringbone.service.app import Service, Verifier
 from herringbone.service.audit import Audit
+from herringbone.service.buckets import make_buckets
 from herringbone.service.keys import KeyFile
 from herringbone.service.logs import LogOperations
 from herringbone.service.model import service_model
@@ -24,8 +25,6 @@ from herringbone.service.trainings import Trainings
 from herringbone_contract.errors import HerringboneError, InputError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from herringbone.service.settings import Settings
 
 _HEAD_SECONDS, _IDLE_SECONDS = 10.0, 30
@@ -83,17 +82,14 @@ def serve(
     keys: KeyFile,
     listener: Listener,
     say: Callable[[str], None],
-    *,
-    front: Callable[[Settings, Verifier], ASGIApp] | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
     >>> serve(Settings(backend="local_process"), KeyFile(path), Listener(), print)       # doctest: +SKIP
     http://127.0.0.1:40123
 
-    `say` gets the address, as a value of AWS_ENDPOINT_URL. `front` makes the application that answers S3's calls for
-    the folder of buckets; without it, those are refused. Raises `InputError` for a port that is taken, and while
-    another service has the jobs.
+    `say` gets the address, as a value of AWS_ENDPOINT_URL. Without a folder of buckets, S3's calls are refused. Raises
+    `InputError` for a port that is taken, and while another service has the jobs.
     """
     home = find_home()
     # Both raise for what is missing, before anybody is told an address.
@@ -105,7 +101,8 @@ def serve(
             operations = {**trainings.operations(), **LogOperations(trainings, home).operations()}
             audit = Audit(home.path / "service" / "audit.log")
             verifier = Verifier(keys, settings)
-            buckets = None if front is None else front(settings, verifier)
+            folder = settings.buckets
+            buckets = None if folder is None else make_buckets(Path(folder), settings, verifier, audit)
             app = Service(verifier, operations, settings, audit, buckets=buckets)
             scheme = "http" if listener.certificate is None else "https"
             host = f"[{listener.host}]" if ":" in listener.host else listener.host

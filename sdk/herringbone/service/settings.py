@@ -83,7 +83,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the answers of the service depend on.
 
     `backend` is the `instance_type` that jobs run on. `buckets` is the folder whose subfolders are the buckets; None
-    leaves `s3://` addresses to the backend. `calls_per_second` is each key's rate, ten times of it at once.
+    leaves `s3://` addresses to the backend. `calls_per_second` is each key's rate, ten times of it at once;
+    `s3_calls_per_second` is the one for objects, of which a training may read thousands.
     """
 
     backend: str
@@ -92,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mapping: Mapping = Mapping()
     buckets: str | None = None
     calls_per_second: float = 20.0
+    s3_calls_per_second: float = 200.0
 
     def arn(self, region: str, name: str) -> str:
         """Return the ARN of a training job.

@@ -14,16 +14,19 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
+from herringbone.s3.front.refusals import HttpRequest
 from herringbone.service.errors import ApiError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
-# Clocks of clients may be off by so much; AWS allows the same.
+# Clocks of clients may be off by so much; AWS allows the same: 15 minutes for S3, 5 for the others.
 SKEW_SECONDS = 300
+S3_SKEW_SECONDS = 900
+# Headers that may come with a presigned URL without its signature: they select nothing. The body has its own checks.
+_FREE_HEADERS = ("x-amz-user-agent", "x-amz-content-sha256")
 # A presigned URL lives a week at most.
 _MAX_EXPIRES = 604_800
 _AUTHORIZATION = re.compile(
@@ -31,23 +34,6 @@ _AUTHORIZATION = re.compile(
     r"Signature=(?P<signature>[0-9a-f]{64})"
 )
 _TIME = re.compile(r"\d{8}T\d{6}Z")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """The parts of a request that a signature covers; `path` and `query` are as the client sent them.
-
-    `headers` are pairs in the order of the request, names in lower case.
-    """
-
-    method: str
-    path: str
-    query: str
-    headers: Sequence[tuple[str, str]]
-
-    def header(self, name: str) -> str:
-        """Return the value of a header; "" without it, and all values with commas where it stands several times."""
-        return ",".join(" ".join(value.split()) for key, value in self.headers if key == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +55,15 @@ class Claim:
     @property
     def scope(self) -> str:
         return f"{self.day}/{self.region}/{self.service}/aws4_request"
+
+    @property
+    def stamp(self) -> str:
+        """The time of the signature, as it was signed."""
+        return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.signed_at))
+
+    @property
+    def skew_seconds(self) -> int:
+        return S3_SKEW_SECONDS if self.service == "s3" else SKEW_SECONDS
 
 
 def parse(request: HttpRequest) -> Claim:
@@ -131,22 +126,23 @@ def check(claim: Claim, request: HttpRequest, *, secret: str, payload_hash: str,
 
 def _check_time(claim: Claim, now: float) -> None:
     if claim.expires is None:
-        if abs(now - claim.signed_at) > SKEW_SECONDS:
+        if abs(now - claim.signed_at) > claim.skew_seconds:
             raise ApiError(
                 "RequestExpired",
                 f"Signature expired: it is {round(now - claim.signed_at)} s old by this server's clock, and at most "
-                f"{SKEW_SECONDS} are allowed; check the clock of your machine",
+                f"{claim.skew_seconds} are allowed; check the clock of your machine",
                 403,
             )
-    elif not claim.signed_at - SKEW_SECONDS <= now <= claim.signed_at + claim.expires:
+    elif not claim.signed_at - claim.skew_seconds <= now <= claim.signed_at + claim.expires:
         raise ApiError("AccessDenied", "Request has expired", 403)
 
 
 def _check_headers(claim: Claim, request: HttpRequest) -> None:
     signed = set(claim.signed_headers)
-    # The target selects the operation: whoever changed an unsigned one would change what was signed.
-    needed = {name for name, _ in request.headers if name.startswith("x-amz-") and name != "x-amz-user-agent"}
-    missing = {"host", *(needed if claim.expires is None else ())} - signed
+    # The target selects the operation, and x-amz-copy-source an object: whoever added one would change what was signed.
+    free = _FREE_HEADERS if claim.expires is not None else _FREE_HEADERS[:1]
+    needed = {name for name, _ in request.headers if name.startswith("x-amz-") and name not in free}
+    missing = {"host", *needed} - signed
     absent = signed - {name for name, _ in request.headers}
     if missing or absent:
         raise _incomplete(f"SignedHeaders must name the headers that are sent: {', '.join(sorted(missing | absent))}")
@@ -173,8 +169,7 @@ def string_to_sign(claim: Claim, request: HttpRequest, payload_hash: str) -> str
             payload_hash,
         )
     )
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(claim.signed_at))
-    return "\n".join((ALGORITHM, stamp, claim.scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    return "\n".join((ALGORITHM, claim.stamp, claim.scope, hashlib.sha256(canonical.encode()).hexdigest()))
 
 
 def _canonical_path(path: str, service: str) -> str:

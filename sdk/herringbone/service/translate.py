@@ -19,6 +19,8 @@ from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.estimators.inputs import TrainingInput
 from herringbone.estimators.options import changed_options
 from herringbone.planning.settings import is_of_aws
+from herringbone.s3.front.keys import check_bucket_name, path_of
+from herringbone.s3.front.refusals import S3Error
 from herringbone.service.errors import ApiError, invalid, over_limit
 from herringbone.service.members import check_fates
 from herringbone.service.settings import HostType, Settings
@@ -115,15 +117,19 @@ def local_address(address: str, settings: Settings) -> str:
     >>> local_address("s3://mine/data/a b", Settings(backend="local", buckets="/srv/s3"))
     'file:///srv/s3/mine/data/a%20b'
 
-    Raises `ApiError` for a key that would lead to another folder.
+    Keys become paths as in the front of S3, so none leads out of its bucket. Raises `ApiError` for an address that S3
+    would not take.
     """
     scheme, separator, rest = address.partition("://")
     if not separator or scheme != "s3" or settings.buckets is None:
         return address
-    parts = rest.rstrip("/").split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise invalid(f"{address!r}: a bucket here is a folder, so a key has no empty part, '.' or '..'")
-    return "file://" + quote(f"{settings.buckets.rstrip('/')}/{'/'.join(parts)}")
+    bucket, _, key = rest.partition("/")
+    key = key.removesuffix("/")
+    try:
+        path = check_bucket_name(bucket) + (f"/{path_of(key)}" if key else "")
+    except S3Error as error:
+        raise invalid(f"{address!r}: {error.message}") from None
+    return "file://" + quote(f"{settings.buckets.rstrip('/')}/{path}")
 
 
 def _known_type(instance_type: str, settings: Settings) -> HostType:

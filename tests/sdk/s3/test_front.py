@@ -24,12 +24,12 @@ from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError  # noqa: E402
 
 from herringbone.s3.front.app import make_app  # noqa: E402
-from herringbone.s3.front.refusals import S3Error, SignedRequest, Signer  # noqa: E402
+from herringbone.s3.front.refusals import HttpRequest, S3Error, Signer  # noqa: E402
 
 SECRET = "secret"  # noqa: S105
 
 
-def verifier(request: SignedRequest) -> Signer:
+def verifier(request: HttpRequest) -> Signer:
     """Return the signer by the signature's own scope; the signature itself is another room's."""
     headers = dict(request.headers)
     text = headers.get("authorization", "")

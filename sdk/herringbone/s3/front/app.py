@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -32,7 +32,7 @@ from herringbone.s3.front.answers import (
 from herringbone.s3.front.body import receive_file, receive_text
 from herringbone.s3.front.documents import Member, document, time_text
 from herringbone.s3.front.listing import list_page
-from herringbone.s3.front.refusals import S3Error, SignedRequest, Signer, Verifier
+from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.store import Facts, Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
 
@@ -50,6 +50,14 @@ _REFUSED = frozenset(
         *("versionId", "website"),
     )
 )
+# Headers that ask for encryption with a key of the user's, tags, locks or a redirection. Without a key, encryption is
+# the server's own affair: the SDKs for SageMaker ask for `aws:kms` by default, and no answer confirms it.
+_REFUSED_HEADERS = (
+    *("x-amz-server-side-encryption-", "x-amz-copy-source-server-side-encryption-", "x-amz-tagging"),
+    *("x-amz-object-lock", "x-amz-website-redirect-location", "x-amz-grant-"),
+)
+# Lists of access that say what holds anyway: the bucket's owner, and nobody else.
+_PRIVATE_LISTS = ("private", "bucket-owner-full-control", "bucket-owner-read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +74,21 @@ class _Call:
 _Handler = Callable[[_Call], Awaitable[Response]]
 
 
-def make_app(folder: Path, verifier: Verifier, *, host: str | None = None) -> ASGIApp:
+def make_app(
+    folder: Path, verifier: Verifier, *, host: str | None = None, observer: Callable[[Outcome], None] | None = None
+) -> ASGIApp:
     """Return an ASGI application that serves the buckets below a folder.
 
     >>> app = make_app(Path("/srv/buckets"), verifier)                       # doctest: +SKIP
     >>> uvicorn.run(app, host="127.0.0.1", port=9000)                        # doctest: +SKIP
 
     `verifier` returns who signed a request, or raises `S3Error`. With `host`, the name `BUCKET.host` in a request means
-    the bucket, too; otherwise the bucket is in the path alone. One process serves a folder.
+    the bucket, too; otherwise the bucket is in the path alone. `observer` gets each call before its answer is sent; a
+    call for which it raises is not answered. One process serves a folder.
     """
     store = Store(folder)
     remove_abandoned(folder)
-    front = Front(store, Uploads(store), verifier, host)
+    front = Front(store, Uploads(store), verifier, host, observer)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -97,20 +108,31 @@ def make_app(folder: Path, verifier: Verifier, *, host: str | None = None) -> AS
 class Front:
     """Answers requests out of a store."""
 
-    def __init__(self, store: Store, uploads: Uploads, verifier: Verifier, host: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        uploads: Uploads,
+        verifier: Verifier,
+        host: str | None,
+        observer: Callable[[Outcome], None] | None = None,
+    ) -> None:
         self._store, self._uploads, self._verifier, self._host = store, uploads, verifier, host
+        self._observer = observer
 
     async def answer(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers."""
         identifier = os.urandom(8).hex().upper()
+        signed, signer, code = HttpRequest.of_scope(request.scope), Signer(""), ""
         try:
             try:
-                response = await self._verified(request)
+                signer = await run_in_threadpool(self._verifier, signed)
+                response = await self._verified(request, signed, signer)
             except OSError as error:
                 # A full or broken disk; the name of the file is for the log of the server alone.
                 print(f"{request.method} {request.url.path}: {error}", file=sys.stderr)
                 raise S3Error("InternalError", f"The server's disk: {error.strerror}.", 500) from None
         except S3Error as error:
+            code = error.code
             members: list[Member] = [("Code", error.code), ("Message", error.message), ("RequestId", identifier)]
             # An answer to HEAD has no body, and one that says "as you know it" neither.
             is_empty = request.method == "HEAD" or error.status == 304
@@ -120,19 +142,20 @@ class Front:
                 # The rest of a body that nobody reads must not be taken for the next request.
                 response.headers["connection"] = "close"
         response.headers["x-amz-request-id"] = identifier
+        if self._observer is not None:
+            client = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+            outcome = Outcome(
+                identifier, client, signer.identity, _operation(signed), signed.path, response.status_code, code
+            )
+            await run_in_threadpool(self._observer, outcome)
         return response
 
-    async def _verified(self, request: Request) -> Response:
-        path, query = request.scope.get("raw_path", request.url.path.encode()), request.scope["query_string"]
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.scope["headers"]]
-        signed = SignedRequest(
-            request.method, path.partition(b"?")[0].decode("latin-1"), query.decode("latin-1"), headers
-        )
-        signer = await run_in_threadpool(self._verifier, signed)
+    async def _verified(self, request: Request, signed: HttpRequest, signer: Signer) -> Response:
         bucket, key = self._location(request, signed.path)
         options = dict(parse_qsl(signed.query, keep_blank_values=True, errors="replace"))
         if refused := sorted(_REFUSED.intersection(options)):
             raise S3Error("NotImplemented", f"This server has no {refused[0]}.", 501)
+        _check_headers(request.headers)
         call = _Call(request, signer, bucket, key, options)
         handler: _Handler | None
         if not bucket:
@@ -338,6 +361,24 @@ class Front:
         uploads = await run_in_threadpool(self._uploads.all, call.bucket, call.options.get("prefix", ""))
         items: list[Member] = [("Upload", [("Key", key), ("UploadId", upload)]) for key, upload in uploads]
         return xml("ListMultipartUploadsResult", [("Bucket", call.bucket), ("IsTruncated", False), *items])
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Raise `S3Error` for a header that asks for something about an object that no file has."""
+    if refused := sorted(name for name in headers if name.startswith(_REFUSED_HEADERS)):
+        raise S3Error("NotImplemented", f"This server has nothing that {refused[0]} could set.", 501)
+    if headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
+        raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
+
+
+def _operation(request: HttpRequest) -> str:
+    """Return an operation's name as S3's server access logs have it."""
+    bucket, _, key = request.path.removeprefix("/").partition("/")
+    options = {part.partition("=")[0] for part in request.query.split("&")}
+    kind = next((name.upper() for name in _OPERATIONS if name in options), "")
+    if not kind:
+        kind = "OBJECT" if key else "BUCKET" if bucket else "SERVICE"
+    return f"REST.{request.method}.{kind}"
 
 
 async def _live(receive: Receive, send: Send) -> None:

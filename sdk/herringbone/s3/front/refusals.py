@@ -1,9 +1,10 @@
-"""The error of S3's protocol, and the request as its verifier sees it."""
+"""The error of S3's protocol, the request as its verifier sees it, and the call as an audit sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 class S3Error(Exception):
@@ -14,7 +15,8 @@ class S3Error(Exception):
         self.code, self.message, self.status = code, message, status
 
 
-class SignedRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
     """The parts of a request that a signature covers; `path` and `query` are as the client sent them.
 
     `headers` are pairs in the order of the request, names in lower case.
@@ -24,6 +26,17 @@ class SignedRequest(NamedTuple):
     path: str
     query: str
     headers: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of_scope(cls, scope: Mapping[str, Any]) -> HttpRequest:
+        """Return the request of an ASGI scope."""
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        path = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0]
+        return cls(scope["method"], path.decode("latin-1"), scope["query_string"].decode("latin-1"), headers)
+
+    def header(self, name: str) -> str:
+        """Return the value of a header; "" without it, and all values with commas where it stands several times."""
+        return ",".join(" ".join(value.split()) for key, value in self.headers if key == name)
 
 
 class Signer(NamedTuple):
@@ -40,4 +53,19 @@ class Signer(NamedTuple):
 
 
 # Raises `S3Error` for a request that may not go on. It sees no body: what it says about one is checked here.
-Verifier = Callable[[SignedRequest], Signer]
+Verifier = Callable[[HttpRequest], Signer]
+
+
+class Outcome(NamedTuple):
+    """One answered call. `identity` is "" for a request that the verifier has refused, `code` for one without error.
+
+    `operation` is named as in S3's server access logs, `REST.PUT.OBJECT`.
+    """
+
+    request_id: str
+    client: str
+    identity: str
+    operation: str
+    path: str
+    status: int
+    code: str = ""
