@@ -278,6 +278,37 @@ def test_the_released_sdk_fits(service):
     assert process.stdout.splitlines()[-1] == "model s3://mine/out/by-v2/output/model.tar.gz"
 
 
+@pytest.mark.peer
+def test_the_cli_of_aws(service):
+    """It uploads code and data, submits, and prints the state; its `s3 sync` lists and compares."""
+    if not (aws := PEER_PYTHON.with_name("aws")).exists():
+        pytest.skip("tests/peer/setup installs AWS's CLI")
+
+    def run(*words):
+        process = subprocess.run([aws, *words], env=environment, capture_output=True, text=True, timeout=100)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    # Its output does not depend on the settings of this machine's user.
+    home = {"PATH": os.environ["PATH"], "HOME": str(service.folder), "AWS_PAGER": "", "AWS_DEFAULT_OUTPUT": "json"}
+    environment = {**home, **service.environment()}
+    source = service.folder / "cli"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "points").write_text("7 8 9")
+    assert run("s3", "sync", str(source), "s3://mine/by-cli", "--no-progress").startswith("upload: ")
+    assert run("s3", "sync", str(source), "s3://mine/by-cli", "--no-progress") == ""
+    channel = REQUEST["InputDataConfig"][0] | {"DataSource": {"S3DataSource": {
+        "S3DataType": "S3Prefix", "S3Uri": "s3://mine/by-cli/data"}}}  # fmt: skip
+    members = request("by-cli", epochs="1") | {"InputDataConfig": [channel]}
+    run("sagemaker", "create-training-job", "--cli-input-json", json.dumps(members))
+    wait(service.client(), "by-cli", "Completed")
+    (job,) = json.loads(run("sagemaker", "list-training-jobs", "--name-contains", "by-cli"))["TrainingJobSummaries"]
+    assert job["TrainingJobStatus"] == "Completed"
+    run("s3", "cp", "s3://mine/out/by-cli/output/model.tar.gz", str(source / "model.tar.gz"))
+    with tarfile.open(source / "model.tar.gz") as archive:
+        assert archive.extractfile("weight").read() == b"4.0"
+
+
 @pytest.mark.parametrize(
     ("head", "answer"),
     [
