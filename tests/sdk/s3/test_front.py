@@ -185,3 +185,23 @@ def test_a_body_that_is_not_what_was_signed_leaves_no_object(client: Any, addres
     with pytest.raises(ClientError) as refused:
         client.get_object_acl(Bucket="mine", Key="torn")
     assert code(refused) == "NotImplemented"
+
+
+def test_an_upload_that_stops_is_refused(
+    client: Any, address: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("herringbone.s3.front.body.SILENCE_SECONDS", 0.2)
+    head = (
+        "PUT /mine/half HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nX-Amz-Date: x\r\n"
+        "Authorization: AWS4-HMAC-SHA256 Credential=me/d/r/s3/aws4_request, Signature=x\r\n\r\n"
+    )
+    host, _, port = address[0].removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(head.encode() + b"half")
+        answer = b""
+        while piece := connection.recv(65_536):
+            answer += piece
+    assert b" 400 " in answer.partition(b"\r\n")[0]
+    assert b"<Code>RequestTimeout</Code>" in answer
+    with pytest.raises(ClientError):
+        client.head_object(Bucket="mine", Key="half")

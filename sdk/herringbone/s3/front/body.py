@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import IO
 
@@ -13,6 +14,8 @@ from herringbone.s3.front.refusals import S3Error, Signer
 
 # Pieces of the server are small; a thread is asked once for so much.
 _WRITE_BYTES = 1 << 20
+# A client that sends nothing for so long would otherwise hold its connection for ever.
+SILENCE_SECONDS = 60.0
 
 
 async def receive_file(request: Request, signer: Signer, file: IO[bytes]) -> str:
@@ -58,7 +61,7 @@ async def _pieces(request: Request, signer: Signer, trailers: dict[str, str]) ->
     decoder = Decoder(kind, signer) if kind in CHUNKED else None
     held: list[bytes] = []
     size = 0
-    async for piece in request.stream():
+    async for piece in _heard(request):
         for data in [piece] if decoder is None else decoder.feed(piece):
             held.append(data)
             size += len(data)
@@ -69,3 +72,15 @@ async def _pieces(request: Request, signer: Signer, trailers: dict[str, str]) ->
         trailers.update(decoder.finish())
     if held:
         yield b"".join(held)
+
+
+async def _heard(request: Request) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body as they arrive. Raises `S3Error` when none does for a minute."""
+    pieces = request.stream()
+    while True:
+        try:
+            yield await asyncio.wait_for(pieces.__anext__(), SILENCE_SECONDS)
+        except StopAsyncIteration:
+            return
+        except (asyncio.TimeoutError, TimeoutError):
+            raise S3Error("RequestTimeout", f"The body stopped for {SILENCE_SECONDS:.0f} s; send it again.") from None
