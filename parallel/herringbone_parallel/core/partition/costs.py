@@ -12,7 +12,8 @@ those of its children are in the children.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -90,6 +91,31 @@ class CostTree(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     root: CostNode
     link: Link
     values: tuple[Value, ...] = ()
+
+
+def tree_of(nodes: Mapping[str, CostNode], order: Mapping[str, int]) -> CostNode:
+    """Return the root of the tree of these nodes, by path; `order` has the number of the first call of each called one.
+
+        tree_of({"": root, "embed": embed, "blocks": blocks, "blocks.0": block}, {"": 0, "embed": 1, "blocks.0": 2})
+
+    Children are in the order of their first call; those without a call are last. A container that is never called
+    itself, such as an `nn.ModuleList`, has the place of the first call inside it.
+    """
+    children: dict[str, list[str]] = defaultdict(list)
+    for path in nodes:
+        if path:
+            children[path.rpartition(".")[0]].append(path)
+    with_children: dict[str, CostNode] = {}
+    first: dict[str, int] = {}
+    # The path of a child is longer than that of its parent, so every child is complete before its parent. No recursion:
+    # models nest deeper than Python's limit allows.
+    for path in sorted(nodes, key=len, reverse=True):
+        below = sorted(children[path], key=first.__getitem__)
+        first[path] = min([order.get(path, len(order)), *(first[child] for child in below)])
+        with_children[path] = msgspec.structs.replace(
+            nodes[path], children=tuple(with_children[child] for child in below)
+        )
+    return with_children[""]
 
 
 def to_text(tree: CostTree) -> str:

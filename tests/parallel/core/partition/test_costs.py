@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value, parse, to_text
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value, parse, to_text, tree_of
 
 TREE = CostTree(
     root=CostNode(
@@ -45,3 +45,17 @@ def test_each_direction_of_a_transfer_pays_the_fixed_time():
 def test_invalid_text_is_refused(text):
     with pytest.raises(ParallelError, match="this is not a cost tree"):
         parse(text)
+
+
+def _paths(order: dict[str, int]) -> list[str]:
+    paths = ("", "head", "blocks", "blocks.0", "blocks.1", "idle", "embed")
+    return [node.path for node in tree_of({path: CostNode(path=path) for path in paths}, order).walk()]
+
+
+def test_children_are_in_call_order_and_a_container_has_the_place_of_its_first_call() -> None:
+    called = {"": 0, "embed": 1, "blocks.1": 2, "blocks.0": 3, "head": 4}
+    assert _paths(called) == ["", "embed", "blocks", "blocks.1", "blocks.0", "head", "idle"]
+
+
+def test_without_calls_children_are_in_the_order_of_their_definition() -> None:
+    assert _paths({}) == ["", "head", "blocks", "blocks.0", "blocks.1", "idle", "embed"]

@@ -8,13 +8,13 @@ values     results of one layer that another layer uses, and whether a gradient 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.ops import get_stats_for_node_def
 
-from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value, tree_of
 from herringbone_parallel.core.partition.work import Device
 from herringbone_parallel.tensorflow.model_parallel.placement.placement import Ranges
 from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced
@@ -74,7 +74,7 @@ def measure(traced: Traced, layers: Mapping[str, Any], device: Device, live: int
             seconds=costs.seconds[path],
         )
     order = {path: number for number, path in enumerate(costs.order)}
-    return CostTree(root=_tree(nodes, order), link=device.link, values=tuple(costs.values()))
+    return CostTree(root=tree_of(nodes, order), link=device.link, values=tuple(costs.values()))
 
 
 class _Costs:
@@ -168,25 +168,3 @@ def _bytes(tensor: Any) -> int:
     for extent in tensor.shape.as_list():
         size *= 1 if extent is None else extent
     return int(size)
-
-
-def _tree(nodes: Mapping[str, CostNode], order: Mapping[str, int]) -> CostNode:
-    """Return the nodes as a tree; children are in the order of their first call, uncalled ones at the end."""
-    children: dict[str, list[str]] = defaultdict(list)
-    paths: Sequence[str] = list(nodes)
-    for path in paths:
-        if path:
-            children[path.rpartition(".")[0]].append(path)
-
-    def subtree(path: str) -> CostNode:
-        below = sorted(children[path], key=lambda child: order.get(child, len(order)))
-        node = nodes[path]
-        return CostNode(
-            path=path,
-            parameters=node.parameters,
-            activation_bytes=node.activation_bytes,
-            seconds=node.seconds,
-            children=tuple(map(subtree, below)),
-        )
-
-    return subtree("")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value, tree_of
 from herringbone_parallel.core.partition.work import Device
 from herringbone_parallel.torch.model_parallel.placement.trace import ModuleCost, SharedTensor, Trace, watching
 from herringbone_parallel.torch.model_parallel.placement.untouched import untouched
@@ -67,7 +67,7 @@ def measure(module: nn.Module, run: Run, device: Device, live: Live, *, clocked_
         for path, inner in module.named_modules()
     }
     order = {path: cost.order for path, cost in costs.items()}
-    return CostTree(root=_tree(nodes, order), link=clocked_link or device.link, values=tuple(_values(trace.shared)))
+    return CostTree(root=tree_of(nodes, order), link=clocked_link or device.link, values=tuple(_values(trace.shared)))
 
 
 def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
@@ -87,7 +87,7 @@ def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
     }
     total = math.fsum(node.seconds for node in nodes.values())
     link = Link(seconds=total / 200, bytes_per_second=float("1e30"))
-    return CostTree(root=_tree(nodes, {}), link=link)
+    return CostTree(root=tree_of(nodes, {}), link=link)
 
 
 def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer], *, masters: bool = False) -> dict[int, float]:
@@ -159,33 +159,6 @@ def _clocked(costs: dict[str, ModuleCost]) -> dict[str, float]:
     for cost in costs.values():
         times[cost.estimated].append(cost.clocked)
     return {path: fmean(times[cost.estimated]) for path, cost in costs.items()}
-
-
-def _tree(nodes: dict[str, CostNode], order: dict[str, int]) -> CostNode:
-    """Return the root of the tree. Children are in the order of their first call; those without a call are last.
-
-    A container that is never called itself, such as an `nn.ModuleList`, has the place of the first call inside it.
-    """
-    children: dict[str, list[str]] = defaultdict(list)
-    for path in nodes:
-        if path:
-            children[path.rpartition(".")[0]].append(path)
-    with_children: dict[str, CostNode] = {}
-    first: dict[str, int] = {}
-    # `named_modules` yields parents before children, so in reverse every child is complete before its parent.
-    for path in reversed(nodes):
-        below = sorted(children[path], key=first.__getitem__)
-        first[path] = min([order.get(path, len(order)), *(first[child] for child in below)])
-        node = nodes[path]
-        with_children[path] = CostNode(
-            path=path,
-            parameters=node.parameters,
-            activation_bytes=node.activation_bytes,
-            seconds=node.seconds,
-            input_bytes=node.input_bytes,
-            children=tuple(with_children[child] for child in below),
-        )
-    return with_children[""]
 
 
 def _values(shared: Iterable[SharedTensor]) -> Iterator[Value]:
