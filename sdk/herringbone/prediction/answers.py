@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -74,7 +74,18 @@ class Predictor:
 
 def _release() -> bytes:
     """Return a mark of the predictor's code: an answer of another release is another answer."""
-    spec = importlib.util.find_spec("herringbone_parallel")
-    folders = (spec.submodule_search_locations if spec is not None else None) or ()
-    files = [path for folder in folders for path in Path(folder, "core", "prediction").glob("*.py")]
-    return "".join(f"{path.name} {path.stat().st_mtime_ns} " for path in sorted(files)).encode()
+    parallel, contract = map(_folders, ("herringbone_parallel", "herringbone_contract"))
+    # The predictor imports nothing else of ours: `core` decides partitions and simulates pipelines as jobs do, and the
+    # contract has the rules by which layouts are refused.
+    return mark_of([*(Path(folder, "core") for folder in parallel), *contract])
+
+
+def _folders(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations if spec is not None else None) or ()]
+
+
+def mark_of(folders: Iterable[Path]) -> bytes:
+    """Return a text that differs whenever a Python file at any depth of the folders is changed, added or removed."""
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return "".join(f"{path} {path.stat().st_mtime_ns} " for path in files).encode()

@@ -8,6 +8,7 @@ import pytest
 
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.measure import read_measures
+from herringbone.prediction.answers import _folders, mark_of
 from herringbone.prediction.cache import _PLACEMENT, prune, used
 from herringbone.prediction.machines import figures_of
 from herringbone.prediction.options import Measure, WhatIf, parse_amount, parse_changes, parse_device, parse_measure
@@ -214,3 +215,21 @@ def test_what_was_not_used_for_the_longest_time_leaves_the_cache(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".partial", "link", "new", "old"]
     prune(tmp_path, "*", 0)
     assert [path.name for path in tmp_path.iterdir()] == [".partial"]
+
+
+def test_a_change_at_any_depth_of_the_predictors_code_changes_its_mark(tmp_path):
+    nested = tmp_path / "core" / "partition" / "decide.py"
+    nested.parent.mkdir(parents=True)
+    nested.write_text("")
+    first = mark_of([tmp_path])
+    assert mark_of([tmp_path]) == first
+    os.utime(nested, ns=(1, 1))
+    changed = mark_of([tmp_path])
+    nested.with_name("other.py").write_text("")
+    assert len({first, changed, mark_of([tmp_path])}) == 3
+
+
+def test_the_predictors_code_is_found():
+    names = mark_of([folder / "core" for folder in _folders("herringbone_parallel")])
+    for part in ("prediction/stages.py", "partition/decide.py", "pipeline/simulate.py", "sums/prediction.py"):
+        assert f"core/{part}".encode() in names
