@@ -71,6 +71,24 @@ def test_presigned_url():
         parse(replace(request, query=request.query.replace("Expires=60", "Expires=604801")))
 
 
+@pytest.mark.parametrize("name", ["x-amz-copy-source", "x-amz-meta-a", "x-amz-acl"])
+def test_whoever_has_a_presigned_url_adds_no_header_of_amazons(name):
+    signer = botocore_auth.S3SigV4QueryAuth(KEY, "s3", "us-east-1", expires=60)
+    request = sent(signer, "http://h/mine/mine", method="PUT")
+    verify(request, "UNSIGNED-PAYLOAD")
+    with pytest.raises(ApiError, match=f"must name the headers that are sent: {name}"):
+        verify(replace(request, headers=[*request.headers, (name, "/mine/of-another")]), "UNSIGNED-PAYLOAD")
+    signed = sent(signer, "http://h/mine/mine", method="PUT", headers={name: "/mine/x"})
+    verify(signed, "UNSIGNED-PAYLOAD")
+
+
+def test_only_calls_of_s3_are_presigned():
+    signer = botocore_auth.SigV4QueryAuth(KEY, "sagemaker", "us-east-1", expires=604_800)
+    request = sent(signer, method="POST")
+    with pytest.raises(ApiError, match="presigned URLs are of S3 alone"):
+        verify(request)
+
+
 def with_header(request, name, value):
     return replace(request, headers=[(key, value if key == name else old) for key, old in request.headers])
 

@@ -109,6 +109,9 @@ def check(claim: Claim, request: HttpRequest, *, secret: str, payload_hash: str,
     `payload_hash` is the SHA-256 of the body in hex, or the word that S3's clients write in its place. Raises
     `ApiError`.
     """
+    if claim.expires is not None and claim.service != "s3":
+        # Valid for up to a week, which is longer than signatures are remembered: such a call could be repeated.
+        raise _incomplete(f"presigned URLs are of S3 alone; sign calls of {claim.service} in the Authorization header")
     _check_time(claim, now)
     _check_headers(claim, request)
     key = signing_key(secret, claim)
