@@ -1,5 +1,8 @@
 """Limits, lists, descriptions and settings, by literals."""
 
+import sys
+import threading
+
 import pytest
 
 from herringbone.jobs.index import JobRecord
@@ -22,6 +25,36 @@ def test_a_signed_change_counts_once_and_a_read_for_five_seconds():
             replays.check(name, 100, now, changes=changes)
         # AWS's SDKs sign the call again and repeat it.
         assert caught.value.code == "ThrottlingException"
+
+
+def test_copies_of_a_change_that_arrive_together_count_once():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            replays, accepted, failures = Replays(), [], []
+            for number in range(500):
+                replays.check(str(number), 0, 0.0, changes=True)
+            together = threading.Barrier(8)
+
+            def check():
+                together.wait(60)
+                try:
+                    replays.check("change", 1000, 1000.0, changes=True)  # noqa: B023 - joined below
+                    accepted.append(1)  # noqa: B023
+                except ApiError:
+                    pass
+                except Exception as error:
+                    failures.append(error)  # noqa: B023
+
+            threads = [threading.Thread(target=check) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert (accepted, failures) == ([1], [])
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_what_was_signed_before_the_start_may_have_run_before():

@@ -1,7 +1,11 @@
-"""Limits of one access key's calls: how often, and each signed call once. Pure: the caller gives the time."""
+"""Limits of one access key's calls: how often, and each signed call once. Pure: the caller gives the time.
+
+Calls are answered in threads, so both classes may be used by several at once.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -25,15 +29,17 @@ class Rate:
     burst: float
     _tokens: float | None = None
     _at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, now: float) -> bool:
         """Take a token; return False when there is none."""
-        tokens = self.burst if self._tokens is None else self._tokens + max(0.0, now - self._at) * self.per_second
-        self._at, self._tokens = now, min(self.burst, tokens)
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+        with self._lock:
+            tokens = self.burst if self._tokens is None else self._tokens + max(0.0, now - self._at) * self.per_second
+            self._at, self._tokens = now, min(self.burst, tokens)
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
 
 
 @dataclass
@@ -45,6 +51,8 @@ class Replays:
 
     started: float = 0.0
     _seen: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    # Two copies of one signed change that arrive together must not both find it new.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def check(self, signature: str, signed_at: float, now: float, *, changes: bool) -> None:
         """Note a signature; raise `ApiError` for one that comes again.
@@ -56,13 +64,14 @@ class Replays:
         A call that only reads may come twice within 5 seconds: clients that sign two equal calls within one second
         send the same bytes. A client that repeats a call later signs it again, as the error asks it to do.
         """
-        while self._seen and next(iter(self._seen.values())) < now - 2 * SKEW_SECONDS:
-            self._seen.popitem(last=False)
-        first = self._seen.get(signature)
-        is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
-        if is_replay or (changes and int(signed_at) < int(self.started)):
-            raise too_often("this signed request was received before; sign it again")
-        self._seen.setdefault(signature, now)
+        with self._lock:
+            while self._seen and next(iter(self._seen.values())) < now - 2 * SKEW_SECONDS:
+                self._seen.popitem(last=False)
+            first = self._seen.get(signature)
+            is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
+            if is_replay or (changes and int(signed_at) < int(self.started)):
+                raise too_often("this signed request was received before; sign it again")
+            self._seen.setdefault(signature, now)
 
     def __len__(self) -> int:
         return len(self._seen)
