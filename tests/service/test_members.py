@@ -2,10 +2,12 @@
 
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 
 from herringbone.s3.front.keys import path_of
 from herringbone.service.errors import ApiError
+from herringbone.service.links import check_links
 from herringbone.service.members import RULES, Fate, check_fates, rule_of
 from herringbone.service.settings import HostType, Mapping, Settings
 from herringbone.service.translate import check_role, local_address, translate
@@ -143,6 +145,24 @@ def test_keys_become_the_paths_of_the_front(key):
     path = unquote(local_address(f"s3://mine/{key}", SETTINGS))
     assert path == f"file:///srv/s3/mine/{path_of(key.removesuffix('/'))}"
     assert not {"..", ".", ".herringbone"} & set(path.split("/"))
+
+
+@pytest.mark.parametrize("place", ["data", "code", "out", "out/digits-1/output/model", "checkpoints/digits", ""])
+def test_addresses_lead_through_no_link(tmp_path, place):
+    """A container can make links in its folder of checkpoints; the engine follows them when it mounts a channel."""
+    settings = msgspec.structs.replace(SETTINGS, buckets=str(tmp_path / "buckets"))
+    (tmp_path / "secrets").mkdir()
+    link = tmp_path / "buckets" / "mine" / place
+    link.parent.mkdir(parents=True)
+    translated = translate(REQUEST, settings)
+    check_links(translated, "digits-1", settings)
+    link.symlink_to(tmp_path / "secrets")
+    if not place:
+        # The bucket: only its administrator can make that link.
+        check_links(translated, "digits-1", settings)
+        return
+    with pytest.raises(ApiError, match=f"s3://mine/{place} is a link"):
+        check_links(translated, "digits-1", settings)
 
 
 def test_roles_are_names():

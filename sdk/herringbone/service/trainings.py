@@ -30,6 +30,7 @@ from herringbone.jobs.removal import remove_job
 from herringbone.service import describe, listing, members
 from herringbone.service.describe import State
 from herringbone.service.errors import ApiError, in_use, invalid, not_found, over_limit
+from herringbone.service.links import check_links
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import Settings
 from herringbone.service.translate import check_role, translate, wanted_hosts
@@ -124,6 +125,7 @@ class Trainings:
         name = request["TrainingJobName"]
         answer = {"TrainingJobArn": self._settings.arn(call.region, name)}
         translated = translate(request, self._settings)
+        check_links(translated, name, self._settings)
         check_role(request["RoleArn"], self._settings)
         tags = _tags(request.get("Tags", ()))
         with self._creating:

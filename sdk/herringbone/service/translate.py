@@ -29,6 +29,7 @@ from herringbone_contract.errors import HerringboneError
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
 
+_ADDRESSES = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 _NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
 # Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
 _DROPPED = (
@@ -45,6 +46,14 @@ class Translated:
     kind: str
     arguments: dict[str, Any]
     inputs: dict[str, TrainingInput]
+
+    @property
+    def addresses(self) -> list[str]:
+        """All addresses of data that the job reads or writes."""
+        values = [self.arguments.get(name) for name in _ADDRESSES]
+        values.append(self.arguments.get("tensorboard_output_config", {}).get("s3_output_path"))
+        values += [channel.s3_data for channel in self.inputs.values()]
+        return [value for value in values if isinstance(value, str)]
 
     def estimator(self) -> Estimator:
         """Return the estimator. Raises `UsageError`."""
@@ -82,7 +91,7 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
     arguments = {name: value for name, value in plan.arguments.items() if name != "image_uri"}
     options = {name: value for name, value in changed_options(plan.options).items() if name not in _DROPPED}
     arguments |= options
-    for name in ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri"):
+    for name in _ADDRESSES:
         if isinstance(arguments.get(name), str):
             arguments[name] = local_address(arguments[name], settings)
     if (tensorboard := request.get("TensorBoardOutputConfig")) is not None:
