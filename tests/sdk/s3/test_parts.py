@@ -13,6 +13,7 @@ import pytest
 from herringbone.s3.cache import ObjectCache
 from herringbone.s3.checkpoint_sync import FileState, plan_sync
 from herringbone.s3.front.chunks import SIGNED, UNSIGNED_TRAILER, BodyCheck, Decoder
+from herringbone.s3.front.documents import parse_deletion
 from herringbone.s3.front.keys import key_part, path_of
 from herringbone.s3.front.refusals import S3Error, Signer
 from herringbone.s3.names import StoredObject, files_of, parse_manifest
@@ -153,6 +154,14 @@ def test_the_path_of_a_key_is_inside_its_bucket_and_leads_back(key: str) -> None
     parts = path_of(key).split("/")
     assert not any(part in ("", ".", "..") or part.startswith(".") for part in parts)
     assert "/".join(key_part(part) for part in parts) == key
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp037"])
+@pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="{}"?>'])
+def test_documents_with_entities_are_refused_in_every_encoding(encoding: str, head: str) -> None:
+    text = head.format(encoding) + '<!DOCTYPE d [<!ENTITY a "aaaa">]><d><Object><Key>&a;&a;</Key></Object></d>'
+    with pytest.raises(S3Error, match="not well-formed"):
+        parse_deletion(text.encode(encoding))
 
 
 def decoded(kind: str, body: bytes, piece: int, signer: Signer = Signer("me")) -> bytes:  # noqa: B008
