@@ -4,7 +4,8 @@
 <home>/cache/s3/5f/5f3a....partial    a download that runs, locked by the process that writes it
 
 A job gets hard links, so an object that was evicted stays as long as a job has it. A job that writes into its input
-changes the file's time, and the next job downloads the object again.
+changes the file's time, and the next job downloads the object again. Jobs that have the file at that moment see the
+change, because they share it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _PARTIAL = ".partial"
 # Room that a download leaves free for everything else of the machine.
 _RESERVE_BYTES = 64 << 20
 
+_POLL_SECONDS = 0.1
+
 Count = Callable[[int], None]
 
 
@@ -51,23 +54,31 @@ class ObjectCache:
     >>> cache.link({"a.csv": stored}, Path("job/s3/train"), source, count)         # doctest: +SKIP
     """
 
-    def __init__(self, folder: Path, *, limit: int) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path, *, limit: int, free_bytes: Callable[[Path], int] | None = None) -> None:
+        self._folder, self._limit, self._free_bytes = folder, limit, free_bytes or _free_bytes
 
     def missing(self, objects: list[StoredObject], source: Source) -> int:
         """Return the bytes of the objects that are not here yet."""
         return sum(stored.size for stored in set(objects) if not self._is_here(self._path(stored, source), stored))
 
-    def check_room(self, needed: int) -> None:
-        """Raise `InputError` where the disk has too little room for that many bytes."""
+    def make_room(self, objects: list[StoredObject], source: Source) -> int:
+        """Make room for the objects that are not here, and return their bytes.
+
+        Where the disk is too full for them, downloads that were cut go first, and then objects that no job has, the
+        least recently used ones first. Raises `InputError` where that is not enough.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        disk = os.statvfs(self._folder)
-        free = disk.f_bavail * disk.f_frsize
-        if needed + _RESERVE_BYTES > free:
+        needed = self.missing(objects, source)
+        if needed and needed + _RESERVE_BYTES > self._free_bytes(self._folder):
+            keep = {self._path(stored, source) for stored in objects}
+            unused = [entry for entry in self._unused() if entry[2] not in keep]
+            _remove_oldest(unused, needed + _RESERVE_BYTES - self._free_bytes(self._folder))
+        if needed and needed + _RESERVE_BYTES > (free := self._free_bytes(self._folder)):
             raise InputError(
                 f"the channels have {shown_bytes(needed)} that are not on this machine yet, and the disk of "
                 f"{self._folder} has {shown_bytes(free)} left; make room, or set HERRINGBONE_HOME to a larger disk"
             )
+        return needed
 
     def link(self, files: dict[str, StoredObject], into: Path, source: Source, count: Count) -> None:
         """Download what is missing, several objects at once, and link all files into a new folder.
@@ -84,6 +95,11 @@ class ObjectCache:
 
         An object that a job still has frees no room, so it stays and does not count.
         """
+        entries = self._unused()
+        return _remove_oldest(entries, sum(size for _, size, _ in entries) - self._limit)
+
+    def _unused(self) -> list[tuple[int, int, Path]]:
+        """Return time of use, size and path of each object that no job has, after removing downloads that were cut."""
         entries = []
         for path in self._folder.glob("*/*"):
             with suppress(FileNotFoundError):
@@ -92,13 +108,7 @@ class ObjectCache:
                     _remove_abandoned(path)
                 elif state.st_nlink == 1:
                     entries.append((state.st_atime_ns, state.st_size, path))
-        excess, removed = sum(size for _, size, _ in entries) - self._limit, 0
-        for _, size, path in sorted(entries):
-            if removed >= excess:
-                break
-            path.unlink(missing_ok=True)
-            removed += size
-        return removed
+        return entries
 
     def _link(self, stored: StoredObject, target: Path, source: Source, count: Count) -> None:
         path = self._path(stored, source)
@@ -110,7 +120,11 @@ class ObjectCache:
                 os.utime(path, ns=(time.time_ns(), stored.modified * 1_000_000_000))
                 os.link(path, target)
             except FileNotFoundError:
+                if not target.parent.is_dir():
+                    # The job's folder was removed.
+                    raise
                 # Another job evicted it at this moment.
+                count(0)
                 continue
             return
 
@@ -120,8 +134,7 @@ class ObjectCache:
         partial = path.with_name(path.name + _PARTIAL)
         while True:
             with partial.open("a+b") as file:
-                # The kernel frees the lock when its holder dies, and the next one starts over.
-                fcntl.flock(file, fcntl.LOCK_EX)
+                _lock(file, count)
                 if not _is_same(file, partial):
                     # The holder has renamed its file, so this one is the object now, or was removed.
                     if self._is_here(path, stored):
@@ -192,11 +205,39 @@ def cache_limit(environ: dict[str, str] | os._Environ[str]) -> int:
     return int(number * 1e9)
 
 
+def _free_bytes(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _remove_oldest(entries: Iterable[tuple[int, int, Path]], excess: int) -> int:
+    removed = 0
+    for _, size, path in sorted(entries):
+        if removed >= excess:
+            break
+        path.unlink(missing_ok=True)
+        removed += size
+    return removed
+
+
 def _fill(partial: Path, stored: StoredObject, source: Source, count: Count) -> None:
     # A second descriptor: boto writes parts at their places, and a file opened to append would ignore the places.
     with partial.open("r+b") as content:
         source.download(stored, content, count)
     os.utime(partial, ns=(time.time_ns(), stored.modified * 1_000_000_000))
+
+
+def _lock(file: IO[bytes], count: Count) -> None:
+    """Wait for the lock of a download; the kernel frees it when its holder dies, and the next one starts over."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Raises once this call is to end: another process may hold the lock for hours, and Ctrl-C must not wait.
+            count(0)
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _is_same(file: IO[bytes], path: Path) -> bool:

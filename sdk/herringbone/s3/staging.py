@@ -83,9 +83,7 @@ def stage(
         archive = buckets.head(split(plan.source.archive, "source_dir"), "source_dir")
         parts[folder.s3 / "code"] = {_CODE: archive}
     stored = [each for files in parts.values() for each in files.values()]
-    missing = cache.missing(stored, buckets)
-    cache.check_room(missing)
-    if missing:
+    if missing := cache.make_room(stored, buckets):
         with progress.downloading(f"{len(stored)} object{'s' * (len(stored) != 1)} of S3", missing) as count:
             _link_all(cache, parts, buckets, count)
     else:

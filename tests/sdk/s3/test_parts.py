@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Callable
@@ -123,6 +124,70 @@ def test_a_failed_download_ends_those_that_run(tmp_path: Path) -> None:
     files = {"a": stored("endless"), "b": stored("missing")}
     with pytest.raises(InputError, match="no such object"):
         ObjectCache(tmp_path / "cache", limit=1).link(files, tmp_path / "job", EndlessServer(), lambda _: None)
+
+
+def error_of(call: Callable[[], object]) -> BaseException | None:
+    """Return the error of a call; fail after 20 seconds."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - the test's thread looks at it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    return errors[0] if errors else None
+
+
+def test_a_wait_for_the_download_of_another_process_ends_with_the_call(tmp_path: Path) -> None:
+    """Ctrl-C, or the failure of another object, must not wait until the other process is done."""
+    server, cache = CountingServer(), ObjectCache(tmp_path / "cache", limit=1)
+    cache.link({"a": stored("a")}, tmp_path / "first", server, lambda _: None)
+    (whole,) = (tmp_path / "cache").glob("*/*")
+    whole.unlink()
+
+    class MissingServer(CountingServer):
+        def download(self, stored: StoredObject, file: IO[bytes], count: Callable[[int], None]) -> None:
+            raise InputError("no such object")
+
+    with whole.with_name(f"{whole.name}.partial").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        files = {"a": stored("a"), "b": stored("missing")}
+        error = error_of(lambda: cache.link(files, tmp_path / "job", MissingServer(), lambda _: None))
+        assert isinstance(error, InputError)
+
+
+def test_a_job_whose_folder_is_removed_ends(tmp_path: Path) -> None:
+    class RemovingServer(CountingServer):
+        def download(self, stored: StoredObject, file: IO[bytes], count: Callable[[int], None]) -> None:
+            super().download(stored, file, count)
+            (tmp_path / "job").rmdir()
+
+    cache = ObjectCache(tmp_path / "cache", limit=1)
+    error = error_of(lambda: cache.link({"a": stored("a")}, tmp_path / "job", RemovingServer(), lambda _: None))
+    assert isinstance(error, FileNotFoundError)
+
+
+def test_unused_objects_and_cut_downloads_make_room(tmp_path: Path) -> None:
+    def free(folder: Path) -> int:
+        return (64 << 20) + 4 - sum(path.stat().st_size for path in folder.glob("*/*"))
+
+    server, cache = CountingServer(), ObjectCache(tmp_path / "cache", limit=1 << 30, free_bytes=free)
+    files = {name: stored(name) for name in "abc"}
+    cache.link(files, tmp_path / "job", server, lambda _: None)
+    for name in "ab":
+        (tmp_path / "job" / name).unlink()
+    (whole,) = (path for path in (tmp_path / "cache").glob("*/*") if path.read_text() == "a")
+    whole.with_name("cut.partial").write_text("x")
+    # One byte was free, but for the cut download; `a` is needed, and `c` is a job's, so `b` goes.
+    assert cache.make_room([files["a"], stored("de", size=2)], server) == 2
+    assert [cache.missing([files[name]], server) for name in "abc"] == [0, 1, 0]
+    with pytest.raises(InputError, match="make room"):
+        cache.make_room([stored("long", size=5)], server)
 
 
 def test_a_file_that_a_job_has_changed_is_downloaded_again(tmp_path: Path) -> None:
