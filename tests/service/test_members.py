@@ -10,7 +10,7 @@ from herringbone.service.errors import ApiError
 from herringbone.service.links import check_links
 from herringbone.service.members import RULES, Fate, check_fates, rule_of
 from herringbone.service.settings import HostType, Mapping, Settings
-from herringbone.service.translate import check_role, local_address, translate
+from herringbone.service.translate import check_role, local_address, message_for_client, translate
 
 pytest.importorskip("botocore")
 from herringbone.service.model import OPERATIONS, find_operation
@@ -174,3 +174,16 @@ def test_roles_are_names():
         with pytest.raises(ApiError) as caught:
             check_role(arn, settings)
         assert caught.value.code == "AccessDeniedException"
+
+
+def test_messages_name_what_the_client_sent() -> None:
+    settings = Settings(backend="local", buckets="/srv/my s3/")
+    assert (
+        message_for_client("channel 'a': file:///srv/my%20s3/mine/x: empty", settings)
+        == "channel 'a': s3://mine/x: empty"
+    )
+    assert message_for_client("output_path: /srv/my s3/mine/out: a file", settings) == (
+        "OutputDataConfig.S3OutputPath: s3://mine/out: a file"
+    )
+    without_buckets = Settings(backend="local")
+    assert message_for_client("gpus: this machine has 0", without_buckets) == "gpus: this machine has 0"

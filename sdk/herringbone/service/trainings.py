@@ -33,7 +33,7 @@ from herringbone.service.errors import ApiError, in_use, invalid, not_found, ove
 from herringbone.service.links import check_links
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import Settings
-from herringbone.service.translate import check_role, translate, wanted_hosts
+from herringbone.service.translate import check_role, message_for_client, translate, wanted_hosts
 from herringbone_contract.constants import masked
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 from herringbone_contract.masking import masked_hyperparameters
@@ -139,7 +139,7 @@ class Trainings:
                 plan = estimator.plan(translated.inputs or None, job_name=name)
             except (UsageError, AwsError) as error:
                 # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
-                raise invalid(str(error)) from None
+                raise invalid(message_for_client(str(error), self._settings)) from None
             if plan.options.gpus is not None:
                 # A job whose GPUs are taken waits, as at AWS.
                 plan = msgspec.structs.replace(plan, queue=True)
@@ -166,7 +166,7 @@ class Trainings:
             if isinstance(error, JobNameError):
                 raise in_use(str(error)) from None
             if isinstance(error, UsageError):
-                raise invalid(str(error)) from None
+                raise invalid(message_for_client(str(error), self._settings)) from None
             if isinstance(error, HerringboneError):
                 raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
             raise

@@ -38,6 +38,16 @@ _DROPPED = (
     *("training_repository_access_mode", "training_repository_credentials_provider_arn", "extra_request", "tags"),
 )
 
+# Options of estimators with which messages begin -> the members of the request that set them.
+_MEMBERS = {
+    "source_dir": "HyperParameters.sagemaker_submit_directory",
+    "entry_point": "HyperParameters.sagemaker_program",
+    "output_path": "OutputDataConfig.S3OutputPath",
+    "checkpoint_s3_uri": "CheckpointConfig.S3Uri",
+    "instance_count": "ResourceConfig.InstanceCount",
+    "image_uri": "AlgorithmSpecification.TrainingImage",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Translated:
@@ -139,6 +149,25 @@ def local_address(address: str, settings: Settings) -> str:
     except S3Error as error:
         raise invalid(f"{address!r}: {error.message}") from None
     return "file://" + quote(f"{settings.buckets.rstrip('/')}/{path}")
+
+
+def message_for_client(message: str, settings: Settings) -> str:
+    """Return an error message of `plan` with the request's members and addresses in place of options and paths.
+
+    >>> settings = Settings(backend="local", buckets="/srv/s3")
+    >>> message_for_client("source_dir: /srv/s3/mine/code.tar.gz: no such file", settings)
+    'HyperParameters.sagemaker_submit_directory: s3://mine/code.tar.gz: no such file'
+
+    A client knows neither the options of estimators nor the folders of the service's machine.
+    """
+    option, separator, rest = message.partition(": ")
+    if separator and option in _MEMBERS:
+        message = f"{_MEMBERS[option]}: {rest}"
+    if settings.buckets is not None:
+        folder = settings.buckets.rstrip("/")
+        for start in (f"file://{quote(folder)}/", f"{folder}/"):
+            message = message.replace(start, "s3://")
+    return message
 
 
 def _known_type(instance_type: str, settings: Settings) -> HostType:
