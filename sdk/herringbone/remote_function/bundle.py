@@ -30,9 +30,7 @@ def find_cloudpickle() -> Any:
     try:
         import cloudpickle
     except ImportError:
-        raise UnsupportedError(
-            "remote: needs cloudpickle, which is not installed; pip install cloudpickle"
-        ) from None
+        raise UnsupportedError("remote: needs cloudpickle, which is not installed; pip install cloudpickle") from None
     return cloudpickle
 
 
