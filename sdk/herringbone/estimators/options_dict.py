@@ -96,8 +96,8 @@ class TimeOptions(TypedDict, total=False):
     """The longest time in the line of `fit(queue=True)`; on ml, with spot instances, of waiting and running together. \
 Unit: seconds. Backends: local_process, local, ssh, ml."""
     gpus: int | None
-    """How many GPUs each host takes, and no other job meanwhile. None is all visible ones on local_gpu, and no claim \
-on local_process. Unit: GPUs. Backends: local_process, local, ssh."""
+    """How many GPUs each host takes for itself. None is all visible ones on local_gpu, all on ssh, no claim on \
+local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     priority: int | None
     """The job's rank in a line: larger numbers go first, from -100 to 100. Backends: local_process, local, ssh."""
     use_spot_instances: bool | None
