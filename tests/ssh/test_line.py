@@ -106,7 +106,6 @@ def test_jobs_share_a_machine_and_wait_for_the_rest(fit, home):
 
 
 # Open: `later` was seen to get a GPU of h-2 that `wide` should keep. The pure rule keeps it (test_machines).
-@pytest.mark.xfail(reason="a later job may start on a machine that an earlier one keeps", strict=False)
 def test_a_job_takes_all_of_its_machines_or_none(fit, home):
     holder = fit("holder", of=1, gpus=2)
     wide = fit("wide", SHOW, of=2, hosts=2, gpus=2)
@@ -119,7 +118,6 @@ def test_a_job_takes_all_of_its_machines_or_none(fit, home):
     assert JobIndex(home.index).get("wide").started < JobIndex(home.index).get("later").started
 
 
-@pytest.mark.xfail(reason="not yet seen to pass: no run has reached it", strict=False)
 def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, machines):
     holder = fit("whole", of=1)
     gone, killed, late = (fit(name, SHOW, of=1, gpus=2) for name in ("gone", "killed", "late"))
