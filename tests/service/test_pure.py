@@ -200,3 +200,6 @@ def test_query_operations():
     for service, form in (("sts", {"Action": "AssumeRole"}), ("iam", {"Action": "GetRole", "RoleName": "<x>"})):
         with pytest.raises(ApiError):
             identity.answer(service, form, "ada", settings, "r")
+    with pytest.raises(ApiError) as denied:
+        identity.answer("iam", {"Action": "SimulatePrincipalPolicy"}, "ada", settings, "r")
+    assert (denied.value.code, denied.value.status) == ("AccessDenied", 403)

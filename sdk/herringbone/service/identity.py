@@ -52,6 +52,9 @@ def answer(service: str, form: Mapping[str, str], user: str, settings: Settings,
             f"<Arn>arn:aws:iam::{settings.account}:role/{name}</Arn><CreateDate>1970-01-01T00:00:00Z</CreateDate>"
             f"<AssumeRolePolicyDocument>{quote(_TRUST)}</AssumeRolePolicyDocument></Role>"
         )
+    elif service == "iam":
+        # As AWS answers users who may not look at IAM. Clients that only check a role go on; `sagemaker` 3.x does.
+        raise ApiError("AccessDenied", f"User {user} is not authorized to perform: iam:{operation[:100]}", 403)
     else:
         raise ApiError("InvalidAction", f"this service has no operation {operation[:100]!r} of {service}")
     return (
