@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from herringbone.s3.front.chunks import SIGNED, UNSIGNED_TRAILER, BodyCheck, Dec
 from herringbone.s3.front.documents import parse_deletion
 from herringbone.s3.front.keys import key_part, path_of
 from herringbone.s3.front.refusals import S3Error, Signer
+from herringbone.s3.front.store import Store
 from herringbone.s3.names import StoredObject, files_of, parse_manifest
 from herringbone_contract.errors import InputError
 
@@ -227,6 +228,43 @@ def test_documents_with_entities_are_refused_in_every_encoding(encoding: str, he
     text = head.format(encoding) + '<!DOCTYPE d [<!ENTITY a "aaaa">]><d><Object><Key>&a;&a;</Key></Object></d>'
     with pytest.raises(S3Error, match="not well-formed"):
         parse_deletion(text.encode(encoding))
+
+
+def test_a_folder_that_becomes_a_link_in_the_midst_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that may write into a bucket's folder replaces it by a link between the front's check and its rename."""
+    (tmp_path / "secrets").mkdir()
+    store = Store(tmp_path / "buckets")
+    store.create_bucket("mine")
+    folder = tmp_path / "buckets/mine/ck"
+
+    def put(key: str) -> None:
+        with store.new_file("mine") as file:
+            file.write(b"mine")
+            store.keep(file, "mine", key, "e", {})
+
+    put("ck/keys.json")
+    swapped = tmp_path / "buckets/mine/old"
+    replace = os.replace
+
+    def swap_and_replace(*names: Any, **folders: Any) -> None:
+        if str(names[1]).endswith("keys.json"):
+            folder.rename(swapped)
+            folder.symlink_to(tmp_path / "secrets")
+        replace(*names, **folders)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", swap_and_replace)
+        put("ck/keys.json")
+    assert list((tmp_path / "secrets").iterdir()) == []
+    (tmp_path / "secrets/keys.json").write_text("secret")
+    store.delete("mine", "ck/keys.json")
+    assert (tmp_path / "secrets/keys.json").read_text() == "secret"
+    with pytest.raises(S3Error, match="is a link"):
+        put("ck/keys.json")
+    with pytest.raises(S3Error, match="does not exist"):
+        store.open("mine", "ck/keys.json")
 
 
 def decoded(kind: str, body: bytes, piece: int, signer: Signer = Signer("me")) -> bytes:  # noqa: B008

@@ -110,9 +110,9 @@ class Store:
         state = os.fstat(file.fileno())
         with self._lock:
             top = self.bucket(bucket)
-            target = self._make_place(top, path_of(key))
-            self._write_facts(top, key, state, etag, meta)
-            os.replace(file.name, target)  # noqa: PTH105
+            with _place(top, path_of(key)) as (parent, target):
+                self._write_facts(top, key, state, etag, meta)
+                os.replace(file.name, target, dst_dir_fd=parent)
         return Facts(key, state.st_size, etag, state.st_mtime, meta)
 
     def open(self, bucket: str, key: str) -> tuple[IO[bytes], Facts]:
@@ -133,18 +133,17 @@ class Store:
         with self._lock:
             top = self.bucket(bucket)
             for path in _places(path_of(key)):
-                file = top / path
-                if not _is_inside(top, path) or not file.is_file() or file.is_symlink():
+                folder, _, name = path.rpartition("/")
+                try:
+                    with safe_tree.folder(top, folder) as parent:
+                        if not stat.S_ISREG(os.lstat(name, dir_fd=parent).st_mode):
+                            continue
+                        os.unlink(name, dir_fd=parent)
+                except (FileNotFoundError, NotADirectoryError):
+                    # No such object; a link on the way is none either.
                     continue
-                file.unlink()
                 self._facts_path(top, key).unlink(missing_ok=True)
-                for folder in file.parents:
-                    if folder == top:
-                        break
-                    try:
-                        folder.rmdir()
-                    except OSError:
-                        break
+                _remove_empty(top, folder)
 
     def keys(self, bucket: str, prefix: str = "", after: str = "", *, by_folder: bool = False) -> Iterator[str]:
         """Yield the keys that begin with `prefix` and come behind `after`, in the order of their UTF-8 bytes.
@@ -187,21 +186,52 @@ class Store:
         digest = hashlib.sha256(key.encode()).hexdigest()
         return top / OWN / "facts" / digest[:2] / f"{digest}.json"
 
-    def _make_place(self, top: Path, path: str) -> Path:
-        """Return where the file of a path goes, with its folders made. The caller holds the lock."""
-        folder, _, name = path.rpartition("/")
-        inside = top
-        for part in filter(None, folder.split("/")):
-            inside /= part
-            state = _lstat(inside)
-            if state is not None and not stat.S_ISDIR(state.st_mode):
-                if not stat.S_ISREG(state.st_mode):
-                    raise S3Error("InvalidRequest", f"{part} is a link in the folder of the bucket.", 409)
+
+@contextmanager
+def _place(top: Path, path: str) -> Iterator[tuple[int, str]]:
+    """Open the folder where the file of a path goes, made if it is not there; yield it with the file's name.
+
+    The folder is opened part by part, without following links: a job that may write into the bucket can replace a
+    folder by a link at any moment. The caller holds the lock.
+    """
+    *parts, name = path.split("/")
+    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            mode = _mode(part, folder)
+            if stat.S_ISREG(mode):
                 # An object has the name that is a folder from now on.
-                inside.rename(inside.with_name(part + BESIDE))
-            inside.mkdir(exist_ok=True)
-        target = inside / name
-        return target.with_name(name + BESIDE) if target.is_dir() and not target.is_symlink() else target
+                os.rename(part, part + BESIDE, src_dir_fd=folder, dst_dir_fd=folder)
+            elif mode and not stat.S_ISDIR(mode):
+                raise S3Error("InvalidRequest", f"{part} is a link in the folder of the bucket.", 409)
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        yield folder, name + BESIDE if stat.S_ISDIR(_mode(name, folder)) else name
+    finally:
+        os.close(folder)
+
+
+def _mode(name: str, folder: int) -> int:
+    """Return the mode of an entry of an open folder; 0 where there is none."""
+    try:
+        return os.lstat(name, dir_fd=folder).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _remove_empty(top: Path, path: str) -> None:
+    """Remove the folders of a path that are empty, from the last one up."""
+    while path:
+        above, _, name = path.rpartition("/")
+        try:
+            with safe_tree.folder(top, above) as parent:
+                os.rmdir(name, dir_fd=parent)
+        except OSError:
+            return
+        path = above
 
 
 def _walk(folder: Path, start: str, prefix: str, after: str, by_folder: bool) -> Iterator[str]:
@@ -247,18 +277,6 @@ def _open(top: Path, path: str) -> IO[bytes] | None:
     try:
         return safe_tree.open_file(top, path)
     except OSError:
-        return None
-
-
-def _is_inside(top: Path, path: str) -> bool:
-    """Report whether no folder on the way to a file is a link."""
-    return not any(folder.is_symlink() for folder in (top / path).parents if folder != top and top in folder.parents)
-
-
-def _lstat(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except FileNotFoundError:
         return None
 
 
