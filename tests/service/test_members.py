@@ -165,6 +165,14 @@ def test_addresses_lead_through_no_link(tmp_path, place):
         check_links(translated, "digits-1", settings)
 
 
+@pytest.mark.parametrize(
+    ("member", "name"), [("CheckpointConfig", "S3Uri"), ("TensorBoardOutputConfig", "S3OutputPath")]
+)
+def test_scripts_write_into_no_whole_bucket(member, name):
+    with pytest.raises(ApiError, match=f"{member}.{name}: s3://mine/ is a whole bucket"):
+        translate({**REQUEST, member: {name: "s3://mine/"}}, SETTINGS)
+
+
 def test_roles_are_names():
     check_role("arn:aws:iam::000000000000:role/me", SETTINGS)
     for arn, settings in (

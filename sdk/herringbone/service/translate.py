@@ -109,6 +109,8 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
             "s3_output_path": local_address(tensorboard["S3OutputPath"], settings),
             "container_local_output_path": tensorboard.get("LocalPath"),
         }
+    _check_own_folder("CheckpointConfig.S3Uri", request.get("CheckpointConfig", {}).get("S3Uri", ""), settings)
+    _check_own_folder("TensorBoardOutputConfig.S3OutputPath", (tensorboard or {}).get("S3OutputPath", ""), settings)
     arguments |= _hosts_arguments(request, kinds, settings)
     if (image := _image(request["AlgorithmSpecification"]["TrainingImage"], arguments, settings)) is not None:
         arguments["image_uri"] = image
@@ -168,6 +170,13 @@ def message_for_client(message: str, settings: Settings) -> str:
         for start in (f"file://{quote(folder)}/", f"{folder}/"):
             message = message.replace(start, "s3://")
     return message
+
+
+def _check_own_folder(member: str, address: str, settings: Settings) -> None:
+    """Raise `ApiError` for a whole bucket where the job's script writes: the front's own files are in it, too."""
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    if settings.buckets is not None and address.startswith("s3://") and not key.strip("/"):
+        raise invalid(f"{member}: {address} is a whole bucket; give a folder in it, such as s3://{bucket}/checkpoints")
 
 
 def _known_type(instance_type: str, settings: Settings) -> HostType:
