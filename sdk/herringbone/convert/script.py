@@ -14,9 +14,10 @@ from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, review_argument
 from herringbone.convert.edits import Edits
 from herringbone.convert.names import ACCOUNT, COUNTERPARTS, Bindings, is_aws, why_left
 from herringbone.estimators.options import RENAMED
+from herringbone.planning.frameworks import IMAGES
 from herringbone_contract.errors import InputError
 
-_ESTIMATORS = ("Estimator", "PyTorch", "TensorFlow")
+_ESTIMATORS = ("Estimator", "Framework", *IMAGES)
 
 
 class Converted(msgspec.Struct, frozen=True):

@@ -106,6 +106,21 @@ def test_converting_twice_changes_nothing():
             "PyTorch('a', role=s.get_execution_role(), sagemaker_session=s.Session(),)",
             "from herringbone import PyTorch\nPyTorch('a',)",
         ),
+        # The classes of libraries: their role goes, too, and the other arguments stay.
+        *(
+            (
+                f"import sagemaker\nfrom sagemaker.{module} import {name}\n"
+                f"{name}('py3', role=sagemaker.get_execution_role(), instance_count=1)",
+                f"from herringbone import {name}\n{name}('py3', instance_count=1)",
+            )
+            for module, name in [
+                ("huggingface", "HuggingFace"),
+                ("sklearn", "SKLearn"),
+                ("xgboost", "XGBoost"),
+                ("mxnet", "MXNet"),
+                ("estimator", "Framework"),
+            ]
+        ),
         ("print('no SDK here')", "print('no SDK here')"),
     ],
 )
@@ -145,6 +160,14 @@ def test_a_few_lines(before, after):
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', train_max_run=1, max_run=2)",
             "train_max_run: max_run is given too; remove one",
+        ),
+        (
+            "from sagemaker.remote_function import remote\n@remote(instance_type='ml.m5.large')\ndef f(): pass",
+            "write herringbone.remote",
+        ),
+        (
+            "from sagemaker.sklearn import SKLearn\nSKLearn('a', max_run='1')",
+            "max_run: '1' is no time",
         ),
         (
             "import sagemaker\nr = sagemaker.get_execution_role()\nprint(r)",
