@@ -101,7 +101,8 @@ def translate_error(error: Exception, action: str, *, profile: str | None = None
         return AwsCredentialsError(f"{action}: {problem}; {login}, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if kinds & _NO_ANSWER:
         return AwsUnavailableError(
-            f"{action}: AWS does not answer: {error}; check the network, the proxy (HTTPS_PROXY) and the region"
+            f"{action}: AWS does not answer: {error}; check the network, the proxy (HTTPS_PROXY), the region, "
+            "and AWS_ENDPOINT_URL where it is set"
         )
     if "ResponseParserError" in kinds:
         return AwsUnavailableError(
