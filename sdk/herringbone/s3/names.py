@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from herringbone.aws.location import S3Location, is_s3, parse_s3_uri
+from herringbone.aws.location import S3Location, is_s3, split_s3_uri
 from herringbone_contract.errors import InputError
 from herringbone_contract.masking import printable
 
@@ -108,8 +108,7 @@ def parse_manifest(text: bytes, address: str) -> tuple[S3Location, tuple[str, ..
         raise InputError(
             f'{address}: a manifest is a list, [{{"prefix": "s3://BUCKET/FOLDER/"}}, "FILE", ...], with a file or more'
         )
-    bucket, _, prefix = entries[0]["prefix"].removeprefix("s3://").partition("/")
-    return S3Location(bucket, prefix), tuple(entries[1:])
+    return split_s3_uri(entries[0]["prefix"]), tuple(entries[1:])
 
 
 def split(address: str, option: str) -> S3Location:
@@ -118,10 +117,10 @@ def split(address: str, option: str) -> S3Location:
     >>> split("s3://mine/data/", "channel 'train'")
     S3Location(bucket='mine', key='data/')
     """
-    bucket, _, key = address.removeprefix("s3://").partition("/")
-    if not bucket or bucket != parse_s3_uri(address).bucket:
+    location = split_s3_uri(address)
+    if not location.bucket:
         raise InputError(f"{option}: {address} names no bucket; write s3://BUCKET/PREFIX")
-    return S3Location(bucket, key)
+    return location
 
 
 def whole_checkpoints(names: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from herringbone.aws.location import S3Location
+from herringbone.aws.location import S3Location, split_s3_uri
 from herringbone.aws.session import AwsSession
 from herringbone.progress import Progress
 from herringbone_contract.errors import ArchiveError, AwsError, InputError
@@ -175,7 +175,7 @@ def fetch_artifact(session: AwsSession, uri: str, into: Path, *, progress: Progr
     `part` is the word for the results in messages. Raises `InputError` when nothing is at the URI, `ArchiveError` when
     the received bytes differ from the object.
     """
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    bucket, key = split_s3_uri(uri)
     fetcher = _Fetcher(session, bucket, part)
     if key.endswith(_ARCHIVE_SUFFIX):
         head = fetcher.head(key)
