@@ -105,7 +105,6 @@ def test_jobs_share_a_machine_and_wait_for_the_rest(fit, home):
     assert state(one) == "Training"
 
 
-# Open: `later` was seen to get a GPU of h-2 that `wide` should keep. The pure rule keeps it (test_machines).
 def test_a_job_takes_all_of_its_machines_or_none(fit, home):
     holder = fit("holder", of=1, gpus=2)
     wide = fit("wide", SHOW, of=2, hosts=2, gpus=2)

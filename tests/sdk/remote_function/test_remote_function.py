@@ -84,7 +84,7 @@ def test_a_generator_is_refused():
 
 def test_without_cloudpickle_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'herringbone\[remote\]'"):
+    with pytest.raises(UnsupportedError, match="pip install cloudpickle"):
         remote(len)
 
 
