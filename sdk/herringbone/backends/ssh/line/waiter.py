@@ -87,6 +87,8 @@ class MachinePlace(threading.Thread):
         self.trouble = ""
         # Why the machine can never serve the job.
         self.never = ""
+        # The error that ended the thread. The waiter raises it, because nobody else looks at this machine's line.
+        self.error: Exception | None = None
         self._transport, self._request = transport, dict(request)
         self._worst, self._changed = worst, changed
         # Of the connection, which the thread and `ask` use in turns.
@@ -110,6 +112,10 @@ class MachinePlace(threading.Thread):
                 self._disconnected(error)
                 pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)]
                 failures += 1
+            except Exception as error:  # noqa: BLE001 - a thread that just ends would leave the job pending for ever
+                self.error = error
+                self._changed()
+                return
             self._changed()
             self._closed.wait(pause)
 
@@ -125,10 +131,14 @@ class MachinePlace(threading.Thread):
                 raise
 
     def hand_over(self) -> Connection:
-        """End the thread's work and return the connection, which holds the claim."""
+        """End the thread's work and return the connection, which holds the claim. Raises `HostError` if it broke."""
         self._closed.set()
         with self._lock:
-            assert self._connection is not None
+            if self._connection is None:
+                raise HostError(
+                    f"{self.machine.name}: the connection broke when the job had its turn: {self.trouble}; submit the"
+                    " job again"
+                )
             connection, self._connection = self._connection, None
             return connection
 
@@ -207,6 +217,9 @@ class MachineWaiter:
         """Return the machines that the job was granted, by host, or the secondary status of its end."""
         deadline = self._config["deadline"]
         while not self._stopped:
+            for place in self._places.values():
+                if place.error is not None:
+                    raise place.error
             if (machines := self._take()) is not None:
                 return machines
             self._show()
