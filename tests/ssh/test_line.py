@@ -23,6 +23,13 @@ from herringbone.slots.places import place_texts
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(400)]
 HOLD = "import os, time; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"
+# Some shells start background processes with SIGINT ignored; the command must react to it all the same.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from herringbone.cli.__main__ import main
+sys.exit(main())
+"""
 SHOW = "import os; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)"
 
 
@@ -140,9 +147,9 @@ def test_a_waiting_job_leaves_or_is_lost_and_the_next_one_starts(fit, home, mach
 def test_jobs_without_gpus_share_a_machine_and_ctrl_c_leaves_its_line(fit, home):
     one, two = (fit(name, of=1, shares=2) for name in ("share-1", "share-2"))
     assert [state(one), state(two)] == ["Training", "Training"]
-    run = ["-m", "herringbone.cli", "run", "train.py", "--job-name", "typed", "--queue"]
+    run = ["run", "train.py", "--job-name", "typed", "--queue", "--instance-type", "ssh:hosts.yaml"]
     typed = subprocess.Popen(
-        [sys.executable, *run, "--instance-type", "ssh:hosts.yaml"],
+        [sys.executable, "-c", PROGRAM, *run],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -152,7 +159,7 @@ def test_jobs_without_gpus_share_a_machine_and_ctrl_c_leaves_its_line(fit, home)
     last = fit("share-3", SHOW, of=1, shares=2)
     text(home, last, "2nd in line")
     typed.send_signal(signal.SIGINT)
-    typed.communicate()
+    typed.communicate(timeout=60)
     assert JobIndex(home.index).get("typed").status == "Stopped"
     one.stop()
     assert last.wait(logs=False).status == "Completed"
