@@ -48,7 +48,7 @@ def why_left(name: str) -> str:
     if class_name in _OTHER_FRAMEWORKS:
         return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
     if class_name == "remote" and name.startswith("sagemaker.remote_function."):
-        return f"{name}: write herringbone.remote, with the options of estimators; docs/do/remote.md lists them"
+        return f"{name}: write herringbone.remote, with the options of herringbone.Estimator"
     if name.startswith("sagemaker.train"):
         return f"{name}: SDK v3 is not converted; write herringbone.PyTorch or Estimator, with the arguments of SDK v2"
     return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"
