@@ -7,14 +7,13 @@ The file has the secrets themselves, because a signature can be checked with not
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import tempfile
 from pathlib import Path
 
 import msgspec
 
+from herringbone.service.files import write_private
 from herringbone_contract.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -100,12 +99,7 @@ class KeyFile:
     def _write(self, keys: list[AccessKey]) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # mkstemp makes a file of mode 0600, and the rename shows readers the old file or the new one.
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".keys-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(_Document(keys=keys)), indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self.path)
+            document = msgspec.json.encode(_Document(keys=keys))
+            write_private(self.path, msgspec.json.format(document, indent=2) + b"\n")
         except OSError as error:
             raise InputError(f"the file of keys {self.path} cannot be written: {error.strerror}") from None

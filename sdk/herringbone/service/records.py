@@ -10,8 +10,6 @@ a job whose submission was cut is found by its file.
 from __future__ import annotations
 
 import fcntl
-import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import msgspec
 
 from herringbone.jobs.home import Home
+from herringbone.service.files import write_private
 from herringbone_contract.errors import InputError
 
 
@@ -109,13 +108,7 @@ class Records:
         return self._folder / f"{name}.json"
 
     def _write(self, record: ServiceRecord) -> None:
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(record))
-            file.flush()
-            # After a crash of the machine, an empty file would look like a damaged one.
-            os.fsync(file.fileno())
-        Path(name).replace(self._path(record.name))
+        write_private(self._path(record.name), msgspec.json.encode(record))
 
     def _load(self) -> Iterator[ServiceRecord]:
         for path in self._folder.iterdir():
