@@ -92,7 +92,7 @@ def serve(
     `InputError` for a port that is taken, and while another service has the jobs.
     """
     home = find_home()
-    # Both raise for what is missing, before anybody is told an address.
+    # Both raise for what is missing, before the address is shown to anyone.
     keys.all()
     service_model("sagemaker")
     with closing(_listen(listener)) as server_socket:

@@ -20,7 +20,7 @@ _MAX_PART_BYTES = 254
 _ENCODED = re.compile(r"[%\\\x00-\x1f\x7f]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 # Ends the name of a file whose plain name is a folder.
-BESIDE = "%"
+FOLDER_EXISTS = "%"
 
 
 def check_bucket_name(name: str) -> str:
@@ -54,9 +54,9 @@ def key_part(name: str) -> str:
     >>> key_part("%2E%2E"), key_part("%"), key_part("%%"), key_part("a%")
     ('..', '', '', 'a')
     """
-    plain = name[:-1] if name.endswith(BESIDE) else name
-    if plain == BESIDE:
-        # An empty part, beside a folder of an empty part.
+    plain = name[:-1] if name.endswith(FOLDER_EXISTS) else name
+    if plain == FOLDER_EXISTS:
+        # An empty part, next to a folder of an empty part.
         return ""
     return re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), plain)
 
@@ -68,7 +68,7 @@ def is_own(name: str) -> bool:
 
 def _encode(part: str) -> str:
     if not part:
-        return BESIDE
+        return FOLDER_EXISTS
     encoded = _ENCODED.sub(lambda match: f"%{ord(match[0]):02X}", part)
     if encoded.startswith("."):
         return "%2E%2E" if encoded == ".." else f"%2E{encoded[1:]}"

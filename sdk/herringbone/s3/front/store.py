@@ -1,4 +1,4 @@
-"""The folder behind the front: buckets, objects, and what S3 knows of an object besides its content.
+"""The folder behind the front: buckets, objects, and what S3 knows of an object in addition to its content.
 
 <folder>/BUCKET/PATH                       an object's content, readable by any program; `keys` makes the path
 <folder>/BUCKET/.herringbone/facts/5f/...  ETag, type and the user's metadata of one object, as JSON
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from herringbone.s3.front.keys import BESIDE, check_bucket_name, is_own, key_part, path_of
+from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone_contract import safe_tree
 
@@ -201,7 +201,7 @@ def _place(top: Path, path: str) -> Iterator[tuple[int, str]]:
             mode = _mode(part, folder)
             if stat.S_ISREG(mode):
                 # An object has the name that is a folder from now on.
-                os.rename(part, part + BESIDE, src_dir_fd=folder, dst_dir_fd=folder)
+                os.rename(part, part + FOLDER_EXISTS, src_dir_fd=folder, dst_dir_fd=folder)
             elif mode and not stat.S_ISDIR(mode):
                 raise S3Error("InvalidRequest", f"{part} is a link in the folder of the bucket.", 409)
             with suppress(FileExistsError):
@@ -209,7 +209,7 @@ def _place(top: Path, path: str) -> Iterator[tuple[int, str]]:
             below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             os.close(folder)
             folder = below
-        yield folder, name + BESIDE if stat.S_ISDIR(_mode(name, folder)) else name
+        yield folder, name + FOLDER_EXISTS if stat.S_ISDIR(_mode(name, folder)) else name
     finally:
         os.close(folder)
 
@@ -269,7 +269,7 @@ def _walk(folder: Path, start: str, prefix: str, after: str, by_folder: bool) ->
 
 
 def _places(path: str) -> tuple[str, str]:
-    return path, path + BESIDE
+    return path, path + FOLDER_EXISTS
 
 
 def _open(top: Path, path: str) -> IO[bytes] | None:
