@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
 from herringbone_parallel.core.prediction.sharing import divided_calls, splits_of_modules
 from herringbone_parallel.core.prediction.stages import SEVERAL, Partition
+from herringbone_parallel.core.prediction.tied import TiedGradients
 
 Bytes = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Slots = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,7 @@ class Timeline:
     def __init__(self, measurement: Measurement, *, checkpointing: bool = False, horizon: int | None = None) -> None:
         self.measurement = measurement
         self._curves: dict[tuple[object, ...], Curves] = {}
+        self._tied = TiedGradients(measurement)
         self.slots = 2 * len(measurement.calls) + 2
         tensors = measurement.tensors
         self.bytes = np.array([tensor.bytes for tensor in tensors], dtype=np.float64)
@@ -95,11 +98,12 @@ class Timeline:
         self.phase = phases[np.maximum(born, 0)] if len(phases) else np.zeros(len(born), dtype=np.int64)
         self.phase = np.where(born < 0, int(Phase.DATA), self.phase)
 
-    def curve(self, chosen: Flags, sizes: Bytes | None = None) -> Bytes:
-        """Return the bytes of the chosen tensors in each slot."""
+    def curve(self, chosen: Flags, sizes: Bytes | None = None, lives: tuple[Slots, Slots] | None = None) -> Bytes:
+        """Return the bytes of the chosen tensors in each slot; `lives` are other starts and ends than the measured."""
         sizes = (self.bytes if sizes is None else sizes)[chosen]
-        births = np.bincount(self.start[chosen], sizes, self.slots + 1)
-        ends = np.bincount(self.end[chosen], sizes, self.slots + 1)
+        start, end = (self.start, self.end) if lives is None else lives
+        births = np.bincount(start[chosen], sizes, self.slots + 1)
+        ends = np.bincount(end[chosen], sizes, self.slots + 1)
         return np.asarray(np.cumsum(births - ends)[: self.slots], dtype=np.float64)
 
     @cached_property
@@ -153,13 +157,14 @@ class Timeline:
         # An optimizer that works on all parameters at once belongs to no module: each partition has its share.
         joint = update & (self._partition_of_tensors(partition) == SEVERAL)
         sizes = self.bytes if tensor == 1 else np.where(self._divided, self.bytes / tensor, self.bytes)
+        lives = self._tied.lives(self.start, self.end, partition)
         kept = batch & (self.calls_born >= 0) & (self.start < self._first_backward) & (self.end > self._first_backward)
         kept_of_calls = np.bincount(self.calls_born[kept], sizes[kept], len(self.phases))
         return Curves(
             batch=self.curve(batch, sizes),
             inputs=self.curve(self.kinds == Kind.INPUT),
-            fixed=self.curve(passing & self._like_a_parameter, sizes),
-            gradients=self.curve(own & (self.kinds == Kind.GRADIENT), sizes),
+            fixed=self.curve(passing & self._like_a_parameter, sizes, lives),
+            gradients=self.curve(own & (self.kinds == Kind.GRADIENT), sizes, lives),
             update=self.curve(own & update & ~joint, sizes) + self._share(partition, index) * self.curve(joint, sizes),
             kept=float(kept_of_calls.sum()),
             kept_of_calls=np.asarray(kept_of_calls, dtype=np.float64),

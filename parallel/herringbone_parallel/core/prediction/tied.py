@@ -1,0 +1,114 @@
+"""Gradients of a weight that modules share, where a pipeline's rank comes back to it.
+
+In the measured step autograd waits for the gradient of each use, adds them, and then adds the sum to `grad`. A rank of
+a pipeline runs one backward for each of its visits, and adds to `grad` at the end of each. So no part of a gradient
+outlives its visit, and no sum of parts of several visits is made.
+
+    measured    head's part |-----------------------------------|
+                embedding's part                             |--|
+                sum                                             |----
+    this rank   head's part |----|
+                grad             |-----------------------------------
+                embedding's part                             |--|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
+from herringbone_parallel.core.prediction.stages import Partition
+
+Slots = NDArray[np.int64]
+
+
+class TiedGradients:
+    """The gradients of shared weights of one measurement.
+
+    start, end = TiedGradients(measurement).lives(start, end, partition)
+
+    Slots are those of `timeline`.
+    """
+
+    def __init__(self, measurement: Measurement) -> None:
+        self._measurement = measurement
+        self._passes = list(_passes(measurement))
+
+    def lives(self, start: Slots, end: Slots, partition: Partition) -> tuple[Slots, Slots]:
+        """Return the first slot of each tensor and the one after its last, on the ranks of a pipeline.
+
+        `start` and `end` are those of the measured step. They are returned as they are where no life changes.
+        """
+        if partition.count == 1 or not self._passes:
+            return start, end
+        start, end = start.copy(), end.copy()
+        borders = self._borders(partition)
+        for tensors in self._passes:
+            self._end_at_borders(tensors, borders, start, end)
+        return start, end
+
+    def _borders(self, partition: Partition) -> Slots:
+        """Return, for each call of a backward, the slot after the last call of its visit."""
+        calls = self._measurement.calls
+        borders = np.full(len(calls), 2 * len(calls) + 2, dtype=np.int64)
+        # By microbatch, from the last call on: the partition of the visit, and its border.
+        visits: dict[int, tuple[int, int]] = {}
+        for number in range(len(calls) - 1, -1, -1):
+            if calls[number].phase != Phase.BACKWARD:
+                continue
+            home = int(partition.calls[number])
+            if visits.get(calls[number].microbatch, (None, 0))[0] != home:
+                visits[calls[number].microbatch] = (home, 2 * number + 1)
+            borders[number] = visits[calls[number].microbatch][1]
+        return borders
+
+    def _end_at_borders(self, tensors: Sequence[int], borders: Slots, start: Slots, end: Slots) -> None:
+        """Change the lives of one weight's gradients in one pass, which come in the order of their births."""
+        measured = self._measurement.tensors
+        # Those whose bytes are in `grad` from the end of their visit on, and the first slot of `grad`.
+        accumulated: set[int] = set()
+        first = 2 * len(borders)
+        for tensor in tensors:
+            born = measured[tensor].born
+            border = int(borders[born])
+            # Parts that are added end with the call that adds them.
+            parts = [part for part in tensors if part < tensor and measured[part].freed == born + 1]
+            of_visit = [part for part in parts if part not in accumulated]
+            of_several = self._is_sum(tensor) and len(of_visit) < len(parts)
+            if measured[tensor].kind == Kind.GRADIENT:
+                if of_several:
+                    start[tensor] = min(start[tensor], first)
+                continue
+            beyond = bool(end[tensor] > border)
+            if of_several:
+                # This sum is not made: the visit's own part goes on in its place.
+                for part in of_visit:
+                    end[part] = min(max(end[part], end[tensor]), border)
+                end[tensor] = start[tensor]
+            if beyond:
+                end[tensor] = min(end[tensor], border)
+                accumulated.add(tensor)
+                first = min(first, border)
+
+    def _is_sum(self, tensor: int) -> bool:
+        call = self._measurement.calls[self._measurement.tensors[tensor].born]
+        return self._measurement.operations[call.operation].name.startswith("aten.add.")
+
+
+def _passes(measurement: Measurement) -> Iterator[list[int]]:
+    """Yield the tensors of the size of a shared weight that its modules make in the backward of one microbatch."""
+    weights = [(p.bytes, {p.module, *p.shared_by}) for p in measurement.parameters if p.shared_by]
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, tensor in enumerate(measurement.tensors):
+        if tensor.born < 0 or tensor.kind not in (Kind.GRADIENT, Kind.TEMPORARY):
+            continue
+        if measurement.calls[tensor.born].phase != Phase.BACKWARD:
+            continue
+        for weight, (size, modules) in enumerate(weights):
+            if tensor.bytes == size and tensor.module in modules:
+                found.setdefault((weight, tensor.microbatch), []).append(number)
+    for tensors in found.values():
+        yield sorted(tensors, key=lambda number: measurement.tensors[number].born)
