@@ -33,6 +33,7 @@ from herringbone_parallel.torch.model_parallel.runtime.thread_pool import Thread
 from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
 from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup, open_shard_group
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
+from herringbone_parallel.torch.shared_devices import share_devices
 from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        share_devices(os.environ, place, torch.cuda.device_count())
         # gloo too: headers and pickled objects travel over the CPU.
         backends = "cpu:gloo,cuda:nccl"
     # A script may have initialised torch.distributed itself; its default group then stays.

@@ -28,6 +28,7 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
 from herringbone_parallel.torch.sharding.mesh import JobMesh, open_mesh
+from herringbone_parallel.torch.shared_devices import share_devices
 from herringbone_parallel.torch.step_hook import count_steps
 
 
@@ -91,6 +92,7 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        share_devices(os.environ, place, torch.cuda.device_count())
         # gloo too: checkpoints and pickled objects travel over the CPU.
         backends = "cpu:gloo,cuda:nccl"
     _leave_accelerate()
