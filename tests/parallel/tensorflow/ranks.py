@@ -57,7 +57,9 @@ class Ranks:
     [what rank 0 returned, what rank 1 returned]
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *paths: Path) -> None:
+        """Keep the ranks' files in `folder`. `paths` are further folders with modules of the functions."""
+        self._paths = os.pathsep.join([*_SOURCES, *_SHIMS, *map(str, paths)])
         self._token = folder / "token"
         self._token.write_text("a secret for tests")
         # The process that ranks are forks of, once the first rank is needed, and the socket that asks it for ranks.
@@ -155,7 +157,7 @@ class Ranks:
                 [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(server_end.fileno())],
                 # TensorFlow writes temporary files, and a killed rank leaves them behind. NumPy's library of linear
                 # algebra would start threads, and a fork has none of them.
-                env=environment(TMPDIR=str(self._token.parent), OPENBLAS_NUM_THREADS="1"),
+                env=environment(TMPDIR=str(self._token.parent), OPENBLAS_NUM_THREADS="1", PYTHONPATH=self._paths),
                 pass_fds=[server_end.fileno()],
             )
 

@@ -164,3 +164,54 @@ class Last(nn.LSTM):
 def test_weights_of_other_ranks_leave_the_lists_that_a_module_keeps(ranks: Ranks) -> None:
     # `nn.LSTM` keeps its 4 weights in `_flat_weights`, too.
     assert ranks.run(foreign_weights, dict(TWO)) == [(0, False), (4, True)]
+
+
+class Notes:
+    """An object that a model makes in each forward, and in which its layers leave tensors, as in a cache of keys."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+
+class Noting(nn.Linear):
+    """A layer that leaves its result in the notes."""
+
+    def forward(self, x: torch.Tensor, notes: Notes) -> torch.Tensor:  # type: ignore[override]
+        notes.tensors.append(super().forward(x).detach())
+        return notes.tensors[-1] + x
+
+
+class WithNotes(nn.Module):
+    """Passes fresh notes from layer to layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Noting(8, 8), Noting(8, 8)
+        self.made: list[weakref.ref[Notes]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        notes = Notes()
+        self.made.append(weakref.ref(notes))
+        return self.second(self.first(x, notes), notes)  # type: ignore[no-any-return]
+
+
+def steps_with_notes() -> tuple[int, int]:
+    """Return the notes that were made in three steps, and those that are still there."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module = WithNotes()
+    put_on_second(module.second)
+    model = smp.DistributedModel(module)
+
+    @smp.step
+    def train(x: torch.Tensor) -> torch.Tensor:
+        return model(x).sum()  # type: ignore[no-any-return]
+
+    for _ in range(3):
+        train(torch.ones(4, 8))
+    gc.collect()
+    return len(module.made), sum(notes() is not None for notes in module.made)
+
+
+def test_objects_that_a_model_passes_to_its_layers_end_with_the_step(ranks: Ranks) -> None:
+    assert ranks.run(steps_with_notes, dict(TWO)) == [(12, 0), (12, 0)]

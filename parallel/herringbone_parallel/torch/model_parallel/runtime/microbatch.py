@@ -15,6 +15,7 @@ in which a call has such inputs. From the next step on the `ShapeBook` knows the
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -375,8 +376,21 @@ def _describe(leaf: Any) -> Hashable:
     if isinstance(leaf, slice):
         # Before Python 3.12 a slice has no hash.
         return (slice, _describe(leaf.start), _describe(leaf.stop), _describe(leaf.step))
+    if _by_identity(type(leaf)):
+        # It equals only itself, so no later object can match. The book must not keep it alive: a model may pass an
+        # object to its layers in which they leave tensors, such as the keys and values of transformers' `DynamicCache`.
+        return weakref.ref(leaf)
     try:
         hash(leaf)
     except TypeError:
         return type(leaf).__qualname__
+    if type(leaf).__eq__ is object.__eq__ and not callable(leaf):
+        # An object that equals only itself, such as the key-value cache that a model of Hugging Face makes anew in each
+        # forward: no later call would have this description, and the book would keep the object and its tensors.
+        return type(leaf).__qualname__
     return (type(leaf), leaf)
+
+
+def _by_identity(kind: Any) -> bool:
+    """Say whether an object of this type equals only itself, and can be referenced weakly."""
+    return kind.__hash__ is object.__hash__ and bool(kind.__weakrefoffset__)
