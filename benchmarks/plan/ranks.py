@@ -79,7 +79,8 @@ def run_ranks(
     Raises `RunFailed` for a rank that fails, or for ranks that need more than `seconds`.
     """
     with tempfile.TemporaryDirectory(dir=folder) as results:
-        port, counter = _free_port(), counting(folder)
+        # torch itself counts on a GPU.
+        port, counter = _free_port(), {} if "cuda" in arguments else counting(folder)
         processes = []
         for rank in range(ranks):
             extra = {**environment(parameters, ranks, rank, port), **counter, "PLAN_RESULTS": results}

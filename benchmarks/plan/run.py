@@ -1,4 +1,4 @@
-"""Compare predicted with measured peak memory and step time, on CPU ranks of this machine, in turn in one run.
+"""Compare predicted with measured peak memory and step time, on CPUs or GPUs of this machine, in turn in one run.
 
 Usage: python benchmarks/plan/run.py [--quick] [--models gpt2 ...] [--layouts one ddp2 ...] [--choose] [--tracker]
 
@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from cases import CASES, ONLY_MEASURED
 from choice import Choice, choose
 from ranks import HERE, SCRIPT, Measured, RunFailed, environment, run_program, run_ranks
@@ -93,7 +94,8 @@ class Bench:
     def arguments(self, model: str, library: str) -> list[str]:
         """Return the arguments of the script."""
         own = self._options
-        return ["--model", model, "--library", library, "--size", own.size, "--batch", str(own.batch)]
+        words = ["--model", model, "--library", library, "--size", own.size, "--batch", str(own.batch)]
+        return words if own.device == "cpu" else [*words, "--device", own.device]
 
     def compare(self, model: str, name: str) -> Row:
         """Predict and measure one layout."""
@@ -103,7 +105,7 @@ class Bench:
         prediction = self.predict(measurement, timings, layout.ranks, layout.distribution)["planned"]
         if prediction.get("refusal"):
             raise RunFailed(f"refused: {prediction['refusal']}")
-        real = self.run(model, layout)
+        real = self.run(model, name)
         return Row(
             model=model,
             layout=name,
@@ -126,7 +128,8 @@ class Bench:
         if not path.exists():
             ranks = 1 if library == "smp" else 2
             extra = environment(_WHOLE[library], ranks, 0, 1)
-            words = ["--output", str(path), "--ranks", str(ranks), str(SCRIPT), *self.arguments(model, library)]
+            words = ["--output", str(path), "--ranks", str(ranks), "--device", self._options.device, str(SCRIPT)]
+            words += self.arguments(model, library)
             self._timed(f"measure {model} {library}", "-m", "herringbone_parallel.torch.measure", *words, extra=extra)
         return path
 
@@ -145,19 +148,16 @@ class Bench:
         self, measurement: Path, timings: Path | None, ranks: int, distribution: Mapping[str, Any], limit: int = 0
     ) -> dict[str, Any]:
         """Return the answer of the predictor; with a `limit`, for all layouts of so many ranks."""
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         name = "cpu" if timings is None else json.loads(timings.read_text())["device"]
-        device = {
-            "name": name,
-            "memory_bytes": memory,
-            "operations_per_second": {"float32": 5e10},
-            "bytes_per_second": 1e10,
-        }
-        hosts = {"name": "local_process", "count": 1, "ranks_per_host": ranks, "device": device}
+        hosts: dict[str, Any] = {"name": "local_process", "count": 1, "ranks_per_host": ranks}
+        if self._options.device == "cuda":
+            hosts |= {"devices": ranks, "device": _gpu(name)}
+        else:
+            hosts |= {"cores": os.cpu_count(), "device": _processor(name)}
         question = {
             "measurement": str(measurement),
             "timings": None if timings is None else str(timings),
-            "hosts": [{**hosts, "cores": os.cpu_count()}],
+            "hosts": [hosts],
             "distribution": distribution,
             **({"search": {"limit": limit}} if limit else {}),
         }
@@ -170,13 +170,17 @@ class Bench:
         )
         return json.loads(answer)
 
-    def run(self, model: str, layout: Layout) -> Measured:
-        """Run the script for real."""
-        arguments = [*self.arguments(model, layout.library), "--steps", str(self._options.steps)]
-        started = time.monotonic()
-        real = run_ranks(arguments, layout.parameters, layout.ranks, folder=self._folder, seconds=self._options.timeout)
-        _progress(f"ran {model} on {layout.ranks} ranks in {time.monotonic() - started:.1f} s")
-        return real
+    def run(self, model: str, name: str) -> Measured:
+        """Run the script for real, once for a model and a layout."""
+        own, layout = self._options, LAYOUTS[name]
+        path = self._folder / f"{model}-{name}-{own.size}-{own.batch}-{own.steps}.real"
+        if not path.exists():
+            arguments = [*self.arguments(model, layout.library), "--steps", str(own.steps)]
+            started = time.monotonic()
+            real = run_ranks(arguments, layout.parameters, layout.ranks, folder=self._folder, seconds=own.timeout)
+            _progress(f"ran {model} on {layout.ranks} ranks in {time.monotonic() - started:.1f} s")
+            path.write_text(json.dumps(asdict(real)))
+        return Measured(**json.loads(path.read_text()))
 
     def _timed(self, label: str, *words: str, extra: Mapping[str, str], text: bytes = b"") -> bytes:
         started = time.monotonic()
@@ -186,7 +190,25 @@ class Bench:
 
 
 def _peak(memory: Mapping[str, int]) -> int:
-    return sum(memory.values())
+    """Return the bytes of tensors; what a GPU's allocator keeps beyond those is not in the measured peak."""
+    return sum(size for kind, size in memory.items() if kind != "slack")
+
+
+def _processor(name: str) -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    rates = {"operations_per_second": {"float32": 5e10}, "bytes_per_second": 1e10}
+    return {"name": name, "memory_bytes": memory, **rates}
+
+
+def _gpu(name: str) -> dict[str, Any]:
+    """Return the figures of a GPU that was timed, those of a small one if the table does not know it."""
+    from herringbone_contract.errors import UsageError
+    from herringbone_contract.prediction.devices import device_named
+
+    try:
+        return dict(msgspec.to_builtins(device_named(name)))
+    except UsageError:
+        return {**_processor(name), "operations_per_second": {"float32": 1e13}, "bytes_per_second": 3e11}
 
 
 def _progress(text: str) -> None:
@@ -199,6 +221,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=sorted(CASES))
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS))
     parser.add_argument("--size", choices=["full", "small"], default="small")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="on GPUs, one for each rank")
     parser.add_argument("--choose", action="store_true", help="measure all layouts of 4 ranks instead")
     parser.add_argument("--limit", type=int, default=200, help="layouts of a choice to measure (%(default)s)")
     parser.add_argument("--processor", action="store_true", help="time steps by processor time, on a loaded machine")
@@ -207,7 +230,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds to time operations (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of one program (%(default)s)")
-    parser.add_argument("--keep", type=Path, help="folder in which measurements and timings stay")
+    parser.add_argument("--keep", type=Path, help="folder in which measurements, timings and real runs stay")
     return parser.parse_args()
 
 

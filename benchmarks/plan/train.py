@@ -1,6 +1,7 @@
 """Train one of the benchmark's models on synthetic data: a plain script, or one of either version of `smp`.
 
 Usage: python train.py --model gpt2 --library plain|smp|sagemaker [--size full|small] [--batch 4] [--steps 6]
+       [--device cpu|cuda]
 
 `plain` wraps the model in DistributedDataParallel where there are several ranks.
 """
@@ -41,13 +42,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", choices=["full", "small"], default="small")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     return parser.parse_known_args(arguments)[0]
 
 
 def plain(model: nn.Module, case: Case) -> tuple[Callable[[dict[str, Any]], None], int, int]:
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if ranks > 1:
-        torch.distributed.init_process_group("gloo")
+        on_gpu = next(model.parameters()).is_cuda
+        torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -101,13 +104,15 @@ LIBRARIES = {"plain": plain, "smp": smp, "sagemaker": sagemaker}
 def main(arguments: Sequence[str] | None = None) -> None:
     settings = parse(arguments)
     case = CASES[settings.model]
-    watch = Watch()
+    watch = Watch(settings.device)
     torch.manual_seed(0)
-    step, ranks, rank = LIBRARIES[settings.library](case.make(settings.size), case)
+    if settings.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    step, ranks, rank = LIBRARIES[settings.library](case.make(settings.size).to(settings.device), case)
     samples = Samples(case, settings.size, settings.batch * settings.steps * ranks)
     sampler = DistributedSampler(samples, ranks, rank, shuffle=False)
     for batch in DataLoader(samples, settings.batch, sampler=sampler):
-        step(batch)
+        step({name: tensor.to(settings.device) for name, tensor in batch.items()})
         watch.step_ended()
     watch.write()
 
