@@ -1,10 +1,10 @@
-"""The names of AWS's training toolkit that scripts use, on top of Herringbone's container contract.
+"""The names of AWS's training toolkit that scripts and framework containers use, on top of Herringbone's contract.
 
     from sagemaker_training import environment
     environment.Environment().model_dir
 
-Here are `environment`, `functions`, `entry_point`, `mapping`, `params` and `errors`. The program `train` of an image is
-Herringbone's own, so the toolkit's trainer, runners and modules are not here.
+Herringbone's own supervisor starts ranks, so the toolkit's modules `mpi`, `smdataparallel`, `torch_distributed`,
+`pytorch_xla` and `process` are not here, and neither are its encoders for inference.
 """
 
 from __future__ import annotations

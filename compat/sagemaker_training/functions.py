@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,3 +18,16 @@ def matching_args(function: Callable[..., Any], values: Mapping[str, Any]) -> di
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return dict(values)
     return {parameter.name: values[parameter.name] for parameter in parameters if parameter.name in values}
+
+
+def error_wrapper(function: Callable[..., Any], error_class: type[Exception]) -> Callable[..., Any]:
+    """Return a function that raises `error_class` for whatever `function` raises, with that as its cause."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            raise error_class(error) from error
+
+    return wrapper

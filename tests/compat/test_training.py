@@ -60,6 +60,145 @@ def test_a_script_reads_its_job_and_runs_another_one(run, contract):
     assert "good ['--epochs', '3'] 3" in done.stdout
 
 
+FRAMEWORK = """
+import json, os, sys, tarfile
+from sagemaker_training import environment, errors, files, functions, modules
+
+with tarfile.open("code.tar.gz", "w:gz") as archive:
+    archive.add("mine.py")
+answers = {"from an archive": modules.import_module(os.path.abspath("code.tar.gz"), "mine").value()}
+answers["unpacked to"] = os.listdir(environment.code_dir)
+os.mkdir("other")
+for text, name in (("def value(): return 'second'", "mine"), ("1 / 0", "broken")):
+    files.write_file(f"other/{name}.py", text)
+answers["imported again"] = modules.import_module("other", "mine").value()
+try:
+    modules.import_module("other", "broken")
+except errors.ImportModuleError as error:
+    answers["broken"] = str(error)
+files.write_file("other/requirements.txt", "invalid/module")
+try:
+    modules.import_module("other", "mine")
+except errors.InstallRequirementsError as error:
+    answers["requirements"] = error.return_code
+os.environ["CA_REPOSITORY_ARN"] = "arn:aws:codeartifact:us-east-1:1:repository/a/b"
+try:
+    modules.install("other")
+except Exception as error:
+    answers["refused"] = type(error).__name__
+answers["given"] = environment.Environment(hyperparameters={"epochs": 7, "name": "a"}).hyperparameters
+files.write_failure_file("first")
+files.write_failure_file("second")
+answers["failure"] = files.read_file(os.path.join(environment.output_dir, "failure"))
+print(json.dumps(answers))
+"""
+
+
+def test_a_framework_imports_code_from_archives_and_folders(run, contract, tmp_path):
+    for path in (contract / "code").iterdir():
+        path.unlink()
+    (tmp_path / "mine.py").write_text("def value(): return 'first'")
+    done = run(FRAMEWORK, env={"SAGEMAKER_BASE_DIR": str(contract), "PIP_NO_INDEX": "1"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "from an archive": "first",
+        "unpacked to": ["mine.py"],
+        "imported again": "second",
+        "broken": "broken: ZeroDivisionError: division by zero",
+        "requirements": 1,
+        "refused": "UnsupportedError",
+        "given": {"epochs": 7, "name": "a"},
+        "failure": "first",
+    }
+
+
+TRAIN = "from sagemaker_training import trainer; trainer.train()"
+
+
+@pytest.mark.parametrize(("program", "code", "file"), [("good.py", 0, "success"), ("ends.py", 7, "failure")])
+def test_the_trainer_runs_the_program_of_a_host(run, contract, program, code, file):
+    (contract / "code" / "ends.py").write_text("raise SystemExit(7)")
+    config = contract / "input" / "config" / "hyperparameters.json"
+    config.write_text(json.dumps({"epochs": 3, "sagemaker_program": program}))
+    done = run(TRAIN, env={"SAGEMAKER_BASE_DIR": str(contract)})
+    assert done.returncode == code, done.stdout + done.stderr
+    assert (contract / "output" / file).exists()
+    assert not (contract / "output" / ("failure" if file == "success" else "success")).exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "reason"),
+    [
+        ("pass", 0, None),
+        ("raise OSError(errno.ENOENT, 'gone')", 2, "Framework Error:"),
+        ("raise OSError(1 << 20, 'odd')", 1, "Framework Error:"),
+        ("raise errors.ClientError('mine')", 1, "mine"),
+    ],
+)
+def test_the_trainer_calls_the_function_of_a_framework(run, contract, tmp_path, body, code, reason):
+    text = f"import errno\nfrom sagemaker_training import errors\ndef main():\n    {body}\n"
+    (tmp_path / "site" / "framework.py").write_text(text)
+    done = run(TRAIN, env={"SAGEMAKER_BASE_DIR": str(contract), "SAGEMAKER_TRAINING_MODULE": "framework:main"})
+    assert done.returncode == code, done.stdout + done.stderr
+    failure = contract / "output" / "failure"
+    assert failure.exists() is (reason is not None)
+    if reason is not None:
+        assert failure.read_text().startswith(reason)
+
+
+SYNC = """
+import json, os, sys, time
+from sagemaker_training import environment, files, intermediate_output
+from sagemaker_training.intermediate_output import IntermediateSync
+
+sent, folder = {}, environment.output_intermediate_dir
+assert intermediate_output.start_sync("", None) is None
+os.makedirs(folder + "/deep")
+assert intermediate_output.start_sync("s3://bucket/out", None) is None
+failures = ["once"]
+
+def upload(path, name):
+    if name == "stubborn" and failures:
+        failures.pop()
+        raise ConnectionError("no network")
+    sent.setdefault(name, []).append(files.read_file(path))
+
+sync = IntermediateSync(folder, upload, lambda: os.path.exists(os.path.join(environment.output_dir, "success")))
+sync.start()
+for name in ("removed", "deep/changed", "stubborn"):
+    files.write_file(f"{folder}/{name}", "1")
+os.symlink("/etc/hostname", folder + "/link")
+for _ in range(600):
+    if len(sent) == 3:
+        break
+    time.sleep(0.1)
+os.remove(folder + "/removed")
+files.write_file(folder + "/deep/changed", "22")
+files.write_success_file()
+sync.join()
+print(json.dumps(sent))
+"""
+
+
+def test_intermediate_output_is_sent_when_it_has_stopped_changing(run, contract):
+    done = run(SYNC, env={"SAGEMAKER_BASE_DIR": str(contract)})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "removed": ["1"],
+        "deep/changed": ["1", "22"],
+        "stubborn": ["1"],
+    }
+
+
+def test_a_setting_of_the_runner_is_refused(run, contract):
+    text = "from sagemaker_training import entry_point, runner; "
+    text += "entry_point.run('.', 'good.py', [], runner_type=runner.RunnerType.MPI)"
+    done = run(text, env={"SAGEMAKER_BASE_DIR": str(contract)})
+    assert done.returncode == 1
+    assert "UnsupportedError" in done.stderr
+    assert "`distribution`" in done.stderr
+
+
 def test_it_refuses_to_be_imported_next_to_the_real_toolkit(run, tmp_path):
     real = tmp_path / "site" / "sagemaker_training-5.1.4.dist-info"
     real.mkdir()

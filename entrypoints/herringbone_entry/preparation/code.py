@@ -11,6 +11,8 @@ from herringbone_contract.constants import Key
 from herringbone_contract.errors import ContractError, InputError, UnsupportedError
 
 Entry = Literal["script", "module", "program"]
+# Linux reads no more of a line `#!`.
+_MAX_INTERPRETER_BYTES = 255
 
 
 class Program(NamedTuple):
@@ -88,17 +90,29 @@ def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:
     if path.is_file():
         if path.suffix == ".py":
             return Program("script", str(path))
-        # An archive made on another system may have lost this bit; a .sh file then runs under /bin/sh.
         if os.access(path, os.X_OK):
             return Program("program", str(path))
+        # An archive made on another system may have lost this bit. The file then runs as its first line says, else a
+        # .sh file under /bin/sh.
+        if interpreter := _interpreter(path):
+            return Program("program", interpreter[0], (*interpreter[1:], str(path)))
         if path.suffix == ".sh":
             return Program("program", "/bin/sh", (str(path),))
-        raise InputError(f"entry point {path} is neither a .py nor a .sh file, and not executable (chmod +x)")
+        raise InputError(
+            f"entry point {path} is neither a .py nor a .sh file, not executable (chmod +x), and has no line #!"
+        )
     module = str(name).removesuffix(".py").replace("/", ".")
     if is_package(folder) or (folder / str(name) / "__main__.py").is_file():
         return Program("module", module)
     content = ", ".join(sorted(path.name for path in folder.iterdir())[:20]) or "nothing"
     raise InputError(f"entry point {name!r} is not in {folder}; there is: {content}")
+
+
+def _interpreter(path: Path) -> tuple[str, ...]:
+    """Return the words of a file's line `#!`, as the kernel reads them: a program and at most one argument."""
+    with path.open("rb") as file:
+        line = file.readline(_MAX_INTERPRETER_BYTES)
+    return tuple(os.fsdecode(line[2:]).strip().split(None, 1)) if line.startswith(b"#!") else ()
 
 
 def is_package(folder: Path) -> bool:

@@ -118,6 +118,16 @@ def test_entry_points_by_their_kind(tmp_path: Path) -> None:
         Program("program", "/bin/sh", (str(tmp_path / "run.sh"),)),
         Program("module", "pkg"),
     ]
+    # Files that lost the bit by which the kernel would run them.
+    for name, line in (("tool", b"#! /usr/bin/env python\r\n1 / 0"), ("bare", b"1")):
+        (tmp_path / name).write_bytes(line)
+    assert find_program(tmp_path, {"sagemaker_program": "tool"}) == Program(
+        "program", "/usr/bin/env", ("python", str(tmp_path / "tool"))
+    )
+    with pytest.raises(InputError, match="has no line #!"):
+        find_program(tmp_path, {"sagemaker_program": "bare"})
+    for name in ("tool", "bare"):
+        (tmp_path / name).unlink()
     with pytest.raises(InputError, match=r"'trian.py' is not in .*; there is: pkg, run.sh, train.py"):
         find_program(tmp_path, {"sagemaker_program": "trian.py"})
     with pytest.raises(ContractError, match="has no sagemaker_program"):
