@@ -1,7 +1,8 @@
 """Submit a training with `sagemaker` 3.x as it is released: only the endpoint and the key are set in the environment.
 
-Usage: PYTHON tests/campaigns/service_v3.py SCRIPT DATA, with `pip install sagemaker-train==1.27.0` for that Python, and
-a service with `--backend local` and a bucket `mine`. SCRIPT is in a folder of its own. By hand: the packages are large.
+Usage: PYTHON tests/campaigns/service_v3.py SCRIPT DATA IMAGE, with `pip install sagemaker-train==1.27.0` for that Python,
+and a service with `--backend local` and a bucket `mine`, such as that of `service_clients.py`. SCRIPT is in a folder of
+its own. By hand: the packages are large.
 """
 
 import sys
@@ -15,8 +16,8 @@ script, data = Path(sys.argv[1]), sys.argv[2]
 session = Session(default_bucket="mine")
 trainer = ModelTrainer(
     sagemaker_session=session,
-    role="arn:aws:iam::000000000000:role/me",
-    training_image="763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-cpu-py312",
+    role="arn:aws:iam::123456789012:role/me",
+    training_image=sys.argv[3],
     source_code=SourceCode(source_dir=str(script.parent), entry_script=script.name),
     compute=Compute(instance_type="ml.m5.large", instance_count=1),
     output_data_config=OutputDataConfig(s3_output_path="s3://mine/out"),

@@ -49,11 +49,16 @@ def signed(
 
 
 # One loop for all calls: its worker threads are started once.
-_LOOP = asyncio.new_event_loop()
+LOOP = asyncio.new_event_loop()
 
 
 def send(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, dict[str, Any]]:
     """Send a request, its body in parts, and return the status and the members of the answer."""
+    return LOOP.run_until_complete(answer_to(app, request, *parts))
+
+
+async def answer_to(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, dict[str, Any]]:
+    """Do so in a loop that runs."""
     scope = {
         "type": "http",
         "method": request.method,
@@ -73,5 +78,5 @@ def send(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, dict[s
     async def collect(message: Any) -> None:
         sent.append(message)
 
-    _LOOP.run_until_complete(app(scope, receive, collect))
+    await app(scope, receive, collect)
     return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))

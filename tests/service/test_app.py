@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import threading
 import time
 
 import pytest
@@ -14,14 +16,17 @@ pytest.importorskip("botocore")
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.service import app as module
+from herringbone.service import logs as logs_module
 from herringbone.service.app import Service, Verifier
 from herringbone.service.audit import Audit
+from herringbone.service.errors import invalid
 from herringbone.service.logs import LogOperations
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import HostType, Mapping, Quota, Settings
 from herringbone.service.trainings import Trainings
+from herringbone.service.tunings.operations import Tunings
 from herringbone_contract.errors import InputError
-from tests.service.signing import ADA, ADMIN, BOB, Keys, send, signed
+from tests.service.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, signed
 from tests.service.test_members import REQUEST
 
 MAPPING = Mapping(instance_types={"ml.p4d.*": HostType(hosts=3), "ml.m5.*": HostType()}, quotas={"bob": Quota(jobs=1)})
@@ -35,7 +40,9 @@ class Client:
         self.now = time.time()
         self.settings = Settings(backend="local_process", mapping=MAPPING, **settings)
         self.trainings = Trainings(home, self.settings, clock=lambda: self.now)
-        operations = {**self.trainings.operations(), **LogOperations(self.trainings, home).operations()}
+        self.tunings = Tunings(self.trainings)
+        logs = LogOperations(self.trainings, home)
+        operations = {**self.trainings.operations(), **self.tunings.operations(), **logs.operations()}
         verifier = Verifier(Keys(ADA, BOB, ADMIN), self.settings, clock=lambda: self.now)
         self.app = Service(verifier, operations, self.settings, Audit(home.path / "audit.log"))
 
@@ -207,6 +214,9 @@ def test_a_submission_that_was_cut_is_settled(client, tmp_path):
 
 
 WORDS = [
+    "HyperParameterTuningJobName",
+    "HyperParameterTuningJobConfig",
+    "TrainingJobDefinition",
     "TrainingJobName",
     "NextToken",
     "MaxResults",
@@ -219,6 +229,7 @@ WORDS = [
 ]
 VALUES = [None, True, -1, 0, 1e308, 10**30, "", "x" * 2000, "\ud800", "../..", [], {}, [[[]]], "TrainingJob", "ü"]
 TARGETS = [
+    *(("sagemaker", f"SageMaker.{verb}HyperParameterTuningJob") for verb in ("Create", "Describe", "Stop")),
     *(("sagemaker", f"SageMaker.{name}") for name in ("CreateTrainingJob", "ListTrainingJobs", "Search", "AddTags")),
     *(("logs", f"Logs_20140328.{name}") for name in ("GetLogEvents", "FilterLogEvents", "DescribeLogStreams")),
 ]
@@ -268,3 +279,68 @@ def test_fuzzed_bodies(client):
     fuzz(client, 1000)
     assert [record.name for record in client.trainings.records.all()] == ["digits-1"]
     assert JobIndex(client.home.index).names() == ["digits-1"]
+
+
+def test_filter_log_events_goes_on_where_it_stopped_reading(client, monkeypatch):
+    client.add("digits-1", **OVER)
+    client.add("digits-2", **OVER)
+    for job in ("digits-1", "digits-2"):
+        log = client.home.job(job).log("algo-1")
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(f"2026-11-21T11:44:00.000000Z [algo-1:0] line {number:05d}\n" for number in range(1000)))
+    monkeypatch.setattr(logs_module, "_SCAN_BYTES", 10_000)
+    members = {"logGroupName": logs_module.GROUP, "logStreamNamePrefix": "digits", "filterPattern": "00999"}
+    found, calls = [], 0
+    while True:
+        status, page = client.call("Logs_20140328.FilterLogEvents", members, service="logs")
+        assert status == 200
+        found += [event["logStreamName"].partition("/")[0] for event in page["events"]]
+        calls += 1
+        if "nextToken" not in page:
+            break
+        members["nextToken"] = page["nextToken"]
+    assert found == ["digits-1", "digits-2"]
+    assert 10 <= calls <= 14
+
+
+def test_a_user_with_slow_creations_delays_no_other(client, monkeypatch):
+    """Ada fills the threads of her key; bob's creation and his reads do not wait for hers."""
+    gate, begun = threading.Event(), []
+
+    def planned(_, translated, name):
+        begun.append(name)
+        if name.startswith("slow"):
+            assert gate.wait(60)
+        raise invalid("planned")
+
+    monkeypatch.setattr(Trainings, "_planned", planned)
+    members = {**REQUEST, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
+
+    async def create(name, key):
+        body = json.dumps({**members, "TrainingJobName": name}).encode()
+        client.now += 1
+        return await answer_to(client.app, signed(key, "SageMaker.CreateTrainingJob", body, now=client.now), body)
+
+    async def all_of_them():
+        slow = [asyncio.create_task(create(f"slow-{number}", ADA)) for number in range(60)]
+        while not begun:
+            await asyncio.sleep(0.01)
+        quick = await create("quick", BOB)
+        assert not any(task.done() for task in slow)
+        gate.set()
+        return quick, [await task for task in slow]
+
+    try:
+        quick, slow = LOOP.run_until_complete(all_of_them())
+    finally:
+        gate.set()
+    assert quick == (400, {"__type": "ValidationException", "message": "planned"})
+    assert {answer[1]["message"] for answer in slow} == {"planned"}
+    assert begun[1] == "quick"
+
+
+def test_a_key_has_a_bounded_line(client, monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 0)
+    status, answer = client.call("ListTrainingJobs")
+    assert (status, answer["__type"]) == (400, "ThrottlingException")
+    assert client.home.path.joinpath("audit.log").read_text().count("ThrottlingException") == 1

@@ -50,8 +50,8 @@ pathlib.Path(os.environ["SM_MODEL_DIR"], "weight").write_text(str(weight))
 class Running:
     """A service in a process of its own, that can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, backend: str = "local_process", tls: tuple[Path, Path] | None = None) -> None:
+        self.folder, self.backend, self.tls = folder, backend, tls
         self.buckets = folder / "buckets"
         for name, text in {"mine/data/points": "1 2 3", "mine/src/train.py": SCRIPT}.items():
             path = self.buckets / name
@@ -66,14 +66,15 @@ class Running:
 
     def start(self) -> None:
         options = {"--buckets": self.buckets, "--keys": self.folder / "keys.json", "--port": self.port}
-        command = [sys.executable, "-m", "herringbone", "serve", "--backend", "local_process"]
+        options |= {} if self.tls is None else {"--certificate": self.tls[0], "--private-key": self.tls[1]}
+        command = [sys.executable, "-m", "herringbone", "serve", "--backend", self.backend]
         command += ["--account", "123456789012", *(str(word) for option in options.items() for word in option)]
         environment = {**os.environ, "HERRINGBONE_HOME": str(self.folder / "home"), "PYTHONPATH": str(ROOT)}
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
-        assert self.address.startswith("http://127.0.0.1:"), (self.folder / "service.log").read_text()
+        assert "://127.0.0.1:" in self.address, (self.folder / "service.log").read_text()
         self.port = int(self.address.rpartition(":")[2])
 
     def end(self, *, kill: bool = False) -> None:

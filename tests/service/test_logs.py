@@ -50,7 +50,7 @@ def test_pages_forward_and_backward_hold_each_line_once(log):
 
 
 def test_a_line_is_found_from_the_middle_of_another(log):
-    first = next(event for event in _events(log, 5, middle=True) if event is not None)
+    first = next(event for event in _events(log, 5, middle=True) if not event.hidden)
     assert first.text == "[algo-1:0] line 1"
 
 
@@ -65,3 +65,19 @@ def test_patterns():
     for pattern in ("{ $.a = 1 }", "[a, b]", "?a ?b", "-a", "%x%"):
         with pytest.raises(ApiError):
             _words(pattern)
+
+
+def test_a_page_reads_a_bounded_part_of_a_log_without_matches(log):
+    size = log.stat().st_size
+    pages, offset = [], 0
+    while True:
+        events, begin, end = _forward(log, offset, 10_000, lambda event: "line 29" in event.text, scan=200)
+        if end == begin:
+            break
+        assert end - begin < 200 + 60
+        pages.append([event.text for event in events])
+        offset = end
+    assert sum(map(len, pages)) == 1
+    assert len(pages) > 5
+    # Also past the lines that are for programs.
+    assert size - offset < 60

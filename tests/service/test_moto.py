@@ -8,6 +8,7 @@ boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
 from tests.service.test_members import REQUEST  # noqa: E402
+from tests.service.tuning_requests import NAME, tuning  # noqa: E402
 
 
 def test_motos_answers_to_the_same_requests(monkeypatch):
@@ -33,3 +34,18 @@ def test_motos_answers_to_the_same_requests(monkeypatch):
         logs = boto3.client("logs", region_name="us-east-1")
         with pytest.raises(logs.exceptions.ResourceNotFoundException):
             logs.describe_log_streams(logGroupName="/aws/sagemaker/TrainingJobs", logStreamNamePrefix="digits-1/")
+
+
+def test_motos_answers_to_tuning_jobs(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "mock")
+    with moto.mock_aws():
+        client = boto3.client("sagemaker", region_name="us-east-1")
+        client.create_hyper_parameter_tuning_job(**tuning("digits"))
+        answer = client.describe_hyper_parameter_tuning_job(**{NAME: "digits"})
+        counters = answer["TrainingJobStatusCounters"]
+        assert (answer["HyperParameterTuningJobStatus"], counters["Completed"]) == ("Completed", 1)
+        assert client.list_training_jobs()["TrainingJobSummaries"] == []
+        for call in (client.list_training_jobs_for_hyper_parameter_tuning_job, client.stop_hyper_parameter_tuning_job):
+            with pytest.raises(NotImplementedError):
+                call(**{NAME: "digits"})

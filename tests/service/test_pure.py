@@ -1,5 +1,6 @@
 """Limits, lists, descriptions and settings, by literals."""
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -8,6 +9,7 @@ import pytest
 
 from herringbone.jobs.index import JobRecord
 from herringbone.service import identity, listing
+from herringbone.service.audit import Audit
 from herringbone.service.describe import State, transitions
 from herringbone.service.errors import ApiError
 from herringbone.service.keys import KeyFile
@@ -203,3 +205,27 @@ def test_query_operations():
     with pytest.raises(ApiError) as denied:
         identity.answer("iam", {"Action": "SimulatePrincipalPolicy"}, "ada", settings, "r")
     assert (denied.value.code, denied.value.status) == ("AccessDenied", 403)
+
+
+def add_key(path, name):
+    KeyFile(path).add(name)
+
+
+def test_keys_that_are_added_together_are_all_there(tmp_path):
+    names = [f"user-{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add_key, [tmp_path / "keys.json"] * len(names), names))
+    assert sorted(key.name for key in KeyFile(tmp_path / "keys.json").all()) == sorted(names)
+
+
+def test_calls_without_a_key_do_not_fill_the_audit(tmp_path):
+    now = 0.0
+    audit = Audit(tmp_path / "audit.log", clock=lambda: now)
+    for _ in range(1000):
+        audit.add(status=403)
+    audit.add(key="ada", status=200)
+    now = 1.0
+    audit.add(status=403)
+    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert len(lines) == 102
+    assert [line.get("unwritten") for line in lines[-2:]] == [900, None]

@@ -76,7 +76,7 @@ def _settings(
     from herringbone.documents import read_document
     from herringbone.service.settings import DEFAULT_REGION, Mapping, Settings, check_account, parse_mapping
 
-    if backend_for(backend).name == "sagemaker":
+    if backend_for(backend, setting="--backend").name == "sagemaker":
         raise UsageError(f"--backend {backend}: jobs of this service run on hosts of your own, not at AWS")
     regions = regions or (DEFAULT_REGION,)
     check_account(account, regions)
@@ -86,10 +86,10 @@ def _settings(
             document = parse_mapping(read_document(mapping.read_text(), str(mapping)), str(mapping))
         except (OSError, UnicodeError) as error:
             raise UsageError(f"--mapping {mapping}: {error}") from None
-    for kind in (document.instance_types or {}).values():
+    for pattern, kind in (document.instance_types or {}).items():
         if kind.backend is not None:
             # A mistyped one is an error now, not with the first job.
-            backend_for(kind.backend)
+            backend_for(kind.backend, setting=f"--mapping {mapping}: instance_types: {pattern}: backend")
     if buckets is not None and not buckets.is_dir():
         raise UsageError(f"--buckets {buckets}: there is no such folder")
     folder = None if buckets is None else str(buckets.absolute())

@@ -2,7 +2,11 @@
 
 request --> [1] the service that it is signed for
         --> [2] S3: the front of the buckets gets the request whole, and verifies it by `buckets.signer_of`
-        --> [3] others: body within limits -> signature -> rate -> replay -> operation -> answer -> audit
+        --> [3] others: body within limits -> signature -> rate
+        --> [4] the threads of the caller's key: replay -> operation -> answer -> audit
+
+A creation may take seconds, so the calls of each key have threads of their own in [4]. The calls of a key with many
+slow ones wait in its own line, and those of the others do not notice.
 """
 
 from __future__ import annotations
@@ -14,18 +18,20 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from herringbone.s3.front.refusals import HttpRequest
 from herringbone.service import identity, model
+from herringbone.service.calls import Call
 from herringbone.service.errors import ApiError, too_often
 from herringbone.service.limits import Rate, Replays
 from herringbone.service.signature import Claim, check, parse
-from herringbone.service.trainings import Call
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
@@ -38,8 +44,11 @@ if TYPE_CHECKING:
 # The largest request that SageMaker's limits allow has about 100 KB of hyperparameters and variables.
 MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 20.0
+# Calls of one key that run at once, and that wait for it.
+THREADS_OF_KEY, MAX_WAITING = 4, 64
 _JSON = "application/x-amz-json-1.1"
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,8 @@ class Service:
         self._audit = audit
         self._buckets = buckets
         self._replays = Replays(started=verifier.clock())
+        # By key, for the loop's own thread alone.
+        self._threads: dict[str, CapacityLimiter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,30 +137,39 @@ class Service:
         except ApiError as error:
             await _error("", error, str(uuid.uuid4()))(scope, receive, send)
             return
-        response = await run_in_threadpool(self._answer, request, body, _client(scope))
+        note: dict[str, Any] = {"id": str(uuid.uuid4()), "client": _client(scope)}
+        # This takes less than a millisecond, so no caller keeps the threads that all share.
+        response = await run_in_threadpool(self._guarded, note, partial(self._verified, request, body, note))
+        if not isinstance(response, Response):
+            response = await self._in_line(response, request, body, note)
         await response(scope, receive, send)
 
-    def _answer(self, request: HttpRequest, body: bytes, client: str) -> Response:
-        request_id = str(uuid.uuid4())
-        note: dict[str, Any] = {"id": request_id, "client": client}
+    async def _in_line(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
+        """Answer in one of the threads of the caller's key, when it is the call's turn."""
+        threads = self._threads.setdefault(verified.key.key_id, CapacityLimiter(THREADS_OF_KEY))
+        work = partial(self._answer, verified, request, body, note)
+        if threads.statistics().tasks_waiting >= MAX_WAITING:
+            # Each waiting call holds a connection, and all users share those.
+            work = partial(_raise, too_often(f"{MAX_WAITING} calls of this key wait already"))
+            return await run_in_threadpool(self._guarded, note, work)
+        return await to_thread.run_sync(self._guarded, note, work, limiter=threads)
+
+    def _guarded(self, note: dict[str, Any], work: Callable[[], _T]) -> _T | Response:
+        """Return the result of `work`, or the answer to the error that it raised, which the audit then has."""
         try:
-            response = self._verified(request, body, request_id, note)
+            return work()
         except ApiError as error:
-            note |= {"status": error.status, "error": error.code}
-            response = _error(note.get("service", ""), error, request_id)
+            failure = error
         except HerringboneError as error:
-            note |= {"status": 500, "error": "InternalFailure"}
-            response = _error(note.get("service", ""), ApiError("InternalFailure", str(error), 500), request_id)
+            failure = ApiError("InternalFailure", str(error), 500)
         except Exception:  # noqa: BLE001 - one call's bug must not end the service, and the log has it
             # The caller gets no details: they may be another user's.
-            _LOG.exception("request %s", request_id)
-            note |= {"status": 500, "error": "InternalFailure"}
-            failure = ApiError("InternalFailure", f"the service failed; its log has request {request_id}", 500)
-            response = _error(note.get("service", ""), failure, request_id)
-        self._audit.add(**note)
-        return response
+            _LOG.exception("request %s", note["id"])
+            failure = ApiError("InternalFailure", f"the service failed; its log has request {note['id']}", 500)
+        self._audit.add(**note, status=failure.status, error=failure.code)
+        return _error(note.get("service", ""), failure, note["id"])
 
-    def _verified(self, request: HttpRequest, body: bytes, request_id: str, note: dict[str, Any]) -> Response:
+    def _verified(self, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Verified:
         verified = self._verifier(request, hashlib.sha256(body).hexdigest())
         service = verified.claim.service
         note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
@@ -158,15 +178,19 @@ class Service:
         if request.method != "POST":
             raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
         self._verifier.check_rate(verified)
+        return verified
+
+    def _answer(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
+        service = verified.claim.service
         if service in ("sts", "iam"):
             form = identity.parse_form(body)
             note["operation"] = form.get("Action", "")[:100]
-            text = identity.answer(service, form, verified.key.name, self._settings, request_id)
-            note["status"] = 200
-            return Response(text, media_type="text/xml", headers={"x-amzn-requestid": request_id})
-        answer = self._json(request, body, verified, note)
-        note["status"] = 200
-        return _response(msgspec.json.encode(answer), 200, request_id)
+            text = identity.answer(service, form, verified.key.name, self._settings, note["id"])
+            response = Response(text, media_type="text/xml", headers={"x-amzn-requestid": note["id"]})
+        else:
+            response = _response(msgspec.json.encode(self._json(request, body, verified, note)), 200, note["id"])
+        self._audit.add(**note, status=200)
+        return response
 
     def _json(self, request: HttpRequest, body: bytes, verified: Verified, note: dict[str, Any]) -> Mapping[str, Any]:
         prefix, _, name = request.header("x-amz-target").partition(".")
@@ -184,7 +208,7 @@ class Service:
         self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
         members = model.parse_body(body)
         model.check_members(operation, members)
-        for member in ("TrainingJobName", "ResourceArn", "logStreamName"):
+        for member in ("TrainingJobName", "HyperParameterTuningJobName", "ResourceArn", "logStreamName"):
             if isinstance(members.get(member), str):
                 note["resource"] = members[member][:256]
         call = Call(verified.key, claim.region, request.header("amz-sdk-invocation-id")[:128], body)
@@ -221,6 +245,10 @@ async def _body(request: HttpRequest, receive: Receive) -> bytes:
             raise too_large
         if not message.get("more_body", False):
             return bytes(body)
+
+
+def _raise(error: ApiError) -> Response:
+    raise error
 
 
 def _error(service: str, error: ApiError, request_id: str) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 from herringbone.jobs.description import failure_of
 from herringbone.jobs.index import JobRecord
 from herringbone.service.records import ServiceRecord
-from herringbone.service.settings import Settings
+from herringbone.service.settings import TUNING_JOB, Settings
 
 # Members of the request that DescribeTrainingJob's answer does not have.
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
@@ -55,6 +55,7 @@ def description(
     members = {
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
         **summary(record, row, settings),
+        "TuningJobArn": settings.arn(record.region, record.tuning, TUNING_JOB) if record.tuning else None,
         "ModelArtifacts": {"S3ModelArtifacts": model_address(record)},
         "FailureReason": None if failure is None else f"AlgorithmError: {failure.render()}"[:_REASON_CHARS],
         "TrainingStartTime": row.started,

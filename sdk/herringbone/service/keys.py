@@ -7,8 +7,12 @@ The file has the secrets themselves, because a signature can be checked with not
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -61,21 +65,25 @@ class KeyFile:
         """Make a key for a user, and write it into the file. Raises `InputError` for a name that has one."""
         if _NAME.fullmatch(name) is None:
             raise InputError(f"key name {name!r}: a name has 1 to 64 letters, digits, '.', '-' or '_'")
-        keys = self.all()
-        if any(key.name == name for key in keys):
-            raise InputError(f"{self.path} has a key for {name!r} already; `herringbone serve keys remove` removes it")
         key_id = "HBAK" + "".join(secrets.choice(_ID_LETTERS) for _ in range(16))
         key = AccessKey(name=name, key_id=key_id, secret=secrets.token_urlsafe(30), sees_all=sees_all)
-        self._write([*keys, key])
+        with self._changing():
+            keys = self.all()
+            if any(key.name == name for key in keys):
+                raise InputError(
+                    f"{self.path} has a key for {name!r} already; `herringbone serve keys remove` removes it"
+                )
+            self._write([*keys, key])
         return key
 
     def remove(self, name: str) -> None:
         """Remove the key of a user, which counts no more from the next call on. Raises `InputError`."""
-        keys = self.all()
-        rest = [key for key in keys if key.name != name]
-        if len(rest) == len(keys):
-            raise InputError(f"{self.path} has no key for {name!r}; `herringbone serve keys list` shows the names")
-        self._write(rest)
+        with self._changing():
+            keys = self.all()
+            rest = [key for key in keys if key.name != name]
+            if len(rest) == len(keys):
+                raise InputError(f"{self.path} has no key for {name!r}; `herringbone serve keys list` shows the names")
+            self._write(rest)
 
     def _read(self) -> dict[str, AccessKey]:
         try:
@@ -96,9 +104,24 @@ class KeyFile:
         self._state, self._keys = mark, {key.key_id: key for key in document.keys}
         return self._keys
 
-    def _write(self, keys: list[AccessKey]) -> None:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the file's lock: of two programs that change it together, the second one reads what the first wrote."""
+        # Not the file itself, which each change replaces.
+        lock = self.path.with_name(f".{self.path.name}.lock")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InputError(f"the file of keys {self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, keys: list[AccessKey]) -> None:
+        try:
             document = msgspec.json.encode(_Document(keys=keys))
             write_private(self.path, msgspec.json.format(document, indent=2) + b"\n")
         except OSError as error:

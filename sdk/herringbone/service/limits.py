@@ -1,15 +1,19 @@
-"""Limits of one access key's calls: how often, and each signed call once. Pure: the caller gives the time.
+"""Limits of calls and of jobs: how often a key calls, each signed call once, and how much runs at once.
 
-Calls are answered in threads, so both classes may be used by several at once.
+Pure: the caller gives the time.
+
+Calls are answered in threads, so all classes may be used by several at once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from herringbone.service.errors import too_often
+from herringbone.service.errors import over_limit, too_often
+from herringbone.service.settings import Mapping
 from herringbone.service.signature import SKEW_SECONDS
 
 # Two equal reads of one client within one second have the same signature, and arrive within this time.
@@ -40,6 +44,21 @@ class Rate:
                 return False
             self._tokens -= 1
             return True
+
+
+class Turns:
+    """A lock for each user: creations of one user come one after the other, and never wait for those of another.
+
+    >>> with Turns().of("ada"): pass
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+
+    def of(self, user: str) -> threading.Lock:
+        """Return the user's lock. Users have keys, so there are few."""
+        # `setdefault` of a dict is atomic: two threads get the same lock.
+        return self._locks.setdefault(user, threading.Lock())
 
 
 @dataclass
@@ -75,3 +94,46 @@ class Replays:
 
     def __len__(self) -> int:
         return len(self._seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One user's running or wanted jobs: `jobs` at once, each with `hosts`, types with their numbers.
+
+    A tuning job uses as much as its trials that may run at once, from its creation to its end. So no trial waits for
+    hosts that others have, and a search that never fits is refused before it begins.
+    """
+
+    owner: str
+    hosts: Sequence[tuple[str, int]]
+    jobs: int = 1
+
+
+def check_limits(wanted: Use, running: Iterable[Use], mapping: Mapping) -> None:
+    """Raise `ApiError` (ResourceLimitExceeded) where the user's quota or a type's hosts do not suffice.
+
+    >>> check_limits(Use("ada", [("ml.m5.large", 1)]), [], Mapping())
+    """
+    running = list(running)
+    quota = mapping.quota(wanted.owner)
+    own = sum(use.jobs for use in running if use.owner == wanted.owner)
+    if quota is not None and own + wanted.jobs > quota.jobs:
+        more = "" if wanted.jobs == 1 else f", wants {wanted.jobs} more at once"
+        raise over_limit(f"{wanted.owner} has {own} running training jobs{more}, and may have {quota.jobs}")
+    used: dict[str, int] = {}
+    for use in running:
+        for kind, count in use.hosts:
+            pattern = mapping.type_pattern(kind)
+            used[pattern] = used.get(pattern, 0) + count * use.jobs
+    for kind, count in wanted.hosts:
+        host_type, delta = mapping.host_type(kind), count * wanted.jobs
+        pattern = mapping.type_pattern(kind)
+        if host_type is None or host_type.hosts is None:
+            continue
+        used[pattern] = used.get(pattern, 0) + delta
+        if used[pattern] > host_type.hosts:
+            raise over_limit(
+                f"The account-level service limit '{kind} for training job usage' is {host_type.hosts} Instances, "
+                f"with current utilization of {used[pattern] - delta} Instances and a request delta of {delta} "
+                "Instances."
+            )

@@ -7,9 +7,7 @@ this machine when it mounts the channel. So whoever has a key could read and wri
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from herringbone.estimators.inputs import local_path
+from herringbone.estimators.links import link_on_the_way, results_of_job
 from herringbone.service.errors import invalid
 from herringbone.service.settings import Settings
 from herringbone.service.translate import Translated
@@ -27,15 +25,8 @@ def check_links(translated: Translated, job: str, settings: Settings) -> None:
     addresses = translated.addresses
     if isinstance(output := translated.arguments.get("output_path"), str):
         # The results go there, into folders that another job may have made already.
-        addresses += [f"{output}/{job}/output/{kind}" for kind in ("model", "model.tar.gz", "output.tar.gz")]
+        addresses += results_of_job(output, job)
     for address in addresses:
-        path = local_path(address, base=Path("/"))
-        if path is None or not path.is_relative_to(settings.buckets):
-            continue
-        bucket, *parts = path.relative_to(settings.buckets).parts
-        path = Path(settings.buckets, bucket)
-        for part in parts:
-            path /= part
-            if path.is_symlink():
-                shown = path.relative_to(settings.buckets)
-                raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")
+        if (link := link_on_the_way(address, settings.buckets)) is not None:
+            shown = link.relative_to(settings.buckets)
+            raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")

@@ -73,16 +73,16 @@ def _wrong_token() -> Exception:
     return invalid("NextToken: not a token of this list; begin again without one")
 
 
-def listed(members: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Report whether an entry passes the filters of ListTrainingJobs.
+def listed(members: Mapping[str, Any], entry: Mapping[str, Any], kind: str = "TrainingJob") -> bool:
+    """Report whether an entry passes the filters of ListTrainingJobs, or of another list of jobs.
 
     >>> listed({"StatusEquals": "Failed"}, {"TrainingJobStatus": "Completed"})
     False
     """
     text = members.get("NameContains")
-    if text is not None and text.lower() not in entry["TrainingJobName"].lower():
+    if text is not None and text.lower() not in entry[f"{kind}Name"].lower():
         return False
-    if members.get("StatusEquals") not in (None, entry["TrainingJobStatus"]):
+    if members.get("StatusEquals") not in (None, entry[f"{kind}Status"]):
         return False
     for member in ("CreationTime", "LastModifiedTime"):
         after, before = members.get(f"{member}After"), members.get(f"{member}Before")

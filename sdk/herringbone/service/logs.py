@@ -15,12 +15,16 @@ from typing import Any
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import STAMP_CHARS, parse_line
 from herringbone.service import listing
+from herringbone.service.calls import Call
 from herringbone.service.errors import ApiError
-from herringbone.service.trainings import Call, Trainings
+from herringbone.service.trainings import Trainings
 from herringbone_contract.events.format import EVENT_MARK
 from herringbone_contract.masking import printable
 
 GROUP = "/aws/sagemaker/TrainingJobs"
+# As much of a log as one call reads, however few of its lines it finds. A page may so be empty and have a next one, as
+# at AWS. A thread reads this in a tenth of a second or two.
+_SCAN_BYTES = 8 << 20
 # CloudWatch's own limits of one answer.
 _MAX_EVENTS, _MAX_BYTES = 10_000, 1 << 20
 _EVENT_BYTES = 26
@@ -40,12 +44,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line: its text, its time in milliseconds since 1970, and where it begins and ends in the file."""
+    """One line: its text, its time in milliseconds since 1970, and where it begins and ends in the file.
+
+    A `hidden` one is for programs, and is no event of CloudWatch's.
+    """
 
     time: int
     text: str
     begin: int
     end: int
+    hidden: bool = False
 
 
 class LogOperations:
@@ -105,13 +113,18 @@ class LogOperations:
         allowed, limit = _between(request), request.get("limit", _MAX_EVENTS)
         first, offset = _place(request.get("nextToken"), streams)
         answer: list[dict[str, Any]] = []
-        token = None
+        token, scan = None, _SCAN_BYTES
+
+        def matches(event: Event) -> bool:
+            return allowed(event) and all(word in event.text for word in words)
+
         for number in range(first, len(streams)):
             stream = streams[number]
-            matches = lambda event: allowed(event) and all(word in event.text for word in words)  # noqa: E731
-            events, _, end = _forward(stream.path, offset, limit - len(answer), matches)
+            events, begin, end = _forward(stream.path, offset, limit - len(answer), matches, scan)
             answer += [_filtered(stream, event) for event in events]
-            if end < _size(stream.path) or (len(answer) >= limit and number + 1 < len(streams)):
+            scan -= end - begin
+            is_full = len(answer) >= limit or scan <= 0
+            if end < _size(stream.path) or (is_full and number + 1 < len(streams)):
                 token = f"{stream.name}:{end}"
                 break
             offset = 0
@@ -171,14 +184,16 @@ def _filtered(stream: Stream, event: Event) -> dict[str, Any]:
     }
 
 
-def _forward(path: Path, offset: int, limit: int, allowed: Any) -> tuple[list[Event], int, int]:
-    """Return the next events from an offset on, and where they begin and end."""
+def _forward(
+    path: Path, offset: int, limit: int, allowed: Any, scan: int = _SCAN_BYTES
+) -> tuple[list[Event], int, int]:
+    """Return the next events from an offset on, and where they begin and end; at most `scan` bytes are read."""
     events: list[Event] = []
     room, end = _MAX_BYTES, offset
     for event in _events(path, offset):
-        if event is None or len(events) >= limit:
+        if len(events) >= limit or end - offset >= scan:
             break
-        if allowed(event):
+        if not event.hidden and allowed(event):
             room -= len(event.text.encode()) + _EVENT_BYTES
             if room < 0 and events:
                 break
@@ -192,7 +207,7 @@ def _backward(path: Path, offset: int, limit: int, allowed: Any) -> tuple[list[E
     span, events = _MAX_BYTES // 4, []
     while True:
         start = max(0, offset - span)
-        found = [event for event in _events(path, start, middle=start > 0) if event is not None and event.end <= offset]
+        found = [event for event in _events(path, start, middle=start > 0) if not event.hidden and event.end <= offset]
         events = [event for event in found if allowed(event)]
         if start == 0 or len(events) >= limit or span >= _MAX_BYTES:
             break
@@ -201,7 +216,7 @@ def _backward(path: Path, offset: int, limit: int, allowed: Any) -> tuple[list[E
     return events, events[0].begin if events else (0 if start == 0 else start), events[-1].end if events else offset
 
 
-def _events(path: Path, offset: int, *, middle: bool = False) -> Iterator[Event | None]:
+def _events(path: Path, offset: int, *, middle: bool = False) -> Iterator[Event]:
     """Yield the whole lines from an offset on; with `middle`, the offset may be in the midst of a line."""
     try:
         file = path.open("rb")
@@ -218,13 +233,12 @@ def _events(path: Path, offset: int, *, middle: bool = False) -> Iterator[Event 
             begin, offset = offset, offset + len(line)
             parsed = parse_line(line[:-1], path.stem)
             text = line[STAMP_CHARS:-1] if parsed.time.timestamp() > 0 else line[:-1]
-            if text.partition(b"] ")[2].startswith(EVENT_MARK):
-                continue
             yield Event(
                 int(parsed.time.timestamp() * 1000),
                 printable(text.decode("utf-8", "replace"), keep="\t"),
                 begin,
                 offset,
+                hidden=text.partition(b"] ")[2].startswith(EVENT_MARK),
             )
 
 

@@ -7,7 +7,7 @@ against botocore's model, and `scripts/look_up.py` writes them into docs/look-up
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,19 +97,57 @@ _CREATE = {
     "ModelPackageConfig": _refused("there is no model registry here"),
 }
 
+# Members of CreateTrainingJob that the definition of a tuning job's trials does not have.
+_NOT_OF_TRIALS = (
+    *("TrainingJobName", "HyperParameters", "Tags", "DebugHookConfig", "DebugRuleConfigurations", "ExperimentConfig"),
+    *("TensorBoardOutputConfig", "ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"),
+    *("InfraCheckConfig", "SessionChainingConfig", "ServerlessJobConfig", "MlflowConfig", "ModelPackageConfig"),
+    "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries",
+    "AlgorithmSpecification.TrainingImageConfig",
+)
+_CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
+_HOSTS = f"{_TRIAL}.HyperParameterTuningResourceConfig"
+_ONE_TYPE = "all trials run on one type; give InstanceType"
+
+_CREATE_TUNING = {
+    "HyperParameterTuningJobName": _used("trials have the names NAME-001, NAME-002, ..., which must be free"),
+    _CONFIG: _USED,
+    f"{_CONFIG}.ResourceLimits": _used("the hosts of all trials that run at once are taken until the end"),
+    f"{_CONFIG}.RandomSeed": _used("without it, a seed is drawn and kept"),
+    f"{_CONFIG}.ParameterRanges.AutoParameters": _used("with Autotune; the ranges around the hints are Herringbone's"),
+    f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected": _used(
+        "Disabled alone: AWS does not document its rule; give BestObjectiveNotImproving"
+    ),
+    _TRIAL: _USED,
+    f"{_TRIAL}.DefinitionName": _ignored("there is one definition, and no list that shows names"),
+    f"{_TRIAL}.TuningObjective": _refused(f"give {_CONFIG}.HyperParameterTuningJobObjective"),
+    f"{_TRIAL}.HyperParameterRanges": _refused(f"give {_CONFIG}.ParameterRanges"),
+    f"{_TRIAL}.StaticHyperParameters": _used("values that look like secrets are described masked"),
+    **{f"{_TRIAL}.{path}": rule for path, rule in _CREATE.items() if path not in _NOT_OF_TRIALS},
+    f"{_TRIAL}.CheckpointConfig": _used("each trial has a folder of its own in it, of the trial's name"),
+    _HOSTS: _used("types are mapped to hosts"),
+    f"{_HOSTS}.VolumeSizeInGB": _ignored("jobs use the disks of the hosts"),
+    f"{_HOSTS}.VolumeKmsKeyId": _refused(_ENCRYPTED),
+    f"{_HOSTS}.AllocationStrategy": _refused(_ONE_TYPE),
+    f"{_HOSTS}.InstanceConfigs": _refused(_ONE_TYPE),
+    "TrainingJobDefinitions": _refused("one search has one definition here; give TrainingJobDefinition"),
+    "WarmStartConfig": _used("of tuning jobs of this service that the caller sees, and that are over"),
+    "Tags": _used("trials get them, too"),
+    "Autotune": _USED,
+}
+_LIST_MEMBERS = (
+    *("NextToken", "MaxResults", "NameContains", "StatusEquals", "SortBy", "SortOrder"),
+    *("CreationTimeAfter", "CreationTimeBefore", "LastModifiedTimeAfter", "LastModifiedTimeBefore"),
+)
+_TUNING_NAME = {"HyperParameterTuningJobName": _USED}
+
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "CreateTrainingJob": _CREATE,
     "DescribeTrainingJob": {"TrainingJobName": _USED},
     "StopTrainingJob": {"TrainingJobName": _USED},
     "DeleteTrainingJob": {"TrainingJobName": _used("also removes the job's folder on its hosts")},
     "ListTrainingJobs": {
-        **dict.fromkeys(
-            (
-                *("NextToken", "MaxResults", "NameContains", "StatusEquals", "SortBy", "SortOrder"),
-                *("CreationTimeAfter", "CreationTimeBefore", "LastModifiedTimeAfter", "LastModifiedTimeBefore"),
-            ),
-            _USED,
-        ),
+        **dict.fromkeys(_LIST_MEMBERS, _USED),
         "WarmPoolStatusEquals": _refused("there are no warm pools"),
         "TrainingPlanArnEquals": _refused("there are no training plans"),
     },
@@ -120,11 +158,22 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "ResourceConfig": _ignored("hosts of your own are always there"),
         "RemoteDebugConfig": _ignored("`herringbone shell` and `debug` look into every job"),
     },
-    "AddTags": {"ResourceArn": _used("of a training job"), "Tags": _USED},
-    "ListTags": {"ResourceArn": _used("of a training job"), "NextToken": _USED, "MaxResults": _USED},
-    "DeleteTags": {"ResourceArn": _used("of a training job"), "TagKeys": _USED},
+    "CreateHyperParameterTuningJob": _CREATE_TUNING,
+    "DescribeHyperParameterTuningJob": _TUNING_NAME,
+    "StopHyperParameterTuningJob": {"HyperParameterTuningJobName": _used("running trials are stopped, too")},
+    "ListHyperParameterTuningJobs": dict.fromkeys(_LIST_MEMBERS, _USED),
+    "ListTrainingJobsForHyperParameterTuningJob": {
+        **_TUNING_NAME,
+        **dict.fromkeys(("NextToken", "MaxResults", "StatusEquals", "SortBy", "SortOrder"), _USED),
+    },
+    "DeleteHyperParameterTuningJob": {
+        "HyperParameterTuningJobName": _used("of one that is over; its training jobs stay, as at AWS")
+    },
+    "AddTags": {"ResourceArn": _used("of a training job or a tuning job"), "Tags": _USED},
+    "ListTags": {"ResourceArn": _used("of a training job or a tuning job"), "NextToken": _USED, "MaxResults": _USED},
+    "DeleteTags": {"ResourceArn": _used("of a training job or a tuning job"), "TagKeys": _USED},
     "Search": {
-        "Resource": _used("TrainingJob alone"),
+        "Resource": _used("TrainingJob or HyperParameterTuningJob"),
         "SearchExpression": _USED,
         "SearchExpression.NestedFilters": _refused("use Filters"),
         "SortBy": _USED,
@@ -193,9 +242,12 @@ def check_fates(operation: str, members: Mapping[str, Any]) -> None:
         raise invalid("; ".join(f"{path}: {reason}" for path, reason in refusals.items()))
 
 
-def check_resource(resource: str) -> None:
-    if resource != "TrainingJob":
-        raise ApiError("UnsupportedOperation", f"Search: {resource} cannot be searched for here; TrainingJob can")
+def check_resource(resource: str, known: Collection[str]) -> None:
+    """Raise `ApiError` (UnsupportedOperation) for a kind of resource that Search does not know here."""
+    if resource not in known:
+        raise ApiError(
+            "UnsupportedOperation", f"Search: {resource} cannot be searched for here; {' and '.join(known)} can"
+        )
 
 
 def _paths(value: Any, path: str) -> Iterator[str]:

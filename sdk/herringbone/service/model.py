@@ -28,6 +28,12 @@ OPERATIONS = {
         "ListTrainingJobs",
         "DeleteTrainingJob",
         "UpdateTrainingJob",
+        "CreateHyperParameterTuningJob",
+        "DescribeHyperParameterTuningJob",
+        "StopHyperParameterTuningJob",
+        "ListHyperParameterTuningJobs",
+        "ListTrainingJobsForHyperParameterTuningJob",
+        "DeleteHyperParameterTuningJob",
         "AddTags",
         "ListTags",
         "DeleteTags",
@@ -37,7 +43,10 @@ OPERATIONS = {
 }
 # Operations whose signed request must not run a second time.
 CHANGES = frozenset(
-    {"CreateTrainingJob", "StopTrainingJob", "DeleteTrainingJob", "UpdateTrainingJob", "AddTags", "DeleteTags"}
+    {
+        *("CreateTrainingJob", "StopTrainingJob", "DeleteTrainingJob", "UpdateTrainingJob", "AddTags", "DeleteTags"),
+        *("CreateHyperParameterTuningJob", "StopHyperParameterTuningJob", "DeleteHyperParameterTuningJob"),
+    }
 )
 
 

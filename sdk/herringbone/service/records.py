@@ -1,7 +1,8 @@
 """The service's own state: one small file per job, with what the index of jobs cannot say.
 
-    HOME/service/lock            held while a service runs: one per home
-    HOME/service/jobs/NAME.json  owner, request (secrets masked), tags, and whether the submission is over
+    HOME/service/lock               held while a service runs: one per home
+    HOME/service/jobs/NAME.json     owner, request (secrets masked), tags, and whether the submission is over
+    HOME/service/tunings/NAME.json  the same of a tuning job
 
 A file appears whole or not at all. Whoever kills the service loses nothing: jobs run under their own controllers, and
 a job whose submission was cut is found by its file.
@@ -23,10 +24,11 @@ from herringbone_contract.errors import InputError
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job of the service.
+    """One training job or tuning job of the service.
 
     `call` is the SHA-256 of the call that created the job: the client's invocation id and the body. Its repetition gets
     the same answer. `submitted` is false until a controller has the job. `modified` is the last change by a call.
+    `tuning` is the tuning job that a training job is a trial of. `problem` says why a tuning job cannot go on.
     """
 
     name: str
@@ -38,37 +40,24 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     call: str = ""
     submitted: bool = False
     modified: float = 0.0
+    tuning: str = ""
+    problem: str = ""
 
 
-class Records:
-    """The files of all jobs, and a copy in memory; several threads may use it.
+class RecordFolder:
+    """The files of one kind of job, and a copy in memory; several threads may use it.
 
-    >>> Records(find_home()).get("digits-1").owner                   # doctest: +SKIP
+    >>> RecordFolder(Path("/srv/home/service/jobs")).get("digits-1").owner                   # doctest: +SKIP
     'ada'
 
-    Raises `InputError` while another service holds the home.
+    Whoever makes one holds the home. Raises `InputError` for a file that is damaged.
     """
 
-    def __init__(self, home: Home) -> None:
-        self._folder = home.path / "service" / "jobs"
-        home.make()
-        self._folder.parent.mkdir(mode=0o700, exist_ok=True)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        # Held until this process ends, however it ends.
-        self._lock_file = (self._folder.parent / "lock").open("a")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock_file.close()
-            raise InputError(
-                f"another `herringbone serve` runs with the jobs of {home.path}; stop it, or set HERRINGBONE_HOME"
-            ) from None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._lock = threading.Lock()
         self._records = {record.name: record for record in self._load()}
-
-    def close(self) -> None:
-        """Let another service have the home."""
-        self._lock_file.close()
 
     def get(self, name: str) -> ServiceRecord | None:
         with self._lock:
@@ -120,3 +109,33 @@ class Records:
                 yield msgspec.json.decode(path.read_bytes(), type=ServiceRecord)
             except (OSError, msgspec.MsgspecError) as error:
                 raise InputError(f"{path} is damaged: {error}; move it away, and its job is no longer shown") from None
+
+
+class Records(RecordFolder):
+    """The files of training jobs; `tunings` are those of tuning jobs. They hold the home for this service.
+
+    >>> Records(find_home()).tunings.get("digits").owner                   # doctest: +SKIP
+    'ada'
+
+    Raises `InputError` while another service holds the home.
+    """
+
+    def __init__(self, home: Home) -> None:
+        folder = home.path / "service"
+        home.make()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # Held until this process ends, however it ends.
+        self._lock_file = (folder / "lock").open("a")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock_file.close()
+            raise InputError(
+                f"another `herringbone serve` runs with the jobs of {home.path}; stop it, or set HERRINGBONE_HOME"
+            ) from None
+        super().__init__(folder / "jobs")
+        self.tunings = RecordFolder(folder / "tunings")
+
+    def close(self) -> None:
+        """Let another service have the home."""
+        self._lock_file.close()

@@ -22,6 +22,7 @@ from herringbone.service.keys import KeyFile
 from herringbone.service.logs import LogOperations
 from herringbone.service.model import service_model
 from herringbone.service.trainings import Trainings
+from herringbone.service.tunings.operations import Tunings
 from herringbone_contract.errors import HerringboneError, InputError
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def serve(
     with closing(_listen(listener)) as server_socket:
         trainings = Trainings(home, settings)
         with closing(trainings.records):
-            operations = {**trainings.operations(), **LogOperations(trainings, home).operations()}
+            tunings = Tunings(trainings)
+            logs = LogOperations(trainings, home)
+            operations = {**trainings.operations(), **tunings.operations(), **logs.operations()}
             audit = Audit(home.path / "service" / "audit.log")
             verifier = Verifier(keys, settings)
             folder = settings.buckets
@@ -107,7 +110,7 @@ def serve(
             scheme = "http" if listener.certificate is None else "https"
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             say(f"{scheme}://{host}:{server_socket.getsockname()[1]}")
-            with _looking(trainings), suppress(KeyboardInterrupt):
+            with _looking(trainings.look_at_running, tunings.look_at_running), suppress(KeyboardInterrupt):
                 uvicorn.Server(_config(app, listener)).run(sockets=[server_socket])
 
 
@@ -133,8 +136,8 @@ def _config(app: Service, listener: Listener) -> uvicorn.Config:
 class _looking:  # noqa: N801 - a context manager
     """Looks at the running jobs every two seconds, so that ends are settled although nobody asks."""
 
-    def __init__(self, trainings: Trainings) -> None:
-        self._trainings = trainings
+    def __init__(self, *looks: Callable[[], None]) -> None:
+        self._looks = looks
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -147,9 +150,10 @@ class _looking:  # noqa: N801 - a context manager
 
     def _run(self) -> None:
         while not self._ends.wait(_LOOK_SECONDS):
-            # A machine that does not answer now is asked again.
-            with suppress(HerringboneError, OSError):
-                self._trainings.look_at_running()
+            for look in self._looks:
+                # A machine that does not answer now is asked again.
+                with suppress(HerringboneError, OSError):
+                    look()
 
 
 def _listen(listener: Listener) -> socket.socket:

@@ -22,6 +22,8 @@ from herringbone.estimators.option_errors import python_words
 from herringbone_contract.errors import InputError
 
 DEFAULT_ACCOUNT, DEFAULT_REGION = "000000000000", "us-east-1"
+# The kinds of jobs in ARNs.
+TRAINING_JOB, TUNING_JOB = "training-job", "hyper-parameter-tuning-job"
 
 
 class HostType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -95,13 +97,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     calls_per_second: float = 20.0
     s3_calls_per_second: float = 200.0
 
-    def arn(self, region: str, name: str) -> str:
-        """Return the ARN of a training job.
+    def arn(self, region: str, name: str, kind: str = TRAINING_JOB) -> str:
+        """Return the ARN of a training job, or of a tuning job.
 
         >>> Settings(backend="local_process").arn("us-east-1", "digits-1")
         'arn:aws:sagemaker:us-east-1:000000000000:training-job/digits-1'
         """
-        return f"arn:aws:sagemaker:{region}:{self.account}:training-job/{name}"
+        return f"arn:aws:sagemaker:{region}:{self.account}:{kind}/{name}"
 
 
 def parse_mapping(document: Any, origin: str) -> Mapping:

@@ -1,9 +1,11 @@
 """The training jobs of the service: created, described, listed, stopped, deleted, by their owners.
 
     create  [1] the request is translated and planned: a refusal leaves nothing
-            [2] the record claims the name
+            [2] the limits allow the job, and the record claims the name: one job at a time
             [3] the backend submits the job; after an error the record goes
             [4] the record says `submitted`
+
+[1] and [3] take as long as disks and machines do, so only jobs of the same user wait for each other there.
 
 A service that is killed between [2] and [4] has answered nobody. `recover` decides at the next start whether a
 controller has such a job: then it runs on, else it goes, and the client's repeated call creates it again.
@@ -11,12 +13,10 @@ controller has such a job: then it runs on, else it goes, and the client's repea
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,38 +28,38 @@ from herringbone.jobs.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.jobs.job import TrainingJob
 from herringbone.jobs.removal import remove_job
 from herringbone.service import describe, listing, members
+from herringbone.service.calls import (
+    PAGE,
+    Call,
+    is_repeated,
+    may_see,
+    name_taken,
+    new_record,
+    page_of,
+    scope_of,
+    sortable,
+    stored_request,
+    tag_list,
+    tags_of,
+)
 from herringbone.service.describe import State
-from herringbone.service.errors import ApiError, in_use, invalid, not_found, over_limit
+from herringbone.service.errors import ApiError, in_use, invalid, not_found
+from herringbone.service.limits import Turns, Use, check_limits
 from herringbone.service.links import check_links
-from herringbone.service.records import Records, ServiceRecord
-from herringbone.service.settings import Settings
-from herringbone.service.translate import check_role, message_for_client, translate, wanted_hosts
-from herringbone_contract.constants import masked
+from herringbone.service.records import RecordFolder, Records, ServiceRecord
+from herringbone.service.settings import TRAINING_JOB, TUNING_JOB, Settings
+from herringbone.service.translate import Translated, check_role, message_for_client, translate, wanted_hosts
+from herringbone.service.tunings.trials import Trials
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
-from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
-    from herringbone.service.keys import AccessKey
+    from herringbone.planning.plan import JobPlan
 
-_PAGE, _MAX_TAGS = 10, 50
+# Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
+Searched = Callable[[Call], list[dict[str, Any]]]
+
+_MAX_TAGS = 50
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call: the caller's key, the region, and the client's id of the call, which its repetitions share."""
-
-    key: AccessKey
-    region: str
-    invocation: str = ""
-    body: bytes = b""
-
-    @property
-    def mark(self) -> str:
-        """The mark of the call in a record; "" for a client that gives its calls no ids."""
-        if not self.invocation:
-            return ""
-        return hashlib.sha256(self.invocation.encode() + b"\0" + self.body).hexdigest()
 
 
 class Trainings:
@@ -72,13 +72,16 @@ class Trainings:
     """
 
     def __init__(self, home: Home, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
-        self._home = home
-        self._settings = settings
-        self._clock = clock
+        self.home = home
+        self.settings = settings
+        self.clock = clock
         self.records = Records(home)
         self._index = JobIndex(home.index)
-        # One creation at a time: the quotas count the jobs that run, and two would count each other's hosts as free.
-        self._creating = threading.Lock()
+        self.trials = Trials(home, self.records, self._index)
+        # Held while limits are checked and a name is claimed: two jobs would count each other's hosts as free.
+        self.claiming = threading.Lock()
+        self.turns = Turns()
+        self.searched: dict[str, Searched] = {"TrainingJob": self._searched_jobs}
         self.recover()
 
     def operations(self) -> dict[str, Callable[[Call, dict[str, Any]], dict[str, Any]]]:
@@ -107,7 +110,7 @@ class Trainings:
                 continue
             if row.done and row.started is None and row.failure is not None:
                 # No rank of it ever ran, and nobody was told that it exists.
-                remove_job(record.name, home=self._home)
+                remove_job(record.name, home=self.home)
                 self.records.remove(record.name)
             else:
                 self.records.change(record.name, submitted=True)
@@ -123,40 +126,37 @@ class Trainings:
 
     def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         name = request["TrainingJobName"]
-        answer = {"TrainingJobArn": self._settings.arn(call.region, name)}
-        translated = translate(request, self._settings)
-        check_links(translated, name, self._settings)
-        check_role(request["RoleArn"], self._settings)
-        tags = _tags(request.get("Tags", ()))
-        with self._creating:
-            if (known := self.records.get(name)) is not None:
-                if known.owner == call.key.name and known.submitted and call.mark and known.call == call.mark:
-                    return answer
-                raise in_use(f"Training job names must be unique within an account; {name} exists already")
-            self._check_limits(call, request)
-            try:
-                estimator = translated.estimator()
-                plan = estimator.plan(translated.inputs or None, job_name=name)
-            except (UsageError, AwsError) as error:
-                # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
-                raise invalid(message_for_client(str(error), self._settings)) from None
-            if plan.options.gpus is not None:
-                # A job whose GPUs are taken waits, as at AWS.
-                plan = msgspec.structs.replace(plan, queue=True)
-            record = ServiceRecord(
-                name=name,
-                owner=call.key.name,
-                region=call.region,
-                created=self._clock(),
-                request=_stored(request),
-                tags=tags,
-                call=call.mark,
-            )
-            self.records.add(record)
+        answer = {"TrainingJobArn": self.settings.arn(call.region, name)}
+        translated = translate(request, self.settings)
+        check_links(translated, name, self.settings)
+        check_role(request["RoleArn"], self.settings)
+        record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock())
+        with self.turns.of(call.key.name):
+            if is_repeated(self.records.get(name), call):
+                return answer
+            wanted = Use(call.key.name, wanted_hosts(request))
+            # Before the plan, which may take long, and again when it is certain that the job starts.
+            check_limits(wanted, self.uses(), self.settings.mapping)
+            plan = self._planned(translated, name)
+            with self.claiming:
+                if self.trials.owns_name(name):
+                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
+                check_limits(wanted, self.uses(), self.settings.mapping)
+                if not self.records.add(record):
+                    raise name_taken(name)
             self._submit(
                 name, lambda: TrainingJob.submit(plan, backend_for(*{host.instance_type for host in plan.hosts}))
             )
         return answer
+
+    def _planned(self, translated: Translated, name: str) -> JobPlan:
+        try:
+            plan = translated.estimator().plan(translated.inputs or None, job_name=name)
+        except (UsageError, AwsError) as error:
+            # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
+            raise invalid(message_for_client(str(error), self.settings)) from None
+        # A job whose GPUs are taken waits, as at AWS.
+        return plan if plan.options.gpus is None else msgspec.structs.replace(plan, queue=True)
 
     def _submit(self, name: str, submit: Callable[[], object]) -> None:
         try:
@@ -166,38 +166,22 @@ class Trainings:
             if isinstance(error, JobNameError):
                 raise in_use(str(error)) from None
             if isinstance(error, UsageError):
-                raise invalid(message_for_client(str(error), self._settings)) from None
+                raise invalid(message_for_client(str(error), self.settings)) from None
             if isinstance(error, HerringboneError):
                 raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
             raise
         self.records.change(name, submitted=True)
 
-    def _check_limits(self, call: Call, request: Mapping[str, Any]) -> None:
-        """Raise `ApiError` (ResourceLimitExceeded) where the user's quota or a type's hosts are used up."""
-        mapping = self._settings.mapping
+    def uses(self) -> list[Use]:
+        """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
         running = {row.name for row in self._index.running()}
-        records = [record for record in self.records.all() if record.name in running]
-        quota = mapping.quota(call.key.name)
-        own = sum(record.owner == call.key.name for record in records)
-        if quota is not None and own >= quota.jobs:
-            raise over_limit(f"{call.key.name} has {own} running training jobs, and may have {quota.jobs}")
-        used: dict[str, int] = {}
-        for record in records:
-            for kind, count in wanted_hosts(record.request):
-                pattern = mapping.type_pattern(kind)
-                used[pattern] = used.get(pattern, 0) + count
-        for kind, count in wanted_hosts(request):
-            host_type = mapping.host_type(kind)
-            pattern = mapping.type_pattern(kind)
-            if host_type is None or host_type.hosts is None:
-                continue
-            used[pattern] = used.get(pattern, 0) + count
-            if used[pattern] > host_type.hosts:
-                raise over_limit(
-                    f"The account-level service limit '{kind} for training job usage' is {host_type.hosts} Instances, "
-                    f"with current utilization of {used[pattern] - count} Instances and a request delta of {count} "
-                    "Instances."
-                )
+        searches = self.trials.running()
+        uses = [
+            Use(record.owner, wanted_hosts(record.request))
+            for record in self.records.all()
+            if record.tuning not in searches and (record.name in running or not record.submitted)
+        ]
+        return uses + list(searches.values())
 
     def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request["TrainingJobName"])
@@ -209,7 +193,7 @@ class Trainings:
         if row.done:
             raise invalid(f"The request was rejected because the training job is in status {row.status}.")
         backend_named(row.backend).stop(record.name)
-        self.records.change(record.name, modified=self._clock())
+        self.records.change(record.name, modified=self.clock())
         return {}
 
     def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +201,7 @@ class Trainings:
         row = self._row(record)
         if not row.done:
             raise in_use(f"{record.name} is {row.status}; stop it first, and delete it when it is over")
-        removal = remove_job(record.name, home=self._home)
+        removal = remove_job(record.name, home=self.home)
         if removal.error:
             raise ApiError("InternalFailure", removal.error, 500)
         self.records.remove(record.name)
@@ -226,11 +210,11 @@ class Trainings:
     def update(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         members.check_fates("UpdateTrainingJob", request)
         record = self._own(call, request["TrainingJobName"])
-        return {"TrainingJobArn": self._settings.arn(record.region, record.name)}
+        return {"TrainingJobArn": self.settings.arn(record.region, record.name)}
 
     def list_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         members.check_fates("ListTrainingJobs", request)
-        entries = [describe.summary(record, row, self._settings) for record, row in self._all(call)]
+        entries = [describe.summary(record, row, self.settings) for record, row in self._all(call)]
         member = _SORT[request.get("SortBy", "CreationTime")]
         filters = {name: value for name, value in request.items() if name not in ("NextToken", "MaxResults")}
         chosen, token = listing.page(
@@ -240,60 +224,65 @@ class Trainings:
             # SageMaker's default order differs between its pages of documentation; its answers are newest first.
             descending=request.get("SortOrder", "Descending") == "Descending",
             token=request.get("NextToken"),
-            size=request.get("MaxResults", _PAGE),
-            scope=_scope(call, filters),
+            size=request.get("MaxResults", PAGE),
+            scope=scope_of(call, filters),
         )
-        return _page("TrainingJobSummaries", chosen, token)
+        return page_of("TrainingJobSummaries", chosen, token)
 
     def search(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         members.check_fates("Search", request)
-        members.check_resource(request["Resource"])
-        entries = [{**self._description(record, row), **_tag_list(record.tags)} for record, row in self._all(call)]
+        kind = request["Resource"]
+        members.check_resource(kind, self.searched)
+        entries = self.searched[kind](call)
         matches = [entry for entry in entries if listing.found(request.get("SearchExpression"), entry)]
         path = request.get("SortBy", "LastModifiedTime")
         filters = {name: value for name, value in request.items() if name not in ("NextToken", "MaxResults")}
         chosen, token = listing.page(
             matches,
-            key=lambda entry: _sortable(listing.member(entry, path)),
-            name="TrainingJobName",
+            key=lambda entry: sortable(listing.member(entry, path)),
+            name=f"{kind}Name",
             descending=request.get("SortOrder", "Descending") == "Descending",
             token=request.get("NextToken"),
-            size=request.get("MaxResults", _PAGE),
-            scope=_scope(call, filters),
+            size=request.get("MaxResults", PAGE),
+            scope=scope_of(call, filters),
         )
         hits = {"TotalHits": {"Value": len(matches), "Relation": "EqualTo"}}
-        return _page("Results", [{"TrainingJob": entry} for entry in chosen], token) | hits
+        return page_of("Results", [{kind: entry} for entry in chosen], token) | hits
+
+    def _searched_jobs(self, call: Call) -> list[dict[str, Any]]:
+        return [{**self._description(record, row), **tag_list(record.tags)} for record, row in self._all(call)]
 
     def add_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._by_arn(call, request["ResourceArn"])
-        tags = {**record.tags, **_tags(request["Tags"])}
+        folder, record = self._by_arn(call, request["ResourceArn"])
+        tags = {**record.tags, **tags_of(request["Tags"])}
         if len(tags) > _MAX_TAGS:
             raise invalid(f"{record.name} would have {len(tags)} tags; {_MAX_TAGS} are allowed")
-        self.records.change(record.name, tags=tags, modified=self._clock())
-        return _tag_list(tags)
+        folder.change(record.name, tags=tags, modified=self.clock())
+        return tag_list(tags)
 
     def list_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._by_arn(call, request["ResourceArn"])
+        _, record = self._by_arn(call, request["ResourceArn"])
         chosen, token = listing.page(
-            _tag_list(record.tags)["Tags"],
+            tag_list(record.tags)["Tags"],
             key=lambda tag: tag["Key"],
             name="Key",
             descending=False,
             token=request.get("NextToken"),
             size=request.get("MaxResults", _MAX_TAGS),
-            scope=_scope(call, {"tags": record.name}),
+            scope=scope_of(call, {"tags": request["ResourceArn"]}),
         )
-        return _page("Tags", chosen, token)
+        return page_of("Tags", chosen, token)
 
     def delete_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._by_arn(call, request["ResourceArn"])
+        folder, record = self._by_arn(call, request["ResourceArn"])
         gone = set(request["TagKeys"])
         tags = {key: value for key, value in record.tags.items() if key not in gone}
-        self.records.change(record.name, tags=tags, modified=self._clock())
+        folder.change(record.name, tags=tags, modified=self.clock())
         return {}
 
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
+        self.trials.adopt()
         for row in self._index.running():
             if self.records.get(row.name) is not None:
                 self._look(row.name)
@@ -304,23 +293,32 @@ class Trainings:
         return record, self._row(record)
 
     def visible(self, call: Call) -> Iterator[ServiceRecord]:
-        """Yield the records of the jobs that the caller may see, in the region of the call."""
-        for record in self.records.all():
-            if record.submitted and record.region == call.region and _may_see(call.key, record):
-                yield record
+        """Return the records of the jobs that the caller may see, in the region of the call."""
+        # Also the trials that a search has started since the last look.
+        self.trials.adopt()
+        return (record for record in self.records.all() if may_see(record, call))
 
     def _own(self, call: Call, name: str) -> ServiceRecord:
+        if self.records.get(name) is None:
+            self.trials.adopt()
         record = self.records.get(name)
         # The same answer for a job of another user: its existence is nobody else's business.
-        if record is None or not record.submitted or record.region != call.region or not _may_see(call.key, record):
-            raise not_found()
-        return record
+        if may_see(record, call):
+            return record
+        raise not_found()
 
-    def _by_arn(self, call: Call, arn: str) -> ServiceRecord:
+    def _by_arn(self, call: Call, arn: str) -> tuple[RecordFolder, ServiceRecord]:
         head, _, name = arn.rpartition("/")
-        if head != self._settings.arn(call.region, "x").rpartition("/")[0]:
-            raise invalid(f"ResourceArn {arn}: this service has tags of training jobs of its account and region alone")
-        return self._own(call, name)
+        if head == self.settings.arn(call.region, "x", TRAINING_JOB).rpartition("/")[0]:
+            return self.records, self._own(call, name)
+        if head == self.settings.arn(call.region, "x", TUNING_JOB).rpartition("/")[0]:
+            record = self.records.tunings.get(name)
+            if may_see(record, call):
+                return self.records.tunings, record
+            raise not_found()
+        raise invalid(
+            f"ResourceArn {arn}: this service has tags of training jobs and tuning jobs of its account and region alone"
+        )
 
     def _all(self, call: Call) -> list[tuple[ServiceRecord, JobRecord]]:
         rows = {row.name: row for row in self._index.all()}
@@ -339,52 +337,14 @@ class Trainings:
 
     def _description(self, record: ServiceRecord, row: JobRecord) -> dict[str, Any]:
         metrics = stored_facts(row).get("FinalMetricDataList") or ()
-        return describe.description(record, row, self._states(record.name), self._settings, metrics=metrics)
+        return describe.description(record, row, self._states(record.name), self.settings, metrics=metrics)
 
     def _states(self, name: str) -> list[State]:
         # Only the job's own file, which is small: those of its hosts have every metric.
-        with closing(FileEvents([self._home.job(name).job_events])) as source:
+        with closing(FileEvents([self.home.job(name).job_events])) as source:
             events = [event for batch in source.rest(None) for event in batch]
         return [
             State(str(event["state"]), float(event["t"]), str(event.get("why") or ""))
             for event in events
             if event["kind"] == "state"
         ]
-
-
-def _may_see(key: AccessKey, record: ServiceRecord) -> bool:
-    return key.sees_all or record.owner == key.name
-
-
-def _stored(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request as it may lie on the disk: secret-sounding values are masked."""
-    return {
-        **request,
-        **({"Environment": masked(request["Environment"])} if "Environment" in request else {}),
-        **(
-            {"HyperParameters": masked_hyperparameters(request["HyperParameters"])}
-            if "HyperParameters" in request
-            else {}
-        ),
-    }
-
-
-def _tags(tags: Any) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in tags}
-
-
-def _tag_list(tags: Mapping[str, str]) -> dict[str, Any]:
-    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-
-
-def _page(name: str, entries: Any, token: str | None) -> dict[str, Any]:
-    return {name: list(entries)} | ({} if token is None else {"NextToken": token})
-
-
-def _scope(call: Call, filters: Mapping[str, Any]) -> str:
-    text = msgspec.json.encode([call.key.name, call.region, sorted(filters.items())])
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
-def _sortable(value: Any) -> str | float | None:
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -19,8 +19,11 @@ def copy_code(source: SourceCode, into: Path, *, stays_at: Path, exclude: Path) 
     '/home/me/.herringbone/tunings/digits/code'
 
     `stays_at` is the path that the folder will have, `exclude` a folder that holds no code: the jobs' own. An archive
-    is copied as it is. Raises `InputError` as the submission of a job does.
+    is copied as it is, and one in a bucket stays there. Raises `InputError` as the submission of a job does.
     """
+    if source.remote:
+        # Each trial fetches it from its bucket.
+        return source
     into.mkdir(parents=True)
     if source.archive is not None:
         name = Path(source.archive).name

@@ -53,9 +53,11 @@ def create_tuning(
     *,
     metrics: Sequence[MetricDefinition],
     tags: Sequence[Mapping[str, str]] = (),
+    no_links_below: str | None = None,
 ) -> OwnTuning:
     """Create a tuning job and start its search, and return without waiting.
 
+    `no_links_below` is a folder that others may write to: no trial starts whose addresses lead through a link there.
     Raises `UsageError` before anything is written: for a setting that no trial could have, or a name that is taken.
     """
     check_local(definition)
@@ -82,6 +84,7 @@ def create_tuning(
                 backend=backend.name,
                 created=time.time(),
                 tags=tuple(dict(tag) for tag in tags),
+                no_links_below=no_links_below,
             )
             write_whole(folder / "tuning.json", encode_record(record))
     stderr = Console(sys.stderr)

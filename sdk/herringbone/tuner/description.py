@@ -5,6 +5,7 @@ Members that SageMaker has no name for are below `Herringbone`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,8 @@ def describe_tuning(
         "HyperParameterTuningJobConfig": _config(definition),
         "TrainingJobDefinition": _training(definition, record),
         "WarmStartConfig": _warm_start(definition),
-        "TrainingJobStatusCounters": _job_counters(trials),
-        "ObjectiveStatusCounters": _objective_counters(trials),
+        "TrainingJobStatusCounters": job_counters(trials),
+        "ObjectiveStatusCounters": objective_counters(trials),
         "BestTrainingJob": None if chosen is None else trial_summary(definition, chosen),
         "OverallBestTrainingJob": _overall_best(definition, trials),
         "FailureReason": state.reason if state.status == FAILED else None,
@@ -85,7 +86,7 @@ def trial_summary(definition: TuningDefinition, record: TrialRecord) -> dict[str
         "TunedHyperParameters": tuned,
         "FailureReason": record.failure,
         "FinalHyperParameterTuningJobObjectiveMetric": objective,
-        "ObjectiveStatus": _objective_status(record),
+        "ObjectiveStatus": objective_status(record),
         "Herringbone": {"Number": record.number, "Resumes": record.resumes, "EarlyStopped": record.early_stopped},
     }
     return {key: value for key, value in members.items() if value is not None}
@@ -161,7 +162,8 @@ def _warm_start(definition: TuningDefinition) -> dict[str, Any] | None:
     }
 
 
-def _job_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
+def job_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
+    """Return the member TrainingJobStatusCounters."""
     counts = [trial.status for trial in trials]
     return {
         "Completed": counts.count(COMPLETED),
@@ -172,15 +174,17 @@ def _job_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
     }
 
 
-def _objective_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
-    statuses = [_objective_status(trial) for trial in trials]
+def objective_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
+    """Return the member ObjectiveStatusCounters."""
+    statuses = [objective_status(trial) for trial in trials]
     return {status: statuses.count(status) for status in ("Succeeded", "Pending", "Failed")}
 
 
-def _objective_status(record: TrialRecord) -> str:
+def objective_status(record: TrialRecord) -> str:
+    """Return the member ObjectiveStatus; NaN is no result, as for the strategies."""
     if not record.done:
         return "Pending"
-    return "Failed" if record.objective is None else "Succeeded"
+    return "Failed" if record.objective is None or math.isnan(record.objective) else "Succeeded"
 
 
 def _iso(seconds: float | None) -> str | None:

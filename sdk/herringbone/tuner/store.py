@@ -50,7 +50,8 @@ class TuningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The part of a tuning job that never changes.
 
     `plan` is the plan of its trials without their names and tuned values, as the index stores plans. Secrets are masked
-    in it and in the static hyperparameters of `definition`.
+    in it and in the static hyperparameters of `definition`. `no_links_below` is a folder in which the addresses of
+    trials must not lead through a link.
     """
 
     definition: TuningDefinition
@@ -58,6 +59,7 @@ class TuningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     backend: str
     created: float
     tags: tuple[dict[str, str], ...] = ()
+    no_links_below: str | None = None
     version: int = VERSION
 
 

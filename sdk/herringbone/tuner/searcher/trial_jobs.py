@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.backends.registry import backend_named
+from herringbone.estimators.links import link_on_the_way, results_of_job
 from herringbone.events.metrics import job_metrics
 from herringbone.jobs.checkpoints import copy_checkpoints, newest_files
 from herringbone.jobs.description import failure_of
@@ -16,7 +18,7 @@ from herringbone.planning.again import inputs_of
 from herringbone.slots.waiter import COULD_NOT_START
 from herringbone.tuner.searcher.objective import curve_of
 from herringbone.tuner.trial_plan import checkpoint_folder, estimator_class, shared_settings, trial_settings
-from herringbone_contract.errors import HostError, JobNotFoundError
+from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.jobs.index import JobRecord
@@ -91,8 +93,21 @@ class TrialJobs:
         settings = trial_settings(
             self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
         )
+        self._refuse_links(settings, record.job)
         estimator = estimator_class(self._plan)(**settings)
         estimator.fit(inputs_of(self._plan), wait=False, logs=False, job_name=record.job, queue=True)
+
+    def _refuse_links(self, settings: Mapping[str, Any], job: str) -> None:
+        """Raise `InputError` for a link in a folder that others write to; an earlier trial may have made it."""
+        if (folder := self._store.record().no_links_below) is None or self._plan is None:
+            return
+        addresses = [channel.s3_data for channel in inputs_of(self._plan).values() if hasattr(channel, "s3_data")]
+        addresses += [settings.get(name) for name in ("model_uri", "checkpoint_s3_uri")]
+        if isinstance(output := settings.get("output_path"), str):
+            addresses += results_of_job(output, job)
+        for address in filter(None, addresses):
+            if (link := link_on_the_way(address, folder)) is not None:
+                raise InputError(f"{link} is a link; trials read and write no address that leads through one")
 
     def _checkpoints(self, record: TrialRecord) -> str | None:
         own = self._store.checkpoints(record.job)
