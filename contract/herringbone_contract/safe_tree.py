@@ -219,7 +219,7 @@ def _open_to_empty(name: str, parent: int, shown: str) -> int:
 
 
 def _unlink(name: str, inside: int) -> bool:
-    """Remove an entry that is no folder; return False for a folder."""
+    """Remove an entry that is no folder, or an empty one; return False for other folders."""
     try:
         os.unlink(name, dir_fd=inside)
     except FileNotFoundError:
@@ -228,7 +228,11 @@ def _unlink(name: str, inside: int) -> bool:
         # Linux reports EISDIR for a folder, POSIX and macOS report EPERM.
         if not stat.S_ISDIR(os.lstat(name, dir_fd=inside).st_mode):
             raise
-        return False
+        # An empty folder of another user, which may not be opened, such as the kernel's own in each overlay.
+        try:
+            os.rmdir(name, dir_fd=inside)
+        except OSError:
+            return False
     return True
 
 

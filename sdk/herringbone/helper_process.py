@@ -37,6 +37,11 @@ class HelperProcess:
         """The process, if it was started: no orphan of a host."""
         return frozenset(() if self._pid is None else (self._pid,))
 
+    @property
+    def answer(self) -> int:
+        """The descriptor from which the process's answer is read, while it runs."""
+        return self._answer
+
     def start(self, request: bytes) -> None:
         """Start the process and send it its first line. A process that cannot be started has no answer."""
         # All four ends close on exec: no host inherits one, which would hide the end of the job.

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +22,8 @@ _Answer = TypeVar("_Answer")
 
 # boto's mode `standard` backs off exponentially with jitter, and retries only errors that a retry can fix.
 _ATTEMPTS = 5
+# A server of one's own needs no region, but a client does.
+_ANY_REGION = "us-east-1"
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
 # Credential sources that boto reads once; a new session reads them again, after a new login for instance. All other
@@ -59,6 +62,8 @@ class AwsLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session for another process of this user: credentials, or None where that process finds them by itself.
 
+    `endpoint` is the address of a server of S3's protocol, None for AWS's own or the one that the process finds.
+
     It travels through pipes alone, because the secret is in it.
     """
 
@@ -67,6 +72,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str | None = None
     secret: str | None = None
     token: str | None = None
+    endpoint: str | None = None
 
 
 class AwsSession:
@@ -92,6 +98,8 @@ class AwsSession:
         self._region = region
         self._profile = profile
         self._attempts = attempts
+        # Of S3 alone; None where boto's own settings decide.
+        self._endpoint: str | None = None
         # Guards the members below. Reentrant, because `caller` and `client` call other methods that take it.
         self._lock = threading.RLock()
         self._clients: dict[tuple[str, str | None], Any] = {}
@@ -140,7 +148,7 @@ class AwsSession:
         """Return the session that another process handed over."""
         if access.key is None:
             return cls(region=access.region, profile=access.profile)
-        return cls(
+        session = cls(
             _boto3().Session(
                 aws_access_key_id=access.key,
                 aws_secret_access_key=access.secret,
@@ -148,6 +156,8 @@ class AwsSession:
                 region_name=access.region,
             )
         )
+        session._endpoint = access.endpoint
+        return session
 
     @property
     def access(self) -> Access:
@@ -169,6 +179,27 @@ class AwsSession:
                 return Access(region=region, profile=_profile_of(self._session()))
             frozen = credentials.get_frozen_credentials()
         return Access(region=region, key=frozen.access_key, secret=frozen.secret_key, token=frozen.token)
+
+    @property
+    def portable_access(self) -> Access:
+        """Credentials, region and server of S3 for a process of another machine, which has none of this one's files.
+
+        Raises `AwsCredentialsError` without credentials.
+        """
+        with self.explain_errors("to hand the AWS credentials on"):
+            credentials = self._session().get_credentials()
+            if credentials is None:
+                raise AwsCredentialsError("no AWS credentials were found, which machines need to write to S3; log in")
+            frozen = credentials.get_frozen_credentials()
+            endpoint = str(self.client("s3", region=self.access_region or _ANY_REGION).meta.endpoint_url)
+        is_of_aws = (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        return Access(
+            region=self.access_region,
+            key=frozen.access_key,
+            secret=frozen.secret_key,
+            token=frozen.token,
+            endpoint=None if is_of_aws else endpoint,
+        )
 
     @property
     def access_region(self) -> str | None:
@@ -253,7 +284,10 @@ class AwsSession:
                 )
                 with self.explain_errors(f"to reach {service}"):
                     self._clients[service, region] = self._session().client(
-                        service, region_name=region or self.region, config=config
+                        service,
+                        region_name=region or self.region,
+                        endpoint_url=self._endpoint if service == "s3" else None,
+                        config=config,
                     )
             return self._clients[service, region]
 

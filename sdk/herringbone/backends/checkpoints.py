@@ -22,8 +22,16 @@ def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
     """
     plan = record.plan_dict
     shared = own_folder(plan, "checkpoint_s3_uri")
-    if is_s3(plan.get("options", {}).get("checkpoint_s3_uri")):
+    uri = plan.get("options", {}).get("checkpoint_s3_uri")
+    if is_s3(uri):
         shared = folder.s3_checkpoints
+        if record.backend == "ssh":
+            # Machines send to the bucket, and the folder here has what the job started with.
+            from herringbone.aws.session import AwsSession
+            from herringbone.s3.staging import fetch_whole_checkpoints
+
+            fetch_whole_checkpoints(uri, into / "checkpoints", AwsSession.of(None))
+            return into / "checkpoints"
     if shared is not None and shared.is_dir():
         return shared
     hosts = [HostFolder(host, folder.host(host), str(INSIDE.checkpoints)) for host in checkpoint_folders(plan, folder)]

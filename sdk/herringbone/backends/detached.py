@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.on_s3 import s3_config, staged
+from herringbone.backends.on_s3 import pipes_config, s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
@@ -50,7 +50,7 @@ from herringbone_contract.failure import Failure
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers
-    from herringbone.controller.config import ControllerConfig
+    from herringbone.controller.config import ControllerConfig, PipesConfig
     from herringbone.planning.plan import JobPlan
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
@@ -307,9 +307,15 @@ class DetachedBackend(OwnHostsBackend):
             "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
             "claim": None,
             "output": str(output_folder(plan, folder)),
+            "real_output": os.path.realpath(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
             "s3": s3_config(plan, self._home),
+            "pipes": self._pipes(plan),
         }
+
+    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
+        """Return the FIFOs that the job's controller has filled."""
+        return pipes_config(plan, self._home, plan.hosts)
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""

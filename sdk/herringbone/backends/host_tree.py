@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from herringbone.estimators.inputs import Channel
+from herringbone.planning.channels import input_mode
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.paths import Paths
 from herringbone_contract.resources import HostGroup, ResourceConfig
+
+_FIFO_MODE = 0o600
 
 
 def make_folders(paths: Paths) -> None:
@@ -40,6 +44,12 @@ def position_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, i
     return sharers.index(host.name), len(sharers)
 
 
+def make_fifo(channel: Channel, paths: Paths) -> None:
+    """Make the FIFO of a channel's first epoch; `herringbone.pipes` fills it, and makes the others."""
+    fifo = Path(paths.channel(f"{channel.name}_0"))
+    os.mkfifo(fifo, _FIFO_MODE)
+
+
 def write_json(path: Any, content: object) -> None:
     Path(path).write_text(json.dumps(content))
 
@@ -50,9 +60,9 @@ def _goes_to(channel: Channel, host: HostPlan) -> bool:
 
 def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
     config = {
-        "TrainingInputMode": channel.input.input_mode or plan.options.input_mode,
+        "TrainingInputMode": input_mode(channel, plan),
         "S3DistributionType": channel.input.distribution or "FullyReplicated",
-        "RecordWrapperType": "None",
+        "RecordWrapperType": channel.input.record_wrapping or "None",
     }
     if channel.input.content_type is not None:
         config["ContentType"] = channel.input.content_type

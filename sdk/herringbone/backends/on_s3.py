@@ -5,20 +5,22 @@ Only jobs with an address in S3 import the modules that do it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.index import DOWNLOADING, STARTING, JobIndex
+from herringbone.planning.channels import is_piped
 from herringbone.planning.s3 import reads_s3, written
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import S3Config
+    from herringbone.controller.config import PipesConfig, S3Config
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.planning.plan import HostPlan, JobPlan
 
 
 def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
@@ -57,7 +59,36 @@ def s3_config(plan: JobPlan, home: Home, *, with_credentials: bool = True) -> S3
         "checkpoints": None if checkpoints is None else (str(home.job(plan.job_name).s3_checkpoints), checkpoints),
         "output": addresses.get("output_path"),
         "access": access,
+        "several": False,
     }
+
+
+def machine_s3(plan: JobPlan, *, several: bool) -> dict[str, Any] | None:
+    """Return what machines need to send a job's checkpoints to S3; None where its checkpoints go elsewhere.
+
+    `several` machines write below the address. The credentials travel in the config of a host, through a pipe.
+    """
+    if not is_s3(plan.options.checkpoint_s3_uri):
+        return None
+    from herringbone.s3.review import session_of
+
+    access = msgspec.to_builtins(session_of(plan).portable_access)
+    return {"uri": plan.options.checkpoint_s3_uri, "access": access, "several": several}
+
+
+def pipes_config(plan: JobPlan, home: Home, hosts: Sequence[HostPlan]) -> PipesConfig | None:
+    """Return the FIFOs of the channels in Pipe mode that these hosts read, with credentials where they come from S3."""
+    if not any(is_piped(channel, plan) for channel in plan.channels):
+        return None
+    from herringbone.pipes.order import feed_order, reads_while_running
+
+    access = {}
+    if reads_while_running(plan):
+        from herringbone.s3.review import session_of
+
+        access = msgspec.to_builtins(session_of(plan).access)
+    folder = home.job(plan.job_name)
+    return cast("PipesConfig | None", feed_order(plan, [(host, folder.host(host.name)) for host in hosts], access))
 
 
 def send_packed(plan: JobPlan, model: Path) -> str:

@@ -39,15 +39,16 @@ _AWS_TYPE = re.compile(r"[a-z][a-z0-9-]*\d[a-z0-9-]*\.(?:nano|micro|small|medium
 _SERVICES = ("sagemaker",)
 
 
-def backend_for(*instance_types: str) -> Backend:
+def backend_for(*instance_types: str, setting: str = "instance_type") -> Backend:
     """Return the backend of a job's instance types.
 
     >>> backend_for("local_process").name, backend_for("local", "local_gpu").name
     ('local_process', 'local')
 
-    Raises `UnsupportedError` for a type that no backend of this release serves, or types that no single one does.
+    Raises `UnsupportedError` for a type that no backend of this release serves, or types that no single one does. The
+    message begins with `setting`, the name of the option that has the type.
     """
-    names = {_name_of(instance_type) for instance_type in instance_types}
+    names = {_name_of(instance_type, setting) for instance_type in instance_types}
     if len(names) > 1:
         raise UnsupportedError(
             f"instance_groups: no backend serves {', '.join(sorted(set(instance_types)))} in one job; give types that "
@@ -56,14 +57,14 @@ def backend_for(*instance_types: str) -> Backend:
     return backend_named(*names)
 
 
-def _name_of(instance_type: str) -> str:
+def _name_of(instance_type: str, setting: str) -> str:
     by_prefix = (name for prefix, name in _PREFIXES.items() if instance_type.startswith(prefix))
     name = next(by_prefix, None) or _TYPES.get(instance_type)
     if name is None:
         near = _nearest(instance_type[:100])
         hint = f"; did you mean {near}?" if near else ""
         raise UnsupportedError(
-            f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
+            f"{setting} {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
             f"slurm:PARTITION, ssh:INVENTORY, ml.*{hint}"
         )
     return name

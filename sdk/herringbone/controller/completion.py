@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -162,7 +164,7 @@ def _pack(
         return None
     # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
     ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in config["hosts"]].index(host.name))
-    output = Path(config["output"])
+    output = _results_folder(config["output"], config.get("real_output"))
 
     def say(text: str) -> None:
         ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
@@ -178,6 +180,13 @@ def _pack(
         raise
 
 
+def _results_folder(output: str, real: str | None) -> Path:
+    """Return the folder for results. Raises `OSError` where a link now leads to another one than at the submission."""
+    if real is not None and (now := os.path.realpath(output)) != real:
+        raise OSError(errno.ELOOP, f"a link leads to {now} instead; remove it, and pack the results again", output)
+    return Path(output)
+
+
 class NotSentError(Exception):
     """Something that the job was to write to S3 is not there."""
 
@@ -190,12 +199,13 @@ def _send(
     is_ended: Callable[[], bool],
 ) -> Path | str | None:
     """Send checkpoints and packed results to S3; return the model's address, or its path. Raises `NotSentError`."""
-    if s3 is None or config["s3"] is None or config["output"] is None:
+    if s3 is None or config["s3"] is None:
         return model
     first, order = hosts[0][0], config["s3"]
     addresses = [order["output"], None if order["checkpoints"] is None else order["checkpoints"][1]]
     first.log.say(f"[{first.name}] sending to {' and '.join(filter(None, addresses))}", time.time())
-    if failed := s3.finish(config["output"], is_ended):
+    # A machine of `ssh:` packs nothing, and sends its checkpoints alone.
+    if failed := s3.finish(config["output"] or "", is_ended):
         raise NotSentError(failed)
     if model is None or order["output"] is None:
         return model
@@ -203,6 +213,15 @@ def _send(
 
 
 def _not_sent(config: ControllerConfig, error: NotSentError) -> Failure:
+    if config["output"] is None:
+        folders = ", ".join(str(Paths(Path(host["base"])).checkpoints) for host in config["hosts"])
+        return Failure(
+            exception=type(error).__name__,
+            message=(
+                f"the script ran to its end, but not all of its checkpoints are in S3: {error}; nothing is lost: they "
+                f"are in {folders} of the machine"
+            ),
+        )
     return Failure(
         exception=type(error).__name__,
         message=(

@@ -6,7 +6,7 @@ command line. Only Slurm's controller, on another machine, reads it from a file 
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class HostConfig(TypedDict):
@@ -81,12 +81,21 @@ class S3Config(TypedDict):
     """Addresses in S3 that the job writes to; `herringbone.s3.sync.SyncOrder` has the same members.
 
     `checkpoints` is a folder of this machine and its address, `output` the address below which the results go.
-    `access` has the credentials, or nothing where the controller's machine finds them by itself.
+    `access` has the credentials, or nothing where the controller's machine finds them by itself. `several`: other
+    machines write checkpoints below the same address.
     """
 
     job: str
     checkpoints: tuple[str, str] | None
     output: str | None
+    access: dict[str, str]
+    several: bool
+
+
+class PipesConfig(TypedDict):
+    """The FIFOs of channels in Pipe mode; `herringbone.pipes.order.FeedOrder` has the same members."""
+
+    pipes: list[dict[str, Any]]
     access: dict[str, str]
 
 
@@ -101,9 +110,12 @@ class ControllerConfig(TypedDict):
     `patience`: how long hosts may outlive the first host that failed.
     `metric_definitions`: pairs of a metric's name and its regular expression.
     `s3`: what the job writes to S3; None for nothing.
+    `pipes`: the channels that scripts read from FIFOs; None for none.
     `claim`: the devices that no other job may use meanwhile; None for a job that has claimed none.
     `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
     archives, not folders.
+    `real_output`: the path of `output` without links, as it was when the job was submitted; None where it is not
+    compared. A script that may write to a folder above `output` could otherwise send the results elsewhere, by a link.
     """
 
     job: str
@@ -124,5 +136,7 @@ class ControllerConfig(TypedDict):
     metric_definitions: list[tuple[str, str]]
     claim: ClaimConfig | None
     output: str | None
+    real_output: str | None
     compress: bool
     s3: S3Config | None
+    pipes: PipesConfig | None

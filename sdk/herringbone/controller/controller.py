@@ -27,6 +27,7 @@ from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNA
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.metrics_process import MetricsProcess
 from herringbone.controller.s3_process import S3Process
+from herringbone.pipes.process import PipeProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class Controller:
         self._hosts = site.hosts
         self._metrics = MetricsProcess(config)
         self._s3 = S3Process(config)
+        self._pipes = PipeProcess(config)
+        # The host that ends because a channel of Pipe mode cannot be filled, and the reason.
+        self._without_data: tuple[Host, str] | None = None
         self._selector = selectors.DefaultSelector()
         # Deadlines of `time.monotonic()`; each is `_NEVER` until it is set.
         self._max_run_at = _NEVER
@@ -87,15 +91,18 @@ class Controller:
             if self._metrics.is_wanted:
                 self._find_metrics()
             self._s3.start()
+            self._start_pipes()
             self._spare_helpers()
             if first:
                 self._load_at = time.monotonic() + _LOAD_SECONDS
             first = False
             while not all(host.over for host in self._hosts):
                 self._wait_once(wakeup)
+            self._end_pipes()
             self._site.collect()
             conclusion = self._conclude()
             if conclusion is not Conclusion.RESTART:
+                self._pipes.remove()
                 return conclusion is Conclusion.FAILED
             self._forget_attempt()
 
@@ -141,6 +148,7 @@ class Controller:
         self._hosts = self._site.hosts
         self._stop_at = self._kill_at = self._close_output_at = _NEVER
         self._killed = False
+        self._without_data = None
         self._ordered.clear()
 
     def _wait_once(self, wakeup: int) -> None:
@@ -148,6 +156,8 @@ class Controller:
         for key, _ in self._selector.select(self._pause()):
             if key.fileobj == wakeup:
                 self._take_signals(os.read(wakeup, 4096))
+            elif key.fd == self._pipes.answer:
+                self._take_pipe_failure()
             elif key.fd not in self._selector.get_map():
                 # An event handled earlier in this batch ended the host, and its output was read to the end then.
                 continue
@@ -196,7 +206,30 @@ class Controller:
 
     def _spare_helpers(self) -> None:
         """Tell the site which children of this process are no orphans of a host."""
-        self._site.spared = self._metrics.pids | self._s3.pids
+        self._site.spared = self._metrics.pids | self._s3.pids | self._pipes.pids
+
+    def _start_pipes(self) -> None:
+        self._pipes.start()
+        if self._pipes.answer >= 0:
+            self._selector.register(self._pipes.answer, selectors.EVENT_READ)
+
+    def _end_pipes(self) -> None:
+        if self._pipes.answer >= 0:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._pipes.answer)
+        self._pipes.finish()
+
+    def _take_pipe_failure(self) -> None:
+        """Fail the job: its scripts wait for data that will not come, and may not take that for an epoch's end."""
+        reason = self._pipes.failure()
+        self._selector.unregister(self._pipes.answer)
+        if self._living:
+            host = self._living[0]
+            host.log.say(f"[{host.name}] {reason}", time.time())
+            self._without_data = (host, reason)
+            self._stop(self._grace)
+            # This host fails the job, whatever its script makes of SIGTERM.
+            self._ordered.discard(host.name)
 
     def _take_signals(self, numbers: bytes) -> None:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.
@@ -219,6 +252,8 @@ class Controller:
             self._host_ended(host, code)
 
     def _host_ended(self, host: Host, code: int) -> None:
+        if self._without_data is not None and host is self._without_data[0]:
+            code, host.cause = code or 1, self._without_data[1]
         host.exit_code = code
         host.ended_at = time.time()
         # As in a container whose first process ends, the other processes of the host end too. After that, no process

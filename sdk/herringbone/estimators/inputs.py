@@ -81,17 +81,24 @@ Inputs: TypeAlias = "Source | Mapping[str, Source] | None"
 class Channel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A named input. `path` is the local folder or file, absolute; None when the data is not on this machine.
 
-    For a folder of a file system, `input` holds its address and nothing else.
+    For a folder of a file system, `input` holds its address and nothing else. `is_share`: `path` has the files of one
+    host already, which a client has sent to its machine.
     """
 
     name: str
     input: TrainingInput
     path: str | None = None
     file_system: FileSystemInput | None = None
+    is_share: bool = False
 
     @property
     def sharded(self) -> bool:
         return self.input.distribution == "ShardedByS3Key"
+
+    @property
+    def is_split(self) -> bool:
+        """True if a host has to take its share of the files at `path`."""
+        return self.sharded and not self.is_share
 
 
 def parse_inputs(inputs: Inputs, *, base: Path) -> tuple[Channel, ...]:

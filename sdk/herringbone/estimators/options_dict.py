@@ -134,7 +134,7 @@ class DataOptions(TypedDict, total=False):
     """Input and output"""
 
     input_mode: InputMode | None
-    """How channels arrive: as files, or streamed (`Pipe` on ml only)."""
+    """How channels arrive: as files, or streamed into FIFOs (`Pipe`, not on slurm)."""
     model_uri: str | None
     """The address of a model to begin from, which becomes a channel."""
     model_channel_name: str | None

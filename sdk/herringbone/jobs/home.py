@@ -61,6 +61,10 @@ class JobFolder:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"
 
+    def layers(self, host: str) -> Path:
+        """The folder of what a container has changed in its channels; see `herringbone.backends.docker.layers`."""
+        return self.path / "layers" / _part(host)
+
     @property
     def shared(self) -> Path:
         """The folder that every host sees; `/opt/ml/shared` in AWS's local mode."""

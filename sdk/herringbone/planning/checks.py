@@ -17,6 +17,7 @@ from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
+from herringbone.planning.channels import is_augmented, refused_channels
 from herringbone.planning.disk import low_disk_warnings
 from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS, unused_versions
 from herringbone.planning.plan import HostPlan, JobPlan, refuse
@@ -107,6 +108,8 @@ def check_files(backend: str, plan: JobPlan) -> None:
         check_source(plan.source, exclude=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
+        if is_augmented(channel) and channel.path is not None:
+            _check_augmented(channel, Path(channel.path))
     # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
@@ -203,25 +206,7 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
         refusals["tensorboard_output_config"] = (
             f"container_local_output_path is served as /opt/ml/output/tensorboard only here, not as {written}"
         )
-    modes = {"input_mode": plan.options.input_mode}
-    modes |= {f"channel {channel.name}": channel.input.input_mode or "File" for channel in plan.channels}
-    refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}
-    for channel in plan.channels:
-        source = channel.input
-        if source.compression == "Gzip" or source.record_wrapping == "RecordIO":
-            refusals[f"channel {channel.name}"] = "compression and record_wrapping are served by a service alone"
-        elif source.s3_data_type == "AugmentedManifestFile":
-            refusals[f"channel {channel.name}"] = (
-                "an AugmentedManifestFile is read in Pipe mode, which a service alone serves; list the objects in a "
-                "ManifestFile"
-            )
-        elif source.s3_data_type == "ManifestFile" and not is_s3(source.s3_data):
-            refusals[f"channel {channel.name}"] = "a ManifestFile lists objects of S3, so its own address is s3://, too"
-        elif source.shuffle_config is not None and is_s3(source.s3_data):
-            refusals[f"channel {channel.name}"] = (
-                "shuffle_config orders the objects of Pipe mode, which does not run here; leave it out"
-            )
-    return refusals
+    return refusals | refused_channels(plan)
 
 
 def _check_channel(backend: str, channel: Channel) -> None:
@@ -238,6 +223,15 @@ def _check_channel(backend: str, channel: Channel) -> None:
         )
     if not os.access(channel.path, os.R_OK):
         raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
+
+
+def _check_augmented(channel: Channel, path: Path) -> None:
+    """Read an AugmentedManifestFile of this machine. Raises `InputError` for a line that cannot be used."""
+    from herringbone.pipes.records import parse_lines
+
+    if not path.is_file():
+        raise InputError(f"channel {channel.name!r}: {path} is a folder, and an AugmentedManifestFile is one file")
+    parse_lines(path.read_bytes(), channel.input.attribute_names or (), str(path))
 
 
 def _on_this_machine(option: str, address: str, plan: JobPlan) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,8 @@ from herringbone_contract.errors import ArchiveError, AwsError, InputError
 _ANY_REGION = "us-east-1"
 _PART_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
+# Broken connections to one object, without a byte in between, before a reader gives up.
+_MOST_BREAKS, _PAUSE_SECONDS = 4, 1.0
 # S3 accepts 10,000 parts per object.
 _MAX_PARTS = 9_000
 # The ETag is the object's MD5 only where the object was sent in one request and KMS did not encrypt it.
@@ -123,17 +126,69 @@ class Buckets:
         if _MD5_ETAG.fullmatch(stored.etag) and _md5_of(file) != stored.etag and not self._is_kms(location):
             raise ArchiveError(f"{location}: the received bytes differ from the object; start the job again")
 
+    def stream(self, stored: StoredObject) -> Iterator[bytes]:
+        """Yield an object piece by piece; where the connection breaks, go on behind the last piece.
+
+        Raises `ArchiveError` where the object has changed since it was listed, and the `AwsError`s.
+        """
+        location, received, breaks = S3Location(stored.bucket, stored.key), 0, 0
+        while received < stored.size:
+            begin = received
+            try:
+                with self._session.explain_errors(f"to read {location}"):
+                    answer = self._client.get_object(
+                        Bucket=stored.bucket, Key=stored.key, IfMatch=stored.etag, Range=f"bytes={begin}-"
+                    )
+                    for piece in answer["Body"].iter_chunks(_READ_BYTES):
+                        received += len(piece)
+                        yield piece
+            except AwsError as error:
+                if error.code in (*_CHANGED, *_MISSING):
+                    raise ArchiveError(f"{location} has changed since it was listed; start the job again") from None
+                # Only a body that broke off is worth another request: boto has repeated all others already.
+                breaks = breaks + 1 if received == begin else 0
+                if received == 0 or breaks > _MOST_BREAKS:
+                    raise
+                time.sleep(_PAUSE_SECONDS * breaks)
+            else:
+                if received != stored.size:
+                    raise ArchiveError(f"{location}: {received} of {stored.size} bytes arrived; start the job again")
+
     def upload(self, path: Path, location: S3Location, count: Callable[[int], None] = lambda _: None) -> None:
         """Write a file into a bucket. S3 shows the object only once it is whole."""
         with path.open("rb") as file:
             self.write(file, location, count)
 
-    def write(self, file: IO[bytes], location: S3Location, count: Callable[[int], None] = lambda _: None) -> None:
-        """Write an open file into a bucket, as `upload` does."""
+    def write(
+        self,
+        file: IO[bytes],
+        location: S3Location,
+        count: Callable[[int], None] = lambda _: None,
+        *,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        """Write an open file into a bucket, as `upload` does; `metadata` reads it back."""
         size = os.fstat(file.fileno()).st_size
         config = self._session.transfer_config(part_bytes=max(_PART_BYTES, size // _MAX_PARTS))
         with self._session.explain_errors(f"to write {location}"):
-            self._client.upload_fileobj(file, location.bucket, location.key, Callback=count, Config=config)
+            self._client.upload_fileobj(
+                file,
+                location.bucket,
+                location.key,
+                Callback=count,
+                Config=config,
+                ExtraArgs={"Metadata": metadata} if metadata else None,
+            )
+
+    def metadata(self, location: S3Location) -> dict[str, str]:
+        """Return what `write` has noted about an object; empty for one that does not exist."""
+        try:
+            with self._session.explain_errors(f"to look at {location}"):
+                return dict(self._client.head_object(Bucket=location.bucket, Key=location.key).get("Metadata", {}))
+        except AwsError as error:
+            if error.code in _MISSING:
+                return {}
+            raise
 
     def delete(self, location: S3Location) -> None:
         """Remove an object; one that does not exist is no error."""

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
 from herringbone.estimators.inputs import Channel
+from herringbone.pipes.order import reads_while_running
+from herringbone.pipes.records import parse_lines
+from herringbone.planning.channels import input_mode, is_augmented
 from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import uses_s3, written
 from herringbone.s3.bucket import Buckets
@@ -46,7 +49,7 @@ def check_addresses(
     for channel in plan.channels:
         if is_s3(channel.input.s3_data):
             _check_channel(channel, buckets)
-            if (channel.input.input_mode or plan.options.input_mode) == "FastFile":
+            if input_mode(channel, plan) == "FastFile":
                 notes.append(
                     f"channel {channel.name!r}: FastFile reads as File here: the whole channel is downloaded first"
                 )
@@ -58,9 +61,9 @@ def check_addresses(
         if address.rstrip("/") == f"s3://{location.bucket}" and option == "checkpoint_s3_uri":
             raise OptionError(f"{option}: {address} is a whole bucket, all of which would be fetched; add a prefix")
         buckets.check_bucket(location.bucket, option)
-    if plan.queue and plan.options.sagemaker_session is not None and written(plan):
+    if plan.queue and plan.options.sagemaker_session is not None and (written(plan) or reads_while_running(plan)):
         raise UnsupportedError(
-            "sagemaker_session: a job that waits in line writes to S3 with credentials that it finds itself; "
+            "sagemaker_session: a job that waits in line uses S3 with credentials that it finds itself; "
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID in place of the session"
         )
     return tuple(notes)
@@ -69,6 +72,13 @@ def check_addresses(
 def _check_channel(channel: Channel, buckets: Buckets) -> None:
     option, address = f"channel {channel.name!r}", channel.input.s3_data
     location = split(address, option)
+    if is_augmented(channel):
+        text = buckets.read(location, limit=MANIFEST_BYTES, option=option)
+        line = parse_lines(text, channel.input.attribute_names or (), address)[0]
+        for name, value in line.items():
+            if name.endswith("-ref"):
+                buckets.head(split(value, option), option)
+        return
     if channel.input.s3_data_type == "ManifestFile":
         prefix, names = parse_manifest(buckets.read(location, limit=MANIFEST_BYTES, option=option), address)
         # One of them: a manifest may have a million, and the download finds each that is missing.

@@ -20,8 +20,11 @@ from pathlib import Path
 import msgspec
 
 from herringbone.aws.location import S3Location, is_s3
+from herringbone.aws.session import AwsSession
 from herringbone.estimators.inputs import Channel
 from herringbone.jobs.home import Home, JobFolder
+from herringbone.pipes.content import write_listing
+from herringbone.planning.channels import is_augmented, is_streamed
 from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import reads_s3
 from herringbone.progress import Progress
@@ -33,6 +36,8 @@ from herringbone_contract.constants import Key
 from herringbone_contract.errors import InputError
 
 _CODE = "sourcedir.tar.gz"
+# The name of an AugmentedManifestFile in the folder of its channel.
+MANIFEST = "manifest"
 _THREADS = 8
 
 
@@ -42,7 +47,7 @@ def local_plan(plan: JobPlan, folder: JobFolder) -> JobPlan:
     The addresses stay: `describe` and the next job show where the data came from.
     """
     channels = tuple(
-        msgspec.structs.replace(channel, path=str(folder.s3 / "inputs" / channel.name))
+        msgspec.structs.replace(channel, path=str(_staged_path(channel, plan, folder)))
         if channel.path is None and is_s3(channel.input.s3_data)
         else channel
         for channel in plan.channels
@@ -52,6 +57,14 @@ def local_plan(plan: JobPlan, folder: JobFolder) -> JobPlan:
         source = msgspec.structs.replace(source, archive=str(folder.s3 / "code" / _CODE))
         hyperparameters = {**hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(source.address)}
     return msgspec.structs.replace(plan, channels=channels, source=source, hyperparameters=hyperparameters)
+
+
+def _staged_path(channel: Channel, plan: JobPlan, folder: JobFolder) -> Path:
+    if is_streamed(channel, plan):
+        # A list of the objects: the process that fills the FIFOs reads them from the bucket.
+        return folder.s3 / "pipes" / f"{channel.name}.json"
+    inputs = folder.s3 / "inputs" / channel.name
+    return inputs / MANIFEST if is_augmented(channel) else inputs
 
 
 def stage(
@@ -78,7 +91,11 @@ def stage(
     parts: dict[Path, dict[str, StoredObject]] = {}
     for channel in plan.channels:
         if channel.path is None and is_s3(channel.input.s3_data):
-            parts[folder.s3 / "inputs" / channel.name] = channel_files(channel, buckets)
+            files = channel_files(channel, buckets)
+            if is_streamed(channel, plan):
+                write_listing(_staged_path(channel, plan, folder), list(files.values()))
+            else:
+                parts[folder.s3 / "inputs" / channel.name] = files
     if plan.source is not None and plan.source.archive is not None and plan.source.remote:
         archive = buckets.head(split(plan.source.archive, "source_dir"), "source_dir")
         parts[folder.s3 / "code"] = {_CODE: archive}
@@ -98,6 +115,8 @@ def channel_files(channel: Channel, buckets: Buckets) -> dict[str, StoredObject]
     """Return the objects of a channel by the names of their files in the channel's folder. Raises `InputError`."""
     option, address = f"channel {channel.name!r}", channel.input.s3_data
     location = split(address, option)
+    if is_augmented(channel):
+        return {MANIFEST: buckets.head(location, option)}
     if channel.input.s3_data_type == "ManifestFile":
         prefix, names = parse_manifest(buckets.read(location, limit=MANIFEST_BYTES, option=option), address)
 
@@ -122,6 +141,11 @@ def checkpoint_prefix(uri: str) -> S3Location:
     """
     location = split(uri, "checkpoint_s3_uri")
     return S3Location(location.bucket, f"{location.key.rstrip('/')}/")
+
+
+def fetch_whole_checkpoints(uri: str, into: Path, session: AwsSession) -> None:
+    """Fetch the checkpoints below an address into a new folder."""
+    _restore(uri, into, Buckets(session), Progress())
 
 
 def _link_all(

@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,31 +29,42 @@ from herringbone.s3.checkpoint_sync import FileState, plan_sync
 from herringbone.s3.names import split
 from herringbone.s3.staging import checkpoint_prefix
 from herringbone_contract import safe_tree
+from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST, Manifest, parse
 from herringbone_contract.errors import AwsError, HerringboneError
 from herringbone_contract.masking import printable
 
 _SCAN_SECONDS = 5.0
+# The member of an object's metadata that has `Manifest.save`.
+_SAVE = "herringbone-save"
+_MOST_MANIFEST_BYTES = 1 << 30
 _ATTEMPTS, _PAUSE_SECONDS = 5, 2.0
 
 
 class SyncOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The order for one job: `checkpoints` is a folder and its address, `output` the address of the results.
 
-    The results get the name of the job below that address, as on SageMaker.
+    The results get the name of the job below that address, as on SageMaker. `several`: the hosts of the job have
+    folders of their own, on several machines, and each machine sends its own.
     """
 
     job: str
     checkpoints: tuple[str, str] | None
     output: str | None
     access: Access
+    several: bool = False
     seconds: float = _SCAN_SECONDS
 
 
 class CheckpointSync:
-    """Brings the bucket up to date with a folder, one scan at a time."""
+    """Brings the bucket up to date with a folder, one scan at a time.
 
-    def __init__(self, folder: Path, uri: str, buckets: Buckets) -> None:
+    Where `several` machines have parts of a checkpoint, each sends its files with the number of the save, and the
+    manifest once all files of that save are in the bucket. Whoever is last finds all of them.
+    """
+
+    def __init__(self, folder: Path, uri: str, buckets: Buckets, *, several: bool = False) -> None:
         self._folder, self._prefix, self._buckets = folder, checkpoint_prefix(uri), buckets
+        self._several = several
         self._before: dict[str, FileState] = {}
         self._sent: dict[str, FileState] | None = None
 
@@ -64,13 +75,38 @@ class CheckpointSync:
             self._sent = self._in_bucket(now)
         steps = plan_sync(now, self._before, self._sent, over=over)
         for name in steps.remove:
+            # Files that this folder lacks may be another machine's.
+            if self._several and not name.endswith(f"/{MANIFEST}"):
+                continue
             self._buckets.delete(self._location(name))
             self._sent.pop(name, None)
+        sent, waits = 0, False
+        saves = {name: self._manifest(name) for name in steps.send if self._several and name.endswith(f"/{MANIFEST}")}
         for name in steps.send:
-            self._send(name)
+            unit = name.partition("/")[0]
+            manifest = saves.get(f"{unit}/{MANIFEST}")
+            if name in saves and not self._is_in_bucket(unit, saves[name], now):
+                waits = True
+                continue
+            # `newest` names a checkpoint that is whole, and this one may be waiting for other machines.
+            if name == NEWEST and waits:
+                continue
+            self._send(name, {} if manifest is None else {_SAVE: manifest.save})
             self._sent[name] = now[name]
+            sent += 1
         self._before = now
-        return len(steps.send)
+        return sent
+
+    def _manifest(self, name: str) -> Manifest:
+        with safe_tree.folder(self._folder) as top:
+            return parse(safe_tree.read_file(top, name, limit=_MOST_MANIFEST_BYTES), name)
+
+    def _is_in_bucket(self, unit: str, manifest: Manifest, now: Mapping[str, FileState]) -> bool:
+        """Report whether the files of a save that other machines have are all in the bucket."""
+        others = [name for name in manifest.files if f"{unit}/{name}" not in now]
+        return all(
+            self._buckets.metadata(self._location(f"{unit}/{name}")).get(_SAVE) == manifest.save for name in others
+        )
 
     def _scan(self) -> dict[str, FileState]:
         # The folder is the script's, which may leave links to anywhere; `walk` follows none.
@@ -91,9 +127,9 @@ class CheckpointSync:
             sent[name] = now[name] if now.get(name) == state else FileState(-1, 0)
         return sent
 
-    def _send(self, name: str) -> None:
+    def _send(self, name: str, metadata: dict[str, str]) -> None:
         with safe_tree.folder(self._folder) as top, safe_tree.open_file(top, name) as file:
-            self._buckets.write(file, self._location(name))
+            self._buckets.write(file, self._location(name), metadata=metadata)
 
     def _location(self, name: str) -> S3Location:
         return S3Location(self._prefix.bucket, self._prefix.key + name)
@@ -134,7 +170,7 @@ def main(read: int = 0, write: int = 1) -> None:
     sync = None
     if order.checkpoints is not None:
         folder, uri = order.checkpoints
-        sync = CheckpointSync(Path(folder), uri, buckets)
+        sync = CheckpointSync(Path(folder), uri, buckets, several=order.several)
     last = None
     while sync is not None:
         last = lines.next(order.seconds)

@@ -64,7 +64,9 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
     controller = Controller(
-        {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0, "claim": None, "s3": None}, Ended(host)
+        {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}
+        | {"claim": None, "s3": None, "pipes": None},
+        Ended(host),
     )
     wakeup, signals = os.pipe()
     controller._selector.register(wakeup, selectors.EVENT_READ)

@@ -76,3 +76,20 @@ def test_a_long_packing_says_how_far_it_is():
     for _ in range(4):
         watch(1 << 30, 8 << 30)
     assert lines == ["2.0 of 8.0 GiB are packed", "4.0 of 8.0 GiB are packed"]
+
+
+def test_results_follow_no_link_that_was_made_after_the_submission(script, backend, tmp_path):
+    """A script that may write to the folder above would send its model to any folder of this machine."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "bucket").mkdir()
+    script(
+        "import os\n"
+        f"os.symlink({str(tmp_path / 'elsewhere')!r}, {str(tmp_path / 'bucket' / 'a')!r})\n"
+        "open(os.environ['SM_MODEL_DIR'] + '/weights', 'w').close()\n"
+    )
+    estimator = Estimator("train.py", instance_type="local_process", output_path=str(tmp_path / "bucket"))
+    job = TrainingJob.submit(estimator.plan(job_name="a"), backend)
+    until(lambda: backend.describe("a").done)
+    assert job.status == "Failed"
+    assert "a link leads to" in str(job.failure.render())
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -318,7 +318,6 @@ def test_options_without_effect_are_named(folder):
         ({"enable_network_isolation": True}, "enable_network_isolation: processes of this machine share its network"),
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: hosts here"),
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
-        ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
         ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
         ({"output_path": "gs://b/o"}, "output_path: gs://b/o is not on this machine"),
         ({"checkpoint_s3_uri": "gs://b/o"}, "checkpoint_s3_uri: gs://b/o is not on this machine"),
@@ -337,8 +336,7 @@ def test_options_without_effect_are_named(folder):
             "channel training: an AugmentedManifestFile is read in Pipe mode",
         ),
         ({"inputs": TrainingInput("data", s3_data_type="ManifestFile")}, "channel training: a ManifestFile lists"),
-        ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
-        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression and record_wrapping"),
+        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression='Gzip' is for Pipe"),
         (
             {"distribution": {"pytorchxla": {"enabled": True}}},
             "distribution.pytorchxla: Herringbone starts no PyTorch/XLA",

@@ -205,3 +205,16 @@ def test_an_upload_that_stops_is_refused(
     assert b"<Code>RequestTimeout</Code>" in answer
     with pytest.raises(ClientError):
         client.head_object(Bucket="mine", Key="half")
+
+
+def test_a_plus_in_a_query_is_a_plus(client: Any, address: tuple[str, Path]) -> None:
+    """In forms it is a space, and clients other than boto3 leave it as it is."""
+    client.create_bucket(Bucket="plus")
+    for key in ("a+b", "a b"):
+        client.put_object(Bucket="plus", Key=key)
+    url = client.generate_presigned_url("list_objects_v2", {"Bucket": "plus"})
+    with urllib.request.urlopen(f"{url}&prefix=a+b") as answer:  # noqa: S310 - loopback
+        keys = answer.read().decode()
+    # boto3 has asked for encoded names.
+    assert "<Key>a%2Bb</Key>" in keys
+    assert keys.count("<Key>") == 1

@@ -11,6 +11,7 @@ import pytest
 
 import herringbone
 from herringbone.backends.ssh.upload import digest_of
+from herringbone.estimators.inputs import ShuffleConfig
 from herringbone.jobs.home import Home
 from herringbone_contract.errors import InputError, UnsupportedError
 
@@ -103,8 +104,9 @@ def test_what_is_not_there_is_refused_at_plan(home: Home, s3: Any) -> None:
         estimator(home, checkpoint_s3_uri="s3://absent/c").plan()
     with pytest.raises(InputError, match="has an empty part, "):
         estimator(home).plan("s3://mine/bad")
-    with pytest.raises(UnsupportedError, match="Pipe mode does not run here"):
-        estimator(home, input_mode="Pipe").plan("s3://mine/bad")
+    shuffled = herringbone.TrainingInput("s3://mine/bad", shuffle_config=ShuffleConfig(1))
+    with pytest.raises(UnsupportedError, match="shuffle_config is for Pipe mode"):
+        estimator(home).plan(shuffled)
     assert not list(home.path.glob("jobs/*"))
 
 

@@ -20,6 +20,7 @@ from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
 from herringbone.backends.docker.gpus import are_free, check_free, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
+from herringbone.backends.docker.layers import can_overlay, disks_of_this_machine, make_layers, with_layers
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
@@ -211,6 +212,10 @@ class DockerBackend(DetachedBackend):
             # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)
             mounts = [*mounts_of(plan, host, folder), *self._pip_mounts(plan, host), Mount(str(cache), CACHE)]
+            if any(mount.layer is not None for mount in mounts):
+                overlays = can_overlay(self._engine.get("/info"), os.uname().release)
+                mounts = with_layers(mounts, disks_of_this_machine() if overlays else ())
+                make_layers(mounts)
         objects.create_container(plan, host, container_request(plan, host, context, mounts=mounts, gpus=gpus))
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, objects: JobObjects) -> None:

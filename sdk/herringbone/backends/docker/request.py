@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herringbone.backends.docker.image import Image
+from herringbone.backends.docker.layers import volume_of
 from herringbone.backends.docker.tree import CACHE, Mount
 from herringbone.engine.restrictions import restrictions
 from herringbone.estimators.options import size_in_bytes
@@ -169,4 +170,6 @@ def _environment(plan: JobPlan, context: RequestContext, mounts: Sequence[Mount]
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
+    if mount.layer is not None:
+        return volume_of(mount)
     return {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from herringbone.backends.docker.image import Image
 from herringbone.engine.client import Engine
+from herringbone.planning.channels import is_piped
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
@@ -63,6 +65,12 @@ def check_engine(plan: JobPlan, engine: Engine) -> None:
         raise UnsupportedError(
             f"max_retry_attempts: the checkpoints of a host are in its container at {engine.address} and are "
             "removed with it; leave it out, or submit on the engine's machine"
+        )
+    piped = next((channel.name for channel in plan.channels if is_piped(channel, plan)), None)
+    if piped is not None and (not engine.is_local or sys.platform != "linux"):
+        raise UnsupportedError(
+            f"channel {piped!r}: a FIFO of Pipe mode joins processes of one kernel, and containers of the engine at "
+            f"{engine.address} have another; use input_mode='File'"
         )
     shared = plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR)
     if shared and len(plan.hosts) > 1 and not engine.is_local:

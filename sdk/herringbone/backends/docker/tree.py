@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
+from herringbone.backends.host_tree import channels_of, make_fifo, make_folders, position_of, write_config, write_json
 from herringbone.code.files import copy_source
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
+from herringbone.planning.channels import is_piped
 from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import DEFAULT_BASE, Key
@@ -26,11 +27,15 @@ CACHE = "/opt/herringbone-cache"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of this machine, and its path in the container."""
+    """A folder or file of this machine, and its path in the container.
+
+    `layer` is a folder for what the container changes: it sees `source` with its changes, and `source` stays as it is.
+    """
 
     source: str
     target: str
     read_only: bool = False
+    layer: str | None = None
 
 
 def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: str, exclude: Path) -> None:
@@ -44,7 +49,11 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
     if tensorboard_folder(plan) is not None:
         Path(paths.tensorboard).mkdir()
     for channel in channels_of(plan, host):
-        _make_mount_point(channel, Path(paths.channel(channel.name)), *position_of(channel, plan, host))
+        if is_piped(channel, plan):
+            # In the tree itself, which the container has at /opt/ml: both sides have the same kernel.
+            make_fifo(channel, paths)
+        else:
+            _make_mount_point(channel, Path(paths.channel(channel.name)), *position_of(channel, plan, host))
     hyperparameters = dict(plan.hyperparameters)
     if plan.source is not None:
         if plan.source.archive is not None:
@@ -71,8 +80,17 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
     if tensorboard is not None:
         tensorboard.mkdir(parents=True, exist_ok=True)
         mounts.append(Mount(str(tensorboard), str(INSIDE.tensorboard)))
-    channels = (_channel_mount(channel, *position_of(channel, plan, host)) for channel in channels_of(plan, host))
-    return mounts + [mount for mount in channels if mount is not None]
+    for channel in channels_of(plan, host):
+        if is_piped(channel, plan):
+            continue
+        mount = _channel_mount(channel, *position_of(channel, plan, host))
+        if mount is None:
+            continue
+        # Files of the other modes are read-only at SageMaker, too.
+        if (channel.input.input_mode or plan.options.input_mode) == "File" and Path(mount.source).is_dir():
+            mount = replace(mount, layer=str(folder.layers(host.name) / channel.name))
+        mounts.append(mount)
+    return mounts
 
 
 def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, str]:
@@ -90,7 +108,7 @@ def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, st
 
 def _is_part(channel: Channel, hosts: int) -> bool:
     """Report whether each host gets a part of the channel."""
-    return channel.sharded and hosts > 1 and Path(str(channel.path)).is_dir()
+    return channel.is_split and hosts > 1 and Path(str(channel.path)).is_dir()
 
 
 def _channel_mount(channel: Channel, position: int, hosts: int) -> Mount | None:
@@ -99,7 +117,7 @@ def _channel_mount(channel: Channel, position: int, hosts: int) -> Mount | None:
     if _is_part(channel, hosts):
         inside = WHOLE_CHANNELS / channel.name
     elif not Path(channel.path).is_dir():
-        if channel.sharded and position > 0:
+        if channel.is_split and position > 0:
             return None
         # A channel is always a folder in the container, also for a single file.
         inside /= Path(channel.path).name
@@ -113,7 +131,7 @@ def _make_mount_point(channel: Channel, into: Path, position: int, hosts: int) -
     # The engine creates missing mount points itself, owned by root.
     into.mkdir()
     if not data.is_dir():
-        if not (channel.sharded and position > 0):
+        if not (channel.is_split and position > 0):
             (into / data.name).touch()
         return
     if not _is_part(channel, hosts):

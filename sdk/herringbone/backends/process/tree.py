@@ -7,11 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
+from herringbone.backends.host_tree import channels_of, make_fifo, make_folders, position_of, write_config, write_json
 from herringbone.code.files import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
+from herringbone.planning.channels import is_piped
 from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import BASE_VARIABLE, MODEL_DIR, SHARED_MODEL_DIR, HostVariable
@@ -30,6 +31,9 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, exclude: Path
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
     _link_tensorboard(tensorboard_folder(plan, host), Path(paths.tensorboard))
     for channel in channels_of(plan, host):
+        if is_piped(channel, plan):
+            make_fifo(channel, paths)
+            continue
         position, sharers = position_of(channel, plan, host)
         _link_channel(channel, Path(paths.channel(channel.name)), host=position, hosts=sharers)
     hyperparameters = _with_local_paths(plan.hyperparameters, paths, folder)
@@ -63,7 +67,7 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
     """Link the data, all of it or this host's share; a single file becomes a folder with that file."""
     assert channel.path is not None
     data = Path(channel.path)
-    if data.is_dir() and not (channel.sharded and hosts > 1):
+    if data.is_dir() and not (channel.is_split and hosts > 1):
         into.symlink_to(data)
         return
     # Sorted, because every host must compute the same shares.
@@ -71,7 +75,7 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
     root = data if data.is_dir() else data.parent
     # A folder of links, because one link to the whole folder would show all of its files.
     into.mkdir()
-    for file in share(files, host=host, hosts=hosts) if channel.sharded else files:
+    for file in share(files, host=host, hosts=hosts) if channel.is_split else files:
         link = into / file.relative_to(root)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)

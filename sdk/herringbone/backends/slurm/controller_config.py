@@ -86,10 +86,14 @@ def config_of(
         "patience": PATIENCE_SECONDS,
         "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
         "output": str(output_folder(plan, folder)),
+        # Nodes may reach one folder by several paths.
+        "real_output": None,
         "claim": None,
         "compress": not plan.options.disable_output_compression,
         # The config is a file, so it has no credentials.
         "s3": s3_config(plan, home, with_credentials=False),
+        # A review refuses Pipe mode.
+        "pipes": None,
     }
 
 

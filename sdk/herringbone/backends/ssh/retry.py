@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from herringbone.aws.location import is_s3
 from herringbone.backends.ssh.checkpoints import merge_checkpoints, settle_links
 from herringbone.backends.ssh.inventory import inventory_path, read_inventory
 from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
@@ -168,14 +169,19 @@ class Retry:
 
         Of two files with one name the newer counts, as in a bucket to which all hosts write.
         """
-        if checkpoint_folder(self._plan) is not None:
+        in_bucket = is_s3(self._plan.options.checkpoint_s3_uri)
+        if checkpoint_folder(self._plan) is not None and not in_bucket:
             return None
         folder = self._folder.path / "checkpoints"
         hosts = [host for host in self._monitor.hosts.values() if host.state.done]
         with ThreadPoolExecutor(_THREADS) as pool:
             for call in [pool.submit(self._fetch_checkpoints, host, folder / host.host) for host in hosts]:
                 call.result()
-        return merge_checkpoints(folder)
+        merged = merge_checkpoints(folder)
+        if merged is None and in_bucket and any(self._folder.s3_checkpoints.iterdir()):
+            # No machine answers: those with which the job started.
+            return self._folder.s3_checkpoints
+        return merged
 
     def _fetch_checkpoints(self, host: HostMonitor, target: Path) -> None:
         assert host.row is not None

@@ -64,11 +64,9 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
     folders = {"checkpoint_s3_uri": checkpoint_folder(plan), "tensorboard_output_config": tensorboard_folder(plan)}
     for name, folder in folders.items():
         if name == "checkpoint_s3_uri" and is_s3(plan.options.checkpoint_s3_uri):
-            refusals[name] = (
-                f"{plan.options.checkpoint_s3_uri}: machines have no credentials for S3, so nobody would send "
-                "checkpoints while the job runs; name a folder that all machines see"
-            )
-        elif folder is not None and not is_shared(folder, inventory.shared):
+            # Each machine sends its own; see `controller.s3_process`.
+            continue
+        if folder is not None and not is_shared(folder, inventory.shared):
             known = ", ".join(inventory.shared) or "none"
             refusals[name] = (
                 f"{folder} is not in a folder that all machines see; the inventory's `shared` names those: {known}"

@@ -20,11 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
+from herringbone.backends.on_s3 import machine_s3
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.connection import Connection
@@ -32,7 +35,17 @@ from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runti
 from herringbone.backends.ssh.line.claims import fitting, request_of
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.transport import Transport
-from herringbone.backends.ssh.upload import PackedCode, Upload, digest_of, pack_source, uploads_of
+from herringbone.backends.ssh.upload import (
+    PackedCode,
+    Shares,
+    Upload,
+    digest_of,
+    has_shares,
+    pack_source,
+    shares_of,
+    uploads_of,
+)
+from herringbone.planning.checks import checkpoint_folder
 from herringbone.planning.plan import JobPlan, plan_to_send
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
@@ -130,19 +143,23 @@ class Submission:
                 assert self._plan.source is not None
                 self.code = pack_source(self._plan.source, self._scratch, exclude=self._scratch.parent)
             code = self.code
-            locations, uploads = uploads_of(self._plan.channels, self._inventory.shared)
+            whole = [channel for channel in self._plan.channels if not has_shares(channel, self._plan)]
+            locations, uploads = uploads_of(whole, self._inventory.shared)
             checkpoints = self._checkpoints()
             if checkpoints is not None:
                 uploads[checkpoints.digest] = checkpoints
             if not self._is_granted:
                 self._claim_all()  # [2]
+            # Only now: a retry may have fewer machines than hosts, and shares depend on their number.
+            shares = self._shares(stack)
             self._compare()  # [3]
             if self._next_attempt is not None:
                 # A process that was killed while it started this attempt may have left its name on a machine.
                 self._in_parallel(self._forget, self._machines)
             image = self._provide_image()  # [4]
-            self._in_parallel(lambda host: self._send(host, code, uploads), self._machines)
-            self._start(locations, image, checkpoints)  # [5]
+            self._in_parallel(lambda host: self._send(host, code, {**uploads, **shares[host].uploads}), self._machines)
+            # [5]
+            self._start({host: {**locations, **shares[host].locations} for host in shares}, image, checkpoints)
             keep_open.update(machine.name for machine in self._machines.values())
         return {host: (machine, self._connection(host)) for host, machine in self._machines.items()}
 
@@ -161,8 +178,22 @@ class Submission:
         # Raises the error that names the unavailable machines.
         return choose(self._all_hosts, self._inventory, busy=busy)
 
+    def _shares(self, stack: ExitStack) -> dict[str, Shares]:
+        """Return each host's share of the channels that hosts share, as folders of links until the end of `stack`."""
+        hosts = [host for host in self._plan.hosts if host.name in self._machines]
+        if not any(has_shares(channel, self._plan) for channel in self._plan.channels):
+            return {host.name: Shares({}, {}) for host in hosts}
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        links = Path(stack.enter_context(TemporaryDirectory(prefix="shares-", dir=self._scratch)))
+        return {host.name: shares_of(self._plan, host, self._inventory.shared, links) for host in hosts}
+
     def _checkpoints(self) -> Upload | None:
-        folder = None if self._next_attempt is None else self._next_attempt.checkpoints
+        if self._next_attempt is not None:
+            folder = self._next_attempt.checkpoints
+        else:
+            # Those that the bucket had; an empty folder needs no copy.
+            folder = checkpoint_folder(self._plan) if is_s3(self._plan.options.checkpoint_s3_uri) else None
+            folder = folder if folder is not None and folder.is_dir() and any(folder.iterdir()) else None
         return None if folder is None else Upload(digest=digest_of(folder, "checkpoints"), path=folder)
 
     def _connect(self, machines: Mapping[str, Machine]) -> None:
@@ -223,6 +254,13 @@ class Submission:
         facts = dict(zip(self._machines, answers, strict=True))
         if problems := disagreements(self._plan.hosts, self._machines, facts):
             raise HostError("the machines are not what the job needs:\n  " + "\n  ".join(problems))
+        if is_s3(self._plan.options.checkpoint_s3_uri):
+            lacking = [self._machines[host].name for host, answer in facts.items() if not answer.get("boto3")]
+            if lacking:
+                raise HostError(
+                    f"checkpoint_s3_uri: {', '.join(lacking)}: its Python has no boto3, which sends checkpoints to S3; "
+                    "install boto3 there, or name a folder that all machines see"
+                )
         self._addresses = {host: address_of(machine, facts[host]) for host, machine in self._machines.items()}
         self._have_gpus = any(answer["gpus"] for answer in answers)
 
@@ -252,7 +290,9 @@ class Submission:
             # Only now does the data get its name, so a copy that breaks is never mistaken for a complete one.
             connection.ask({"ask": "keep", "digest": digest})
 
-    def _start(self, locations: Mapping[str, ChannelLocation], image: str | None, checkpoints: Upload | None) -> None:
+    def _start(
+        self, locations: Mapping[str, Mapping[str, ChannelLocation]], image: str | None, checkpoints: Upload | None
+    ) -> None:
         assert self.code is not None
         code = self.code
         first = next(iter(self._machines))
@@ -262,7 +302,12 @@ class Submission:
         control = control_address(self._addresses[first]) if several else None
         settings = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
         machines = {host: msgspec.to_builtins(machine) for host, machine in self._machines.items()}
-        plan = plan_to_send(msgspec.structs.replace(self._plan, job_name=self._name))
+        s3 = machine_s3(self._plan, several=several)
+        sent = msgspec.structs.replace(self._plan, job_name=self._name)
+        if s3 is not None:
+            # The machine keeps checkpoints in the host's own tree, and `s3` says where they go.
+            sent = msgspec.structs.replace(sent, options=msgspec.structs.replace(sent.options, checkpoint_s3_uri=None))
+        plan = plan_to_send(sent)
 
         def start(host: str) -> Message:
             config = HostConfig(
@@ -271,12 +316,13 @@ class Submission:
                 control=control,
                 key=key,
                 code=code.digest,
-                data=dict(locations),
+                data=dict(locations[host]),
                 interface=self._addresses[host].interface,
                 machines=machines,
                 settings={**settings, HostVariable.STOP_GRACE: f"{stop_grace():g}"},
                 image=image,
                 checkpoints=None if checkpoints is None else checkpoints.digest,
+                s3=s3,
             )
             return self._connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config)})
 

@@ -6,13 +6,17 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from herringbone.backends.host_tree import channels_of, position_of
 from herringbone.backends.ssh.agent.host_config import ChannelLocation
 from herringbone.code.archive import pack_code
 from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel
+from herringbone.estimators.inputs import Channel, share
+from herringbone.planning.channels import is_piped
+from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.errors import InputError
 
 
@@ -59,6 +63,50 @@ def uploads_of(
         # Two channels with the same data are one upload.
         uploads[upload.digest] = upload
     return locations, uploads
+
+
+class Shares(NamedTuple):
+    """One host's shares of channels: where its machine finds them, and what must be sent for that."""
+
+    locations: dict[str, ChannelLocation]
+    uploads: dict[str, Upload]
+
+
+def has_shares(channel: Channel, plan: JobPlan) -> bool:
+    """Report whether each host gets a share of a channel, and not all of it.
+
+    In Pipe mode with `shuffle_config`, shares change from epoch to epoch, so each machine gets the whole channel.
+    """
+    if is_piped(channel, plan) and channel.input.shuffle_config is not None:
+        return False
+    return channel.sharded and len(plan.hosts) > 1 and channel.path is not None and Path(channel.path).is_dir()
+
+
+def shares_of(plan: JobPlan, host: HostPlan, shared: Iterable[str], scratch: Path) -> Shares:
+    """Return a host's shares of channels, as folders of links below `scratch`; the copy to a machine follows links.
+
+    Every host takes every n-th file of the sorted list. Data in a `shared` folder is not sent: the machine takes its
+    share there.
+    """
+    shares = Shares({}, {})
+    for channel in channels_of(plan, host):
+        if not has_shares(channel, plan):
+            continue
+        data = Path(str(channel.path))
+        if is_shared(data, shared):
+            shares.locations[channel.name] = ChannelLocation(path=str(data))
+            continue
+        position, hosts = position_of(channel, plan, host)
+        links = scratch / host.name / channel.name
+        links.mkdir(parents=True)
+        for file in share(sorted(path for path in data.rglob("*") if path.is_file()), host=position, hosts=hosts):
+            link = links / file.relative_to(data)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file)
+        upload = Upload(digest=digest_of(links, channel.name), path=links)
+        shares.locations[channel.name] = ChannelLocation(digest=upload.digest, is_share=True)
+        shares.uploads[upload.digest] = upload
+    return shares
 
 
 def is_shared(path: Path, shared: Iterable[str]) -> bool:

@@ -152,7 +152,9 @@ class Front:
 
     async def _verified(self, request: Request, signed: HttpRequest, signer: Signer) -> Response:
         bucket, key = self._location(request, signed.path)
-        options = dict(parse_qsl(signed.query, keep_blank_values=True, errors="replace"))
+        # In S3's addresses "+" is a plus; parse_qsl reads forms, where it is a space.
+        query = signed.query.replace("+", "%2B")
+        options = dict(parse_qsl(query, keep_blank_values=True, errors="replace"))
         if refused := sorted(_REFUSED.intersection(options)):
             raise S3Error("NotImplemented", f"This server has no {refused[0]}.", 501)
         _check_headers(request.headers)

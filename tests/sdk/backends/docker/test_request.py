@@ -182,7 +182,6 @@ def base(tmp_path):
     [
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: containers of one engine talk"),
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
-        ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
         ({"inputs": "gs://b/data"}, "gs://b/data is not on this machine, and local fetches no such address"),
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression"),
     ],

@@ -269,3 +269,11 @@ def test_a_folder_of_the_user_is_not_emptied(tmp_path):
     Path(tmp_path, "kept/old").write_text("old")
     fetch(TarEngine(tar_of(("model/new", b"new"))), "id", "/opt/ml/model", tmp_path / "kept", print)
     assert sorted(os.listdir(tmp_path / "kept")) == ["new", "old"]
+
+
+def test_folders_of_mode_file_have_layers(tmp_path, job):
+    """A single file and other modes have none."""
+    inputs = {"a": "data", "b": TrainingInput("data", input_mode="FastFile"), "c": "one.csv"}
+    mounts = mounts_of(filled(tmp_path, job, inputs), plan(tmp_path, inputs).hosts[0], job)
+    layers = {mount.target: mount.layer for mount in mounts if mount.layer is not None}
+    assert layers == {"/opt/ml/input/data/a": str(job.path / "layers/algo-1/a")}

@@ -18,6 +18,7 @@ from herringbone.backends.ssh.agent.host_config import HostConfig
 from herringbone.backends.ssh.agent.process_host import (
     gpus_of_host,
     move_checkpoints,
+    pipes_of_host,
     plan_for_machine,
     reduce_to_host,
     without_output_path,
@@ -30,7 +31,7 @@ from herringbone.slots.devices import find_gpus
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
+    from herringbone.controller.config import ControllerConfig, PipesConfig
     from herringbone.planning.plan import HostPlan, JobPlan
     from herringbone.slots.claim import Claim
 
@@ -59,6 +60,9 @@ class ContainerHost(DockerBackend):
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
+
+    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
+        return pipes_of_host(self._host_config, plan, self._home)
 
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         host_config = self._host_config

@@ -14,12 +14,13 @@ from herringbone.planning.plan import JobPlan, parse_plan
 class ChannelLocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The data of one channel on a machine: the digest of an upload, or a `path` in a folder that all machines share.
 
-    `file` is the file's name when the channel is a single file.
+    `file` is the file's name when the channel is a single file. `is_share`: the data is this host's share.
     """
 
     digest: str | None = None
     path: str | None = None
     file: str | None = None
+    is_share: bool = False
 
 
 class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +31,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     the location of each channel. `interface` leads to the other hosts. `machines` maps each host to its machine, for
     clients that attach later. `settings` are environment variables for the supervisor. `checkpoints` is the digest of
     the checkpoints of earlier attempts, `image` the id of a container's image; each is None where there is none.
+    `s3` has the address and the credentials with which the machine sends checkpoints to S3; see `on_s3.machine_s3`.
 
     The config travels through a pipe, so that no disk and no command line of the machine holds its secrets.
     """
@@ -45,6 +47,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     settings: dict[str, str]
     checkpoints: str | None = None
     image: str | None = None
+    s3: dict[str, Any] | None = None
 
 
 def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:
@@ -56,14 +59,17 @@ def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:
         # The client packs the job's output; the machine has no use for the client's folder.
         options=msgspec.structs.replace(plan.options, output_path=None),
         source=SourceCode(entry_point=plan.source.entry_point, archive=code),
-        channels=tuple(_moved(channel, config.data[channel.name], data_folder) for channel in plan.channels),
+        channels=tuple(_moved(channel, config.data.get(channel.name), data_folder) for channel in plan.channels),
         # All paths are absolute now, so relative ones have nothing to start from.
         folder="/",
     )
 
 
-def _moved(channel: Channel, location: ChannelLocation, data_folder: str) -> Channel:
-    return msgspec.structs.replace(channel, path=channel_path(location, data_folder))
+def _moved(channel: Channel, location: ChannelLocation | None, data_folder: str) -> Channel:
+    if location is None:
+        # The channel goes to other instance groups.
+        return channel
+    return msgspec.structs.replace(channel, path=channel_path(location, data_folder), is_share=location.is_share)
 
 
 def channel_path(location: ChannelLocation, data_folder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import getpass
+import importlib.util
 import os
 import platform
 import shutil
@@ -40,6 +41,8 @@ def host_facts(work: Path) -> dict[str, Any]:
         "gpus": count_gpus(),
         "driver": driver(),
         "libraries": libraries(),
+        # A machine that sends checkpoints to S3 needs it.
+        "boto3": importlib.util.find_spec("boto3") is not None,
     }
 
 

@@ -11,25 +11,27 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from herringbone.backends.detached import CONTROLLER, DetachedBackend
+from herringbone.backends.host_tree import write_json
+from herringbone.backends.on_s3 import pipes_config
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
-from herringbone_contract.constants import HostVariable, Key
+from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
-    from herringbone.controller.config import ClaimConfig, ControllerConfig
+    from herringbone.controller.config import ClaimConfig, ControllerConfig, PipesConfig
     from herringbone.planning.plan import JobPlan
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
@@ -59,6 +61,15 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
     controller_config["output"] = None
     # The client decides on retries: one machine does not know which others are free.
     controller_config["retries"] = 0
+    if config.s3 is not None:
+        (host,) = controller_config["hosts"]
+        controller_config["s3"] = {
+            "job": controller_config["job"],
+            "checkpoints": (str(Paths(Path(host["base"])).checkpoints), config.s3["uri"]),
+            "output": None,
+            "access": config.s3["access"],
+            "several": config.s3["several"],
+        }
     stop_grace = config.settings.get(HostVariable.STOP_GRACE, controller_config["stop_grace"])
     controller_config["stop_grace"] = float(stop_grace)
     return controller_config
@@ -73,7 +84,12 @@ def write_notes(config: HostConfig, folder: Path) -> None:
 
 
 def move_checkpoints(config: HostConfig, home: Home, folder: JobFolder) -> None:
-    """Move the checkpoints of earlier attempts into the host's tree."""
+    """Move the checkpoints of earlier attempts into the host's tree, and note where a bucket has them."""
+    if config.s3 is not None:
+        paths = Paths(folder.host(config.host))
+        # In a container, too, this is the folder that the host's tree has there.
+        inside = Paths(PurePosixPath(DEFAULT_BASE)).checkpoints if config.image is not None else paths.checkpoints
+        write_json(paths.checkpoint_config, {"S3Uri": config.s3["uri"], "LocalPath": str(inside)})
     if config.checkpoints is not None:
         target = Path(Paths(folder.host(config.host)).checkpoints)
         # `shutil.move` would move into an existing folder; this one is empty.
@@ -91,6 +107,13 @@ def gpus_of_host(config: HostConfig, plan: JobPlan, claim: ClaimConfig | None, p
         return tuple(device for device in claim["devices"] if not is_share(device))
     # No line there: the job has the machine alone, by the lock.
     return find_gpus(probe.listing(), os.environ)[: count or 0]
+
+
+def pipes_of_host(config: HostConfig, plan: JobPlan, home: Home) -> PipesConfig | None:
+    """Return the FIFOs of this machine's host; their data is here, because the client has sent it."""
+    local = plan_for_machine(config, home)
+    local = msgspec.structs.replace(local, job_name=plan.job_name)
+    return pipes_config(local, home, [host for host in local.hosts if host.name == config.host])
 
 
 class ProcessHost(DetachedBackend):
@@ -128,6 +151,9 @@ class ProcessHost(DetachedBackend):
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
+
+    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
+        return pipes_of_host(self._host_config, plan, self._home)
 
     def _start(
         self,

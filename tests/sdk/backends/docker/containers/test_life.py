@@ -36,6 +36,7 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
     monkeypatch.setenv("AWS_REGION", "there")
     Path("data").mkdir()
     Path("data/train.csv").write_text("a,b")
+    mode = Path("data/train.csv").stat().st_mode & 0o777
     job = submit(
         "import os, pathlib, time\n"
         "print(os.listdir(os.environ['SM_CHANNEL_TRAINING']), os.environ['SM_HP_EPOCHS'], os.environ['SM_MODEL_DIR'])\n"
@@ -43,8 +44,9 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
         "pathlib.Path('/opt/ml/model/w').write_text('weights')\n"
         "pathlib.Path('/opt/ml/output/data/o').write_text('out')\n"
         "pathlib.Path('/opt/ml/checkpoints/c').write_text('step 1'); pathlib.Path('/dev/shm/s').write_text('')\n"
-        "try: pathlib.Path('/opt/ml/input/data/training/x').write_text('')\n"
-        "except OSError as error: print(error.strerror, flush=True)\n"
+        # In a layer of the job: the folder of the channel does not change.
+        "data = pathlib.Path('/opt/ml/input/data/training'); (data / 'train.csv').chmod(0o755)\n"
+        "(data / 'train.csv').rename(data / 'x'); (data / 'y').mkdir(); print((data / 'x').read_text(), flush=True)\n"
         "time.sleep(0.5)",
         inputs="file://data",
         job_name="a",
@@ -58,7 +60,8 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
     assert "hunter2" not in inspected
     assert "sesame" not in inspected
     assert job.wait().status == "Completed"
-    assert texts(job) == ["['train.csv'] 3 /opt/ml/model", "hun ses her", "Read-only file system"]
+    assert texts(job) == ["['train.csv'] 3 /opt/ml/model", "hun ses her", "a,b"]
+    assert [(path.name, path.stat().st_mode & 0o777) for path in Path("data").iterdir()] == [("train.csv", mode)]
     assert files_of(job.model_data) == {"w": b"weights"}
     described = job.describe()
     assert described["AlgorithmSpecification"]["TrainingImage"].partition("@")[0] in image
