@@ -1,6 +1,6 @@
 """Train a BERT on text, on any number of hosts. By default, train a small one on the texts of Python's help.
 
-Usage: python examples/bert_pretrain/submit.py [--hosts 2] [--set NAME=VALUE] [--json]
+Usage: python examples/bert_pretrain/submit.py [--framework tensorflow] [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_pretrain/submit.py --data s3://bucket/wikipedia --instance-type ml.p4d.24xlarge
            --hosts 16 --ranks 128
 
@@ -17,7 +17,14 @@ import topics
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402  the line above finds it
+from common.submitting import (  # noqa: E402  the line above finds it
+    arguments_of,
+    framework_of,
+    layout_of,
+    report,
+    settings_of,
+    train,
+)
 
 # BERT-large in the two phases of arXiv 1904.00962: 65,536 pairs of 128 tokens, then 32,768 pairs of 512 tokens, LAMB
 # with a warm-up in both, rates that grow with the square root of the batch. An epoch of Wikipedia's 3 billion tokens
@@ -37,7 +44,7 @@ TINY = {
 
 
 def main() -> None:
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, HERE)
     parser.add_argument("--data", help="a folder or S3 address with train/ and test/, in the format of documents.py")
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data else TINY)
@@ -46,7 +53,7 @@ def main() -> None:
             topics.write(Path(folder))
         data = arguments.data or folder
         channels = {"training": f"{data}/train", "test": f"{data}/test"}
-        job = train(settings, channels, source=HERE / "src", **layout_of(arguments))
+        job = train(settings, channels, **framework_of(arguments, HERE), **layout_of(arguments))
     report(job, ("eval_accuracy", "eval_next_accuracy", "eval_loss"), as_json=arguments.json)
 
 

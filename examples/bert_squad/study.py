@@ -13,7 +13,7 @@ from pathlib import Path
 import questions
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "src"), str(HERE.parent)]
+sys.path[:0] = [str(HERE / "src"), str(HERE / "shared"), str(HERE.parent)]
 import train  # noqa: E402  in a job, the script's folder is on the path too
 from common.study import ONE_PROCESS, as_arguments, compare, train_and_evaluate  # noqa: E402
 

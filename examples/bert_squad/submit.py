@@ -1,6 +1,6 @@
 """Train a BERT to find answers, on any number of hosts. By default, train a small one on generated questions.
 
-Usage: python examples/bert_squad/submit.py [--hosts 2] [--set NAME=VALUE] [--json]
+Usage: python examples/bert_squad/submit.py [--framework tensorflow] [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_squad/submit.py --train squad/train --test squad/dev --set pretrained=bert-base-uncased
            --instance-type ml.p4d.24xlarge --hosts 1 --ranks 8
 
@@ -18,7 +18,14 @@ import questions
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402  the line above finds it
+from common.submitting import (  # noqa: E402  the line above finds it
+    arguments_of,
+    framework_of,
+    layout_of,
+    report,
+    settings_of,
+    train,
+)
 
 # Determined AI published these settings for bert-base: 12 examples on each of 8 GPUs, two epochs, no warm-up.
 FULL = {
@@ -32,7 +39,7 @@ TINY = {
 
 
 def main() -> None:
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, HERE)
     parser.add_argument("--train", help="a folder or S3 address (default: generated questions)")
     parser.add_argument("--test", help="a folder or S3 address, for the evaluation")
     arguments = parser.parse_args()
@@ -44,7 +51,7 @@ def main() -> None:
             questions.write(Path(folder) / "train", paragraphs=200, seed=1)
             questions.write(Path(folder) / "test", paragraphs=40, seed=2)
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
-        job = train(settings, data, source=HERE / "src", **layout_of(arguments))
+        job = train(settings, data, **framework_of(arguments, HERE), **layout_of(arguments))
     report(job, ("eval_f1", "eval_exact_match"), as_json=arguments.json)
 
 

@@ -28,11 +28,26 @@ class Training(Protocol):
         ...
 
 
-class Framework(Protocol):
-    """Functions that differ between frameworks. The module `common.world` implements them for PyTorch."""
+class World(Protocol):
+    """This rank's number, and the number of ranks."""
 
-    def join(self) -> Any:
-        """Join the other ranks. Return an object with this rank's number, `rank`, and the number of ranks, `ranks`."""
+    rank: int
+    ranks: int
+
+    def total(self, *values: Any) -> list[float]:
+        """Return the sum of each value over the ranks."""
+        ...
+
+    def gather(self, text: str) -> list[str]:
+        """Return all ranks' lines of text, on every rank."""
+        ...
+
+
+class Framework(Protocol):
+    """Functions that differ between frameworks. The modules `common.for_*.world` implement them."""
+
+    def join(self) -> World:
+        """Join the other ranks."""
         ...
 
     def save(self, model: Any, folder: Path) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from herringbone_parallel.core.recipes.large_batch import aggregation_for
 
 
 def permutation(count: int, seed: int) -> list[int]:
     """Return the numbers below `count` in an order that torch's generator draws from the seed."""
-    import torch  # imported late: the Keras example runs without torch, and passes its own function
+    import torch  # imported late: other frameworks' examples run without torch, and pass `shuffled`
 
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def shuffled(count: int, seed: int) -> list[int]:
+    """Return the numbers below `count` in an order that NumPy draws from the seed."""
+    return np.random.default_rng(seed).permutation(count).tolist()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from herringbone_parallel.core.recipes.large_batch import scale_learning_rate
+from herringbone_parallel.core.recipes.learning_rate import Schedule
+
 
 def add_settings(parser: argparse.ArgumentParser, *, optimizers: tuple[str, ...]) -> None:
     """Add the shared hyperparameters. Each example adds its other ones itself."""
@@ -33,3 +36,26 @@ def truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add the hyperparameters of a BERT with random initial weights."""
+    for name, size in (("vocabulary", 4000), ("width", 64), ("depth", 2), ("heads", 4)):
+        parser.add_argument(f"--{name}", type=int, default=size, help="of a model from scratch")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of a model from scratch")
+
+
+def sizes(settings: argparse.Namespace) -> dict[str, float]:
+    """Return the values of `add_sizes` without the vocabulary, whose size the tokenizer knows."""
+    return {name: getattr(settings, name) for name in ("width", "depth", "heads", "dropout")}
+
+
+def learning_rate(settings: argparse.Namespace) -> float:
+    """Return the schedule's highest rate: `--lr`, scaled to the global batch."""
+    base = settings.base_batch or settings.global_batch
+    return scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
+
+
+def schedule_of(settings: argparse.Namespace) -> Schedule:
+    """Return the factors of the learning rate over the epochs."""
+    return Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)

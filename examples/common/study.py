@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from common import plot
+from common.for_torch.world import World
 from common.loop import Training
-from common.world import World
 
 ONE_PROCESS = World(0, 1, torch.device("cpu"))
 Settings = dict[str, Any]

@@ -45,7 +45,7 @@ def write_data(folder: Path) -> None:
 def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
     """Read the state dict from a job's model.tar.gz."""
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:
-        return torch.load(archive.extractfile("model.pt"), weights_only=True)
+        return torch.load(archive.extractfile("model.pt"), weights_only=True, map_location="cpu")
 
 
 def main() -> None:
@@ -73,8 +73,9 @@ def main() -> None:
         "instance_type": arguments.instance_type,
         "hyperparameters": {"epochs": arguments.epochs},
         "metric_definitions": METRICS,
-        # One thread per rank: sums are added in the same order on any machine.
-        "environment": {"OMP_NUM_THREADS": "1"},
+        # One thread per rank: sums are added in the same order on any machine. Without the second one, GPUs compute
+        # convolutions in TF32, and the weights of both runs differ in the third digit.
+        "environment": {"OMP_NUM_THREADS": "1", "NVIDIA_TF32_OVERRIDE": "0"},
     }
     partitions = max(2, arguments.hosts)
     distribution = {

@@ -16,7 +16,7 @@ Load = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def coco(module: Load) -> ModuleType:
-    return module("mask_rcnn/src", "coco")
+    return module("mask_rcnn/shared", "coco")
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ Load = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def documents(module: Load) -> ModuleType:
-    return module("bert_pretrain/src", "documents")
+    return module("bert_pretrain/shared", "documents")
 
 
 @pytest.fixture
 def pairs(module: Load) -> ModuleType:
-    return module("bert_pretrain/src", "pairs")
+    return module("bert_pretrain/shared", "pairs")
 
 
 def test_a_sentence_a_line_and_documents_between_empty_ones(tmp_path: Path, documents: ModuleType) -> None:
@@ -91,7 +91,7 @@ def test_a_pair_keeps_what_is_next_to_where_its_texts_meet(pairs: ModuleType) ->
 
 
 def test_words_are_hidden_and_marks_are_not(pairs: ModuleType, module: Load) -> None:
-    marks = module("bert_pretrain/src", "common.tokens").Marks(pad=0, cls=1, sep=2, mask=3, unknown=4)
+    marks = module("bert_pretrain/shared", "common.tokens").Marks(pad=0, cls=1, sep=2, mask=3, unknown=4)
     texts = pairs.Corpus()
     texts.add([[5, 6, 7, 4, 8], [4, 9]])
     pair = pairs.Pair(0, 5, 5, 7, True)
@@ -113,7 +113,7 @@ def test_words_are_hidden_and_marks_are_not(pairs: ModuleType, module: Load) -> 
 
 
 def test_where_the_vocabulary_knows_no_word_one_is_hidden_all_the_same(pairs: ModuleType, module: Load) -> None:
-    marks = module("bert_pretrain/src", "common.tokens").Marks(pad=0, cls=1, sep=2, mask=3, unknown=4)
+    marks = module("bert_pretrain/shared", "common.tokens").Marks(pad=0, cls=1, sep=2, mask=3, unknown=4)
     texts = pairs.Corpus()
     texts.add([[4], [4]])
     example = pairs.example(
@@ -123,7 +123,7 @@ def test_where_the_vocabulary_knows_no_word_one_is_hidden_all_the_same(pairs: Mo
 
 
 def test_the_second_phase_has_smaller_batches_and_as_many_parts(module: Load) -> None:
-    train = module("bert_pretrain/src", "train")
+    train = module("bert_pretrain/shared", "task")
     arguments = ["--global-batch=64", "--rank-batch=8", "--length=16", "--lr=0.01", "--long-length=32"]
     (only,) = train.phases_of(train.parse(arguments))
     assert (only.length, only.global_batch) == (16, 64)

@@ -17,17 +17,17 @@ XQUAD = next((up / "shared/data/xquad" for up in Path(__file__).parents if (up /
 
 @pytest.fixture
 def squad(module: Load) -> ModuleType:
-    return module("bert_squad/src", "squad")
+    return module("bert_squad/shared", "squad")
 
 
 @pytest.fixture
 def scoring(module: Load) -> ModuleType:
-    return module("bert_squad/src", "scoring")
+    return module("bert_squad/shared", "scoring")
 
 
 @pytest.fixture
 def windows(module: Load) -> ModuleType:
-    return module("bert_squad/src", "windows")
+    return module("bert_squad/shared", "windows")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ Load = Callable[[str, str], ModuleType]
 
 def trained(module: Load, optimizer: str, rank_batch: int) -> torch.Tensor:
     """Run two steps of 12 examples in one process without a launcher."""
-    updates, order, study = (module("common", f"common.{name}") for name in ("updates", "order", "study"))
+    updates, order, study = (module("common", f"common.{name}") for name in ("for_torch.updates", "order", "study"))
     parser = argparse.ArgumentParser()
     names = ("sgd", "lars", "lamb", "adamw", "radam")
     module("common", "common.settings").add_settings(parser, optimizers=names)

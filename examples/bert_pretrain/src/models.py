@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
 import torch
-from common.encoder import Encoder, sizes
-from common.tokens import Tokenizer, Words, huggingface, tokenizer_of
+from common.for_torch.encoder import Encoder
+from common.settings import sizes
+from common.tokens import huggingface
 from torch import nn
 
 # Scores of hidden words, [hidden, vocabulary], and of pairs, [n, 2]: "does not follow" and "follows".
@@ -15,7 +15,10 @@ Scores = tuple[torch.Tensor, torch.Tensor]
 
 
 class Bert(nn.Module):
-    """An encoder with two heads: it predicts the hidden words, and it decides if the second text follows the first."""
+    """An encoder with two heads: it predicts the hidden words, and it decides if the second text follows the first.
+
+    `places` are the indices of the hidden words among all tokens of the batch, [hidden].
+    """
 
     def __init__(self, encoder: Encoder, width: int, vocabulary: int) -> None:
         super().__init__()
@@ -25,9 +28,11 @@ class Bert(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.pooler, self.follows = nn.Linear(width, width), nn.Linear(width, 2)
 
-    def forward(self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor, hidden: torch.Tensor) -> Scores:
+    def forward(self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor, places: torch.Tensor) -> Scores:
         states = self.encoder(tokens, kinds, mask)
-        words = nn.functional.linear(self.transform(states[hidden]), self.encoder.tokens.weight, self.bias)
+        words = nn.functional.linear(
+            self.transform(states.flatten(0, 1)[places]), self.encoder.tokens.weight, self.bias
+        )
         return words, self.follows(torch.tanh(self.pooler(states[:, 0])))
 
 
@@ -38,17 +43,15 @@ class _Pretrained(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor, hidden: torch.Tensor) -> Scores:
+    def forward(self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor, places: torch.Tensor) -> Scores:
         outputs = self.model(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
         # HuggingFace's scores have the other order: "follows" comes first.
-        return outputs.prediction_logits[hidden], outputs.seq_relationship_logits.flip(-1)
+        return outputs.prediction_logits.flatten(0, 1)[places], outputs.seq_relationship_logits.flip(-1)
 
 
-def build(settings: argparse.Namespace, texts: Iterable[str], length: int) -> tuple[Tokenizer, nn.Module]:
-    """Return the tokenizer and the model that the settings name. By default, `texts` make the vocabulary."""
+def build(settings: argparse.Namespace, vocabulary: int, length: int) -> nn.Module:
+    """Return the model that the settings name. Without a name, it has random weights for `vocabulary` tokens."""
     if name := settings.pretrained:
-        model = huggingface("pretrained", name).AutoModelForPreTraining.from_pretrained(name)
-        return tokenizer_of("pretrained", name), _Pretrained(model)
-    words = tokenizer_of("tokenizer", settings.tokenizer) if settings.tokenizer else Words(texts, settings.vocabulary)
-    encoder = Encoder(vocabulary=words.size, length=length, **sizes(settings))
-    return words, Bert(encoder, settings.width, words.size)
+        return _Pretrained(huggingface("pretrained", name).AutoModelForPreTraining.from_pretrained(name))
+    encoder = Encoder(vocabulary=vocabulary, length=length, **sizes(settings))
+    return Bert(encoder, settings.width, vocabulary)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
 import torch
-from common.encoder import Encoder, sizes
-from common.tokens import Tokenizer, Words, huggingface, tokenizer_of
+from common.for_torch.encoder import Encoder
+from common.settings import sizes
+from common.tokens import huggingface
 from torch import nn
 
 Scores = tuple[torch.Tensor, torch.Tensor]
@@ -37,11 +37,9 @@ class _Pretrained(nn.Module):
         return outputs.start_logits, outputs.end_logits
 
 
-def build(settings: argparse.Namespace, texts: Iterable[str]) -> tuple[Tokenizer, nn.Module]:
-    """Return the tokenizer and the model that the settings name. Without a name, the vocabulary is from `texts`."""
+def build(settings: argparse.Namespace, vocabulary: int) -> nn.Module:
+    """Return the model that the settings name. Without a name, it has random weights for `vocabulary` tokens."""
     if name := settings.pretrained:
-        model = huggingface("pretrained", name).AutoModelForQuestionAnswering.from_pretrained(name)
-        return tokenizer_of("pretrained", name), _Pretrained(model)
-    words = Words(texts, settings.vocabulary)
-    encoder = Encoder(vocabulary=words.size, length=settings.length, **sizes(settings))
-    return words, Bert(encoder, settings.width)
+        return _Pretrained(huggingface("pretrained", name).AutoModelForQuestionAnswering.from_pretrained(name))
+    encoder = Encoder(vocabulary=vocabulary, length=settings.length, **sizes(settings))
+    return Bert(encoder, settings.width)

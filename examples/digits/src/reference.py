@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import torch
-from digits import Net, batches, load
+from digits import Net, batches, device, load
 from torch.nn import functional
 
 
@@ -20,7 +20,7 @@ def main() -> None:
 
     torch.manual_seed(arguments.seed)
     data = load("training")
-    model = Net()
+    model = Net().to(device())
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
     for epoch in range(arguments.epochs):
         for images, labels in batches(data, epoch, arguments.seed):
@@ -32,7 +32,7 @@ def main() -> None:
     with torch.no_grad():
         correct = (model(data["test_images"]).argmax(dim=1) == data["test_labels"]).sum().item()
     print(f"test_accuracy={correct / len(data['test_labels']):.4f}")
-    torch.save(model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt")
+    torch.save(model.cpu().state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import smdistributed.modelparallel.torch as smp
 import torch
-from digits import Net, batches, load
+from digits import Net, batches, device, load
 from torch.nn import functional
 from tqdm import tqdm
 
@@ -53,7 +53,7 @@ def main() -> None:
     progress.close()
 
     count = sum(parameter.numel() for parameter in model.local_parameters())
-    print(f"this rank holds {count} parameters")
+    print(f"this rank holds {count} parameters on {device()}")
     with torch.no_grad():
         correct = test_step(model, data["test_images"], data["test_labels"]).reduce_sum()
     if first:

@@ -10,25 +10,22 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import ranks
 import smdistributed.dataparallel.tensorflow as sdp
 import tensorflow as tf
+from common.for_tensorflow import world
+from common.for_tensorflow.world import World
 from common.loop import run
-from common.order import Order
-from common.settings import add_settings, truth
+from common.order import Order, shuffled
+from common.settings import add_settings, learning_rate, schedule_of, truth
 from images import Images
 from resnet import MODELS
 
 from herringbone_parallel.tensorflow.recipes.api import (
     LARS,
-    Schedule,
     ScheduledRate,
     average_batch_norm,
-    scale_learning_rate,
     tune_batch_norm,
 )
-
-POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -48,17 +45,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_known_args(arguments)[0]
 
 
-def shuffled(count: int, seed: int) -> list[int]:
-    """Return the numbers below `count` in an order that NumPy draws from the seed."""
-    return np.random.default_rng(seed).permutation(count).tolist()
-
-
 def build_optimizer(settings: argparse.Namespace, steps_per_epoch: int) -> keras.optimizers.Optimizer:
     """Build the optimizer that the settings name. Its schedule counts steps of the global batch."""
-    base = settings.base_batch or settings.global_batch
-    highest = scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
-    schedule = Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)
-    rate = ScheduledRate(highest, schedule, steps_per_unit=steps_per_epoch)
+    rate = ScheduledRate(learning_rate(settings), schedule_of(settings), steps_per_unit=steps_per_epoch)
     shared = {"weight_decay": settings.weight_decay, "global_clipnorm": settings.clip}
     if settings.optimizer == "lars":
         return LARS(rate, trust=settings.trust, **shared)
@@ -70,9 +59,7 @@ def build_optimizer(settings: argparse.Namespace, steps_per_epoch: int) -> keras
 class Training:
     """This rank's part of a training run on all ranks."""
 
-    def __init__(self, settings: argparse.Namespace, world: ranks.World, folder: Path, test: Path) -> None:
-        if settings.precision == "fp16" and not tf.config.list_physical_devices("GPU"):
-            raise ValueError("--precision fp16 needs a GPU, because CPUs emulate fp16 or lack it; use bf16 or fp32")
+    def __init__(self, settings: argparse.Namespace, world: World, folder: Path, test: Path) -> None:
         self._world, self.epochs = world, settings.epochs
         self._data = Images(folder, size=settings.image_size, seed=settings.seed if settings.augment else None)
         self._test = Images(test, size=settings.image_size, classes=self._data.classes)
@@ -80,7 +67,7 @@ class Training:
         self.order = Order(len(self._data), **batches, ranks=world.ranks, seed=settings.seed, shuffled=shuffled)
         # Every rank draws the same weights from the seed. The library compares them before the second step.
         keras.utils.set_random_seed(settings.seed)
-        keras.config.set_dtype_policy(POLICIES[settings.precision])
+        world.set_precision(settings.precision)
         self.model = MODELS[settings.model](settings.image_size, self._data.classes.count, self._data.colours)
         if settings.tune_batch_norm:
             tune_batch_norm(self.model, batch=settings.rank_batch * world.ranks, base_batch=settings.bn_base_batch)
@@ -101,7 +88,7 @@ class Training:
             # With an aggregation frequency, the optimizer changes the weights in the last part of a step only.
             losses.append(self.model.train_on_batch(images, targets, return_dict=True)["loss"])
             if len(losses) == self.order.parts_per_step:
-                yield self._world.total(sum(losses)) / (len(losses) * self._world.ranks)
+                yield self._world.total(sum(losses))[0] / (len(losses) * self._world.ranks)
                 losses.clear()
 
     def evaluate(self) -> dict[str, float]:
@@ -112,9 +99,9 @@ class Training:
         right = 0
         for images, labels in self._test.batches(numbers, 256):
             right += int(np.sum(self.model.predict_on_batch(images).argmax(axis=1) == labels.numpy()))
-        return {"eval_accuracy": self._world.total(right) / len(self._test)}
+        return {"eval_accuracy": self._world.total(right)[0] / len(self._test)}
 
 
 if __name__ == "__main__":
     settings = parse()
-    run(settings, functools.partial(Training, settings), ranks)
+    run(settings, functools.partial(Training, settings), world)

@@ -19,8 +19,6 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet  # noqa: E402
 from torchvision.ops.misc import FrozenBatchNorm2d  # noqa: E402
 
-SIZES = ("resnet50", "small")
-
 
 def build(size: str, classes: int, *, weights: Path | None = None) -> MaskRCNN:
     """Build the model for a number of classes, not counting the background.

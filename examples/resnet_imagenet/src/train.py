@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from common import world
+from common.for_torch import world
+from common.for_torch.updates import Updates, build_optimizer
+from common.for_torch.world import World
 from common.loop import run
 from common.order import Order
 from common.settings import add_settings, truth
-from common.updates import Updates, build_optimizer
-from common.world import World
 from images import Images
 from resnet import MODELS
 from torch import nn

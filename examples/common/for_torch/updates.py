@@ -9,17 +9,12 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from common.for_torch.world import World
 from common.order import Order
-from common.world import World
-from herringbone_parallel.torch.recipes.api import LAMB, LARS, Precision, Schedule, scale_learning_rate, weight_groups
+from common.settings import learning_rate, schedule_of
+from herringbone_parallel.torch.recipes.api import LAMB, LARS, Precision, weight_groups
 
 Part = TypeVar("Part")
-
-
-def learning_rate(settings: argparse.Namespace) -> float:
-    """Return the schedule's highest rate: `--lr`, scaled to the global batch."""
-    base = settings.base_batch or settings.global_batch
-    return scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
 
 
 def build_optimizer(settings: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
@@ -55,8 +50,7 @@ class Updates:
         order: Order,
     ) -> None:
         self._world, self._model, self._optimizer, self._clip = world, model, optimizer, settings.clip
-        schedule = Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)
-        self._factor = schedule.by_steps(order.steps_per_epoch)
+        self._factor = schedule_of(settings).by_steps(order.steps_per_epoch)
         self._rate, self._steps = learning_rate(settings), 0
         self._precision = Precision(settings.precision, world.device)
         # In a job, the backend averages over parts and ranks. Without a launcher there is no backend: average here.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch import nn
 
@@ -37,15 +35,3 @@ class Encoder(nn.Module):
         for layer in self.layers:
             states = layer(states, src_key_padding_mask=~mask)
         return states
-
-
-def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Add the hyperparameters of an encoder with random initial weights."""
-    for name, size in (("vocabulary", 4000), ("width", 64), ("depth", 2), ("heads", 4)):
-        parser.add_argument(f"--{name}", type=int, default=size, help="of a model from scratch")
-    parser.add_argument("--dropout", type=float, default=0.0, help="of a model from scratch")
-
-
-def sizes(settings: argparse.Namespace) -> dict[str, float]:
-    """Return the values of `add_sizes` without the vocabulary, whose size the tokenizer knows."""
-    return {name: getattr(settings, name) for name in ("width", "depth", "heads", "dropout")}

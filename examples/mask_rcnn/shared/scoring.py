@@ -12,15 +12,18 @@ import numpy as np
 from pycocotools import mask as rle
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from torch import Tensor
 
 
-def describe(picture: int, categories: list[int], output: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """Convert a model's detections in one picture to COCO's format of results: one JSON dict per detection."""
-    boxes = output["boxes"].clone()
-    # torchvision's boxes are two corners, COCO's are a corner and a size.
+def describe(picture: int, categories: list[int], output: dict[str, Any]) -> list[dict[str, Any]]:
+    """Convert a model's detections in one picture to COCO's format of results: one JSON dict per detection.
+
+    `output` has NumPy arrays: `boxes`, [n, 4] as two corners, `labels` and `scores`, [n], and `masks`, [n, height,
+    width] in 0..1.
+    """
+    boxes = np.array(output["boxes"])
+    # COCO's boxes are a corner and a size.
     boxes[:, 2:] -= boxes[:, :2]
-    masks = (output["masks"][:, 0] > 0.5).byte().cpu().numpy()
+    masks = (output["masks"] > 0.5).astype(np.uint8)
     rows = zip(boxes.tolist(), output["labels"].tolist(), output["scores"].tolist(), masks, strict=True)
     results = []
     for box, label, score, mask in rows:
