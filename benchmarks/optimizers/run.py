@@ -1,4 +1,4 @@
-"""Time a step of our LARS and LAMB, and compare with a loop over the layers and with torch's fused AdamW.
+"""Time a step of our LARS and LAMB, and compare with a loop over the layers, and with torch's fused AdamW and RAdam.
 
 Usage: python benchmarks/optimizers/run.py [--model resnet50|bert-large] [--device cpu|cuda] [--repeats 7] [--threads 1]
 
@@ -75,7 +75,9 @@ def launches(step: Callable[[], object], device: str) -> int:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
             step()
             torch.cuda.synchronize()
-        return sum(event.count for event in trace.key_averages() if event.key == "cudaLaunchKernel")
+        # Newer kernels are launched by cudaLaunchKernelExC, and Triton's by cuLaunchKernel.
+        calls = ("cudaLaunchKernel", "cuLaunchKernel")
+        return sum(event.count for event in trace.key_averages() if event.key.startswith(calls))
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         step()
     roots = [event for event in trace.events() if event.cpu_parent is None or event.cpu_parent.name.startswith("Opt")]
@@ -98,6 +100,7 @@ def main() -> None:
         weights.append(weight)
     makers: dict[str, Callable[[], Callable[[], object]]] = {
         "adamw": lambda: torch.optim.AdamW(weights, lr=1e-3, fused=True).step,
+        "radam": lambda: torch.optim.RAdam(weights, lr=1e-3, decoupled_weight_decay=True, foreach=True).step,
         "lars_loop": lambda: Loop(weights, "lars").step,
         "lars": lambda: LARS(weights, lr=0.1, weight_decay=1e-4).step,
         "lamb_loop": lambda: Loop(weights, "lamb").step,
@@ -117,7 +120,10 @@ def main() -> None:
         for name in ("lars", "lamb")
         for other, against in (("loop", f"{name}_loop"), ("adamw", "adamw"))
     }
-    print(json.dumps({"model": arguments.model, "parameters": len(weights), **ratios, "launches": counts}))
+    ratios["radam_over_adamw"] = medians["radam"] / medians["adamw"]
+    milliseconds = {name: round(1000 * median, 4) for name, median in medians.items()}
+    result = {"model": arguments.model, "parameters": len(weights), **ratios, "ms": milliseconds, "launches": counts}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.gpu.devices import EXACT, is_dry, kind
 from tests.parallel.torch.ranks import BACKENDS, Ranks
 from tests.parallel.torch.sharding import cells
 from tests.parallel.torch.sharding.cells import LAYOUTS, TOLERANCE
@@ -24,9 +25,14 @@ TWO_RANKS = ("shard 2", "tensor 2", "context 2")
 
 @pytest.fixture(scope="module", params=["cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"], ids=["gloo", "nccl"])
 def device_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ranks]]:
-    if not torch.cuda.is_available():
+    if is_dry(request.config):
+        if "nccl" in request.param:
+            pytest.skip("a CPU has no NCCL")
+        pool = Ranks(**{BACKENDS: "gloo", "CUDA_VISIBLE_DEVICES": ""})
+    elif not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
-    pool = Ranks(**{BACKENDS: request.param})
+    else:
+        pool = Ranks(**{BACKENDS: request.param}, **EXACT)
     yield request.param, pool
     pool.close()
 
@@ -44,13 +50,15 @@ def _train_with_collectives(model: cells.Model, dtype: torch.dtype) -> cells.Tra
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_ranks_on_a_device_train_as_one_process(device_ranks: tuple[str, Ranks], name: str, dtype: torch.dtype) -> None:
+def test_ranks_on_a_device_train_as_one_process(
+    device_ranks: tuple[str, Ranks], pytestconfig: pytest.Config, name: str, dtype: torch.dtype
+) -> None:
     backends, pool = device_ranks
     alone = {"one rank": cells.Layout(1, {"hybrid_shard_degree": 1}, 1)}
     layouts = alone if "nccl" in backends else {layout: LAYOUTS[layout] for layout in TWO_RANKS}
     for layout, (count, parameters, batches, axes) in layouts.items():
         answers = pool.shard(train, count, dict(parameters), name, dtype)
-        assert {kind for kind, _ in answers} == {"cuda"}
+        assert {where for where, _ in answers} == {kind(pytestconfig)}
         by_rank = [trained for _, trained in answers]
         reasons = [MODELS[name].refused[axis] for axis in axes if axis in MODELS[name].refused]
         if reasons:
