@@ -30,7 +30,8 @@ def mock_aws(log: Path, address: str = "127.0.0.1") -> Iterator[str]:
         yield _wait_for_url(log, server)
     finally:
         server.terminate()
-        server.wait(10)
+        # A busy machine takes its time to end a process.
+        server.wait(60)
 
 
 def _wait_for_url(log: Path, server: subprocess.Popen[bytes]) -> str:

@@ -45,6 +45,7 @@ hypothesis.settings.load_profile("herringbone")
 def pytest_addoption(parser: pytest.Parser) -> None:
     for mark, option in _REQUIRED.items():
         parser.addoption(option, action="store_true", help=f"a skipped test of mark `{mark}` is a failure")
+    parser.addoption("--gpu-dry", action="store_true", help="tests of mark `gpu` train on the CPU")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
