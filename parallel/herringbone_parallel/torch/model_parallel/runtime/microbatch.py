@@ -384,10 +384,6 @@ def _describe(leaf: Any) -> Hashable:
         hash(leaf)
     except TypeError:
         return type(leaf).__qualname__
-    if type(leaf).__eq__ is object.__eq__ and not callable(leaf):
-        # An object that equals only itself, such as the key-value cache that a model of Hugging Face makes anew in each
-        # forward: no later call would have this description, and the book would keep the object and its tensors.
-        return type(leaf).__qualname__
     return (type(leaf), leaf)
 
 
