@@ -38,7 +38,8 @@ def test_keras_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monkey
     load("common", "digits", monkeypatch).write(tmp_path / "data")
     losses_by_hosts, scores = {}, {}
     for hosts in (1, 2, 4):
-        done = submitted(tmp_path, "--hosts", str(hosts), "--set", "steps=50")
+        # In fp32, another order of sums moved a value across a ReLU after 47 steps, on an Intel processor.
+        done = submitted(tmp_path, "--hosts", str(hosts), "--set", "steps=50", "--set", "double=true")
         assert done.returncode == 0, done.stderr[-3_000:]
         losses_by_hosts[hosts] = [float(loss) for loss in re.findall(r"step=\d+ loss=(\S+)", done.stdout)]
         figures = json.loads(done.stdout.splitlines()[-1])

@@ -48,11 +48,16 @@ class World:
             lines.append(sdp.broadcast(tf.constant(content), root_rank=root).numpy().tobytes().decode())
         return lines
 
-    def set_precision(self, precision: str) -> None:
-        """Choose the type in which layers compute. Raises `ValueError` for fp16 on CPUs, which emulate or lack it."""
+    def set_precision(self, precision: str, *, double: bool = False) -> None:
+        """Choose the type in which layers compute; with `double`, they compute in fp64.
+
+        Raises `ValueError` for fp16 on CPUs, which emulate or lack it, and for `double` with 16 bits.
+        """
         if precision == "fp16" and not tf.config.list_physical_devices("GPU"):
             raise ValueError("--precision fp16 needs a GPU, because CPUs emulate fp16 or lack it; use bf16 or fp32")
-        keras.config.set_dtype_policy(_POLICIES[precision])
+        if double and precision != "fp32":
+            raise ValueError(f"--double true computes in fp64, --precision {precision} in 16 bits: leave one out")
+        keras.config.set_dtype_policy("float64" if double else _POLICIES[precision])
 
 
 def join() -> World:

@@ -20,8 +20,10 @@ def resnet(
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         for index in range(depth):
             features = block(features, width, 2 if index == 0 and stage > 0 else 1, expansion)
-    features = layers.GlobalAveragePooling2D(dtype="float32")(features)
-    return keras.Model(images, layers.Dense(classes, dtype="float32")(features))
+    # The loss needs more than the 16 bits in which the other layers may compute.
+    kind = keras.config.dtype_policy().variable_dtype
+    features = layers.GlobalAveragePooling2D(dtype=kind)(features)
+    return keras.Model(images, layers.Dense(classes, dtype=kind)(features))
 
 
 def block(inputs: keras.KerasTensor, width: int, stride: int, expansion: int) -> keras.KerasTensor:

@@ -35,6 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--augment", type=truth, default=True, help="crop and mirror at random")
+    parser.add_argument("--double", type=truth, default=False, help="weights and arithmetic in fp64")
     parser.add_argument("--smoothing", type=float, default=0.0, help="smoothing of labels")
     parser.add_argument(
         "--tune-batch-norm", type=truth, default=False, help="scale BatchNorm's momentum with the forwards of all ranks"
@@ -67,7 +68,7 @@ class Training:
         self.order = Order(len(self._data), **batches, ranks=world.ranks, seed=settings.seed, shuffled=shuffled)
         # Every rank draws the same weights from the seed. The library compares them before the second step.
         keras.utils.set_random_seed(settings.seed)
-        world.set_precision(settings.precision)
+        world.set_precision(settings.precision, double=settings.double)
         self.model = MODELS[settings.model](settings.image_size, self._data.classes.count, self._data.colours)
         if settings.tune_batch_norm:
             tune_batch_norm(self.model, batch=settings.rank_batch * world.ranks, base_batch=settings.bn_base_batch)

@@ -30,11 +30,7 @@ class Training(Task):
             raise ValueError("--workers is for PyTorch; TensorFlow's script reads images in the rank: leave it out")
         # Every rank draws the same weights from the seed. The library compares them before the second step.
         keras.utils.set_random_seed(self.settings.seed)
-        self.world.set_precision(self.settings.precision)
-        if self.settings.double:
-            if self.settings.precision != "fp32":
-                raise ValueError(f"--double true computes in fp64, --precision {self.settings.precision} in 16 bits")
-            keras.config.set_dtype_policy("float64")
+        self.world.set_precision(self.settings.precision, double=self.settings.double)
         model = build(self.settings.model, classes)
         self._detect = tf.function(model.detect, input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)])
         return model
