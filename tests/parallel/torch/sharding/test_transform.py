@@ -37,7 +37,9 @@ class Small(nn.Module):
         hidden = self.embedding(tokens) * self.scale
         for layer in self.layers:
             hidden = hidden + layer(hidden)
-        return self.head(hidden) + self.direction(hidden).sum(-1, keepdim=True)
+        # Inside of the head: added to all scores of a token, it would have a gradient of rounding errors alone, which
+        # AdamW divides by their own size.
+        return self.head(hidden + self.direction(hidden).sum(-1, keepdim=True))
 
 
 def made(seed: int) -> Small:
