@@ -72,7 +72,9 @@ def without_outer_links(text: str, page: str) -> str:
 def source_read(app: Any, page: str, source: list[str]) -> None:  # noqa: ARG001 - Sphinx's signature
     text = source[0]
     if page == "contribute/rules":
-        text = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](../")
+        text = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        # Its links start at the root of the repository.
+        text = re.sub(r"\]\((?!docs/|[a-z]+:|#)", "](../../", text).replace("](docs/", "](../")
     text = without_outer_links(text, page)
     if page == "index":
         text += "\n\n" + toctrees(text)

@@ -1,7 +1,8 @@
-"""Train by Airflow's SageMakerTrainingOperator as it is released: only the endpoint and the key are set in the environment.
+"""Train by Airflow's SageMakerTrainingOperator as it is released: the environment sets only the endpoint and the key.
 
-Usage: PYTHON tests/campaigns/service_airflow.py IMAGE, with `pip install apache-airflow apache-airflow-providers-amazon`
-for that Python. `service_clients.py` runs it against a service of its own. By hand: the packages are 300 MB.
+Usage: PYTHON tests/campaigns/service_airflow.py IMAGE, where PYTHON has apache-airflow and
+apache-airflow-providers-amazon. `service_clients.py` runs it against a service of its own. By hand: the packages are
+300 MB.
 """
 
 import sys

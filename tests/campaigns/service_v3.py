@@ -1,6 +1,6 @@
 """Submit a training with `sagemaker` 3.x as it is released: only the endpoint and the key are set in the environment.
 
-Usage: PYTHON tests/campaigns/service_v3.py SCRIPT DATA IMAGE, with `pip install sagemaker-train==1.27.0` for that Python,
+Usage: PYTHON tests/campaigns/service_v3.py SCRIPT DATA IMAGE, where PYTHON has sagemaker-train 1.27.0,
 and a service with `--backend local` and a bucket `mine`, such as that of `service_clients.py`. SCRIPT is in a folder of
 its own. By hand: the packages are large.
 """

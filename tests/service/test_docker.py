@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("boto3")
 
-from tests.service.test_live import GROUP, PEER_PYTHON, Running, request, wait  # noqa: E402
+from tests.service.test_live import GROUP, PEER_PYTHON, Running, request, wait
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
@@ -33,7 +33,8 @@ pathlib.Path(os.environ["SM_MODEL_DIR"], "weight").write_text((data / "points").
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, image):  # noqa: ARG001 - the service finds the newest image, which this one is
+def service(tmp_path_factory, image):
+    # The service finds the newest image, which this one is.
     running = Running(tmp_path_factory.mktemp("service"), backend="local")
     (running.folder / "train.py").write_text(SCRIPT)
     with tarfile.open(running.buckets / "mine" / "kinds.tar.gz", "w:gz") as archive:
