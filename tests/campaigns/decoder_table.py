@@ -264,7 +264,8 @@ def _inputs(raw: Any) -> None:
 def _plain_texts(text: str) -> None:
     """Give one text to all small decoders, each of which may refuse it."""
     small: list[Callable[[str], object]] = [
-        is_rail, reduce_servers.decode, parse_span, parse_s3_uri, split_type, split_name, check_job_name, _name_of,
+        is_rail, reduce_servers.decode, parse_span, parse_s3_uri, split_type, split_name, check_job_name,
+        lambda kind: _name_of(kind, "instance_type"),
         lambda size: size_in_bytes("shm_size", size), lambda address: parse_address(address, heartbeat=5.0),
         parse_summary, failure_of, lambda line: split_line(line.encode("utf-8", "surrogatepass")),
     ]  # fmt: skip

@@ -67,7 +67,7 @@ from sagemaker_training import environment, errors, files, functions, modules
 with tarfile.open("code.tar.gz", "w:gz") as archive:
     archive.add("mine.py")
 answers = {"from an archive": modules.import_module(os.path.abspath("code.tar.gz"), "mine").value()}
-answers["unpacked to"] = os.listdir(environment.code_dir)
+answers["unpacked to"] = [name for name in os.listdir(environment.code_dir) if name != "__pycache__"]
 os.mkdir("other")
 for text, name in (("def value(): return 'second'", "mine"), ("1 / 0", "broken")):
     files.write_file(f"other/{name}.py", text)
