@@ -1,8 +1,9 @@
 """Start a service and train by clients whose packages are too large for the tests: `sagemaker` 3.x and Airflow.
 
 Usage: python tests/campaigns/service_clients.py [--airflow PYTHON] [--v3 PYTHON] [--image IMAGE]. Each PYTHON has the
-packages that `service_airflow.py` or `service_v3.py` names. Airflow's jobs run on `local_process`, and also in containers where
-IMAGE, of this machine's engine, is given. `sagemaker` 3.x needs IMAGE. The last line is JSON: the seconds of each.
+packages that `service_airflow.py` or `service_v3.py` names. Airflow's jobs run on `local_process`, and also in
+containers where IMAGE, of this machine's engine, is given. `sagemaker` 3.x needs IMAGE. The last line is JSON: the
+seconds of each.
 """
 
 from __future__ import annotations
