@@ -136,6 +136,24 @@ def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     return user, {key: text for key, text in raw.items() if key not in user}
 
 
+def bare_values(encoded: Mapping[str, str]) -> dict[str, str]:
+    """Return hyperparameters for the own program of an image, whose arguments may be all of them.
+
+    >>> bare_values({"name": '"run"', "epochs": "3", "sagemaker_job_name": '"job-1"'})
+    {'name': 'run', 'epochs': '3'}
+
+    Texts have no quotes, and the names that steer a script in any job are left out: AWS's built-in algorithms refuse
+    both, and so do scripts that parse their arguments strictly.
+    """
+    bare = {}
+    for name, text in encoded.items():
+        if name in (Key.LOG_LEVEL, Key.JOB_NAME):
+            continue
+        value = json.loads(text)
+        bare[name] = value if isinstance(value, str) and not name.startswith(STEERING_PREFIX) else text
+    return bare
+
+
 def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
     """Return the hyperparameters that carry a distribution.
 

@@ -15,6 +15,7 @@ from herringbone.planning.channels import is_piped
 from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import DEFAULT_BASE, Key
+from herringbone_contract.hyperparameters import bare_values
 from herringbone_contract.paths import Paths
 
 # A sharded channel is mounted here as a whole, and the tree has links to the host's share of its files.
@@ -55,7 +56,9 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
         else:
             _make_mount_point(channel, Path(paths.channel(channel.name)), *position_of(channel, plan, host))
     hyperparameters = dict(plan.hyperparameters)
-    if plan.source is not None:
+    if plan.source is None:
+        hyperparameters = bare_values(hyperparameters)
+    else:
         if plan.source.archive is not None:
             shutil.copy2(plan.source.archive, Path(paths.input) / "sourcedir.tar.gz")
         submit_directory = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"

@@ -11,9 +11,9 @@ from typing import Any
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
 from herringbone.estimators.inputs import Channel, FileSystemInput
 from herringbone.planning.plan import JobPlan
-from herringbone_contract.constants import SHARED_MODEL_DIR, STEERING_PREFIX, Key
+from herringbone_contract.constants import SHARED_MODEL_DIR, Key
 from herringbone_contract.errors import OptionError
-from herringbone_contract.hyperparameters import check_limits
+from herringbone_contract.hyperparameters import bare_values, check_limits
 
 # A container with network isolation cannot download its code, so the code arrives as a channel of this name.
 CODE_CHANNEL = "code"
@@ -272,7 +272,7 @@ def _resources(plan: JobPlan) -> dict[str, Any]:
 def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
     values = dict(plan.hyperparameters)
     if plan.source is None:
-        values = _for_the_images_own_program(values)
+        values = bare_values(values)
     else:
         address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else code_uri(plan, names)
         # Hyperparameters are texts that contain JSON, as AWS's own SDK and training toolkit encode them.
@@ -284,20 +284,6 @@ def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
     # Checked once more after planning, because the names added above count, too.
     check_limits(values)
     return values
-
-
-def _for_the_images_own_program(values: Mapping[str, str]) -> dict[str, str]:
-    """Return hyperparameters without quotes around texts, and without the names that steer a script.
-
-    AWS's built-in algorithms refuse unknown names and quoted texts.
-    """
-    bare = {}
-    for name, text in values.items():
-        if name in (Key.LOG_LEVEL, Key.JOB_NAME):
-            continue
-        value = json.loads(text)
-        bare[name] = value if isinstance(value, str) and not name.startswith(STEERING_PREFIX) else text
-    return bare
 
 
 def _code_is_a_channel(plan: JobPlan) -> bool:

@@ -137,6 +137,18 @@ def test_an_archive_of_code_is_copied_into_the_tree(tmp_path, job):
     assert written["sagemaker_submit_directory"] == '"/opt/ml/input/sourcedir.tar.gz"'
 
 
+def test_the_program_of_an_image_gets_the_users_hyperparameters_alone(tmp_path, job):
+    job_plan = plan(tmp_path)
+    steering = {
+        name: value for name, value in job_plan.hyperparameters.items() if name.startswith("sagemaker_container")
+    }
+    encoded = {"epochs": "3", "name": '"run"', "sagemaker_job_name": '"digits-1"', **steering}
+    job_plan = msgspec.structs.replace(job_plan, source=None, hyperparameters=encoded)
+    fill_host(job_plan, job_plan.hosts[0], job, interface="eth0", exclude=tmp_path / "jobs")
+    written = json.loads((job.host("algo-1") / "input/config/hyperparameters.json").read_text())
+    assert written == {"epochs": "3", "name": "run"}
+
+
 def test_the_files_that_are_copied_to_a_remote_engine(tmp_path, job):
     job_plan = filled(tmp_path, job, {"training": TrainingInput("data", "ShardedByS3Key"), "test": "one.csv"}, count=2)
     pieces = []
