@@ -12,7 +12,9 @@ LINES = [f"2026-11-21T11:44:{second:02}.000000Z [algo-1:0] line {second}" for se
 def log(tmp_path):
     path = tmp_path / "algo-1.log"
     hidden = "2026-11-21T11:44:30.000000Z [algo-1] \x1e{}"
-    path.write_text("\n".join([*LINES, hidden, "2026-11-21T11:44:31.000000Z [algo-1:0] half a li"]))
+    # Programs of an image, which print without our prefix, print empty lines, too.
+    empty = "2026-11-21T11:44:30.000000Z "
+    path.write_text("\n".join([*LINES, hidden, empty, "2026-11-21T11:44:31.000000Z [algo-1:0] half a li"]))
     return path
 
 

@@ -46,7 +46,7 @@ class Stream:
 class Event:
     """One line: its text, its time in milliseconds since 1970, and where it begins and ends in the file.
 
-    A `hidden` one is for programs, and is no event of CloudWatch's.
+    A `hidden` one is empty or for programs, and is no event of CloudWatch's.
     """
 
     time: int
@@ -233,12 +233,14 @@ def _events(path: Path, offset: int, *, middle: bool = False) -> Iterator[Event]
             begin, offset = offset, offset + len(line)
             parsed = parse_line(line[:-1], path.stem)
             text = line[STAMP_CHARS:-1] if parsed.time.timestamp() > 0 else line[:-1]
+            message = printable(text.decode("utf-8", "replace"), keep="\t")
             yield Event(
                 int(parsed.time.timestamp() * 1000),
-                printable(text.decode("utf-8", "replace"), keep="\t"),
+                message,
                 begin,
                 offset,
-                hidden=text.partition(b"] ")[2].startswith(EVENT_MARK),
+                # CloudWatch takes no event without a message.
+                hidden=not message or text.partition(b"] ")[2].startswith(EVENT_MARK),
             )
 
 
