@@ -35,7 +35,7 @@ class Training(Task):
 
     def loss(self, batch: Batch) -> Any:
         cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        pairs = zip(self._scored(batch), (batch.words, batch.follows))
+        pairs = zip(self._scored(batch), (batch.words, batch.follows), strict=True)
         return sum(cross_entropy(scores, self._array(labels)).mean() for scores, labels in pairs)
 
     def scores(self, batch: Batch) -> Scores:

@@ -28,7 +28,7 @@ class Training(Task):
 
     def loss(self, batch: Batch) -> Any:
         cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        pairs = zip(self._scored(batch), (batch.begins, batch.ends))
+        pairs = zip(self._scored(batch), (batch.begins, batch.ends), strict=True)
         losses = [cross_entropy(scores, self._array(labels)).mean() for scores, labels in pairs]
         return sum(losses) / len(losses)
 

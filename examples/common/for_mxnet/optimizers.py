@@ -24,7 +24,7 @@ class _Moments(mx.optimizer.Optimizer):
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Update one weight, or each of a list."""
         if isinstance(index, (list, tuple)):
-            for one in zip(index, weight, grad, state):
+            for one in zip(index, weight, grad, state, strict=True):
                 self.update(*one)
             return
         self._update_count(index)
