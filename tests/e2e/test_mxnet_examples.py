@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_entry.preparation.shims import find_shim
 from tests.e2e.test_examples import EXAMPLES
 from tests.e2e.test_mxnet import PYTHON
 from tests.e2e.test_tensorflow import SOURCES
@@ -75,7 +76,8 @@ def test_the_losses_gradients_and_steps_of_torch(tmp_path: Path) -> None:
         pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     subprocess.run([HUGGINGFACE, PROGRAMS / "bert_reference.py", tmp_path], env=environment, check=True)
-    environment["PYTHONPATH"] = os.pathsep.join(SOURCES)
+    # Ranks of a job get this folder, too.
+    environment["PYTHONPATH"] = os.pathsep.join([*SOURCES, str(find_shim("horovod"))])
     for example, weights in (("bert_squad", 39), ("bert_pretrain", 46)):
         program = [*command(example)[:1], PROGRAMS / "on_mxnet.py", example, tmp_path / example]
         done = subprocess.run(program, env=environment, capture_output=True, text=True)

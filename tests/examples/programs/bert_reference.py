@@ -25,6 +25,12 @@ def inputs(random: np.random.Generator) -> dict[str, np.ndarray]:
     return {"tokens": tokens.astype(np.int32), "kinds": kinds, "mask": positions < used}
 
 
+def trains_padding(model: torch.nn.Module) -> torch.nn.Module:
+    """Let the embedding of padding have a gradient, as in the examples' encoders. transformers keeps it as it is."""
+    model.bert.embeddings.word_embeddings.padding_idx = None
+    return model
+
+
 def write(folder: Path, model: torch.nn.Module, batch: dict[str, np.ndarray], loss: torch.Tensor) -> None:
     loss.backward()
     model.save_pretrained(folder)
@@ -48,7 +54,7 @@ def main(folder: Path) -> None:
         "attention_mask": torch.from_numpy(batch["mask"]).long(),
     }
     batch |= {"begins": np.array([4, 5, 0, 2], np.int32), "ends": np.array([6, 5, 0, 4], np.int32)}
-    model = transformers.BertForQuestionAnswering(config)
+    model = trains_padding(transformers.BertForQuestionAnswering(config))
     output = model(**arguments)
     losses = (
         cross_entropy(scores, torch.from_numpy(batch[name]).long())
@@ -60,7 +66,7 @@ def main(folder: Path) -> None:
     places = np.array([1, 7, 13, 30, 37], np.int32)
     batch |= {"places": places, "words": random.integers(5, VOCABULARY, 5).astype(np.int32)}
     batch["follows"] = np.array([1, 0, 0, 1], np.int32)
-    model = transformers.BertForPreTraining(config)
+    model = trains_padding(transformers.BertForPreTraining(config))
     output = model(**arguments)
     words = output.prediction_logits.flatten(0, 1)[torch.from_numpy(places).long()]
     # HuggingFace's scores have the other order: "follows" comes first.
