@@ -17,7 +17,8 @@ from tests.e2e.test_tensorflow import PYTHON, SOURCES
 SETTINGS = {
     "bert_squad": {"steps": 10},
     "bert_pretrain": {"steps": 6, "global-batch": 64, "rank-batch": 16},
-    "mask_rcnn": {"steps": 3},
+    # The loss of a step depends on its images, too; it falls below all of them within five steps.
+    "mask_rcnn": {"steps": 8},
 }
 
 
