@@ -73,8 +73,8 @@ def box_head(width: int, hidden: int, classes: int) -> keras.Model:
     cells = keras.Input((7, 7, width))
     features = layers.Flatten()(cells)
     for _ in range(2):
-        features = layers.Dense(hidden, activation="relu", kernel_initializer=_bounded())(features)
-    outputs = (layers.Dense(classes * count, kernel_initializer=_bounded(), dtype=_wide()) for count in (1, 4))
+        features = layers.Dense(hidden, activation="relu", kernel_initializer=_bounded(1 / 3))(features)
+    outputs = (layers.Dense(classes * count, kernel_initializer=_bounded(1 / 3), dtype=_wide()) for count in (1, 4))
     return keras.Model(cells, [layer(features) for layer in outputs])
 
 
@@ -88,9 +88,9 @@ def mask_head(width: int, depth: int, classes: int) -> keras.Model:
     return keras.Model(cells, layers.Conv2D(classes, 1, kernel_initializer=he, dtype=_wide())(features))
 
 
-def _bounded() -> keras.initializers.Initializer:
-    """Return Kaiming's uniform initial weights with a gain of 1: torch's for these layers."""
-    return keras.initializers.VarianceScaling(1.0, "fan_in", "uniform")
+def _bounded(gain: float = 1.0) -> keras.initializers.Initializer:
+    """Return Kaiming's uniform initial weights. torch's squared gain is 1 in a pyramid, and 1/3 in dense layers."""
+    return keras.initializers.VarianceScaling(gain, "fan_in", "uniform")
 
 
 def _wide() -> str:
