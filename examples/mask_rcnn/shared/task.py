@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from common.loop import World
 from common.settings import add_settings, truth
 from images import load
 from scoring import average_precision, describe
+from sizes import SIZES
 
-SIZES = ("resnet50", "small")
 # Images of one part with their targets, as `images.load` returns them.
 Images = list[tuple[Any, dict[str, Any]]]
 
@@ -27,7 +28,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_settings(parser, optimizers=("sgd", "lars"))
     parser.set_defaults(clip=10.0, decay="cosine")
-    parser.add_argument("--model", choices=SIZES, default="resnet50")
+    parser.add_argument("--model", choices=list(SIZES), default="resnet50")
     parser.add_argument("--double", type=truth, default=False, help="weights and arithmetic in fp64")
     parser.add_argument("--workers", type=int, default=0, help="processes per rank that read images (PyTorch only)")
     return parser.parse_known_args(arguments)[0]
@@ -50,6 +51,16 @@ class Task(ABC):
         )
         self.model = self.build_model(len(self._data.categories))
         self._updates = self.build_updates()
+
+    def refuse_settings_of_torch(self, framework: str) -> None:
+        """Raise for the channel `weights`, and for `--workers`, which only PyTorch's script reads."""
+        if "SM_CHANNEL_WEIGHTS" in os.environ:
+            raise DataError(
+                f"the channel `weights` has PyTorch's state dict, which {framework} does not read: leave the channel"
+                " out, or train with PyTorch"
+            )
+        if self.settings.workers:
+            raise ValueError(f"--workers is for PyTorch; {framework}'s script reads images in the rank: leave it out")
 
     @abstractmethod
     def build_model(self, classes: int) -> Any:
