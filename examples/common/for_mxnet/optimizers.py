@@ -1,4 +1,4 @@
-"""Optimizers that MXNet's last release lacks, or has in another form than the other frameworks: AdamW, RAdam, LAMB."""
+"""Optimizers that MXNet's last release lacks, or has in another form than the other frameworks."""
 
 from __future__ import annotations
 
@@ -81,3 +81,29 @@ class LAMB(_Moments):
             sizes = [float(mx.nd.norm(one).asscalar()) for one in (weight, step)]
             rate *= sizes[0] / sizes[1] if all(sizes) else 1.0
         return weight - rate * step
+
+
+class LARS(mx.optimizer.Optimizer):
+    """Momentum with steps in proportion to the weights of each layer (arXiv 1708.03888, algorithm 1).
+
+    Biases and normalisations get plain steps of momentum. MXNet's own class knows them by names that Gluon's trainer
+    does not give it.
+    """
+
+    def __init__(self, momentum: float = 0.9, trust: float = 0.001, **options: Any) -> None:
+        super().__init__(**options)
+        self.momentum, self.trust = momentum, trust
+
+    def create_state(self, index: int, weight: Any) -> Any:  # noqa: ARG002  MXNet's signature
+        """Return the velocity of a weight."""
+        return mx.nd.zeros_like(weight)
+
+    def update(self, index: int, weight: Any, grad: Any, state: Any) -> None:
+        """Update one weight."""
+        self._update_count(index)
+        rate, decay, grad = self._get_lr(index), self._get_wd(index), grad * self.rescale_grad
+        if len(weight.shape) > 1:
+            size, slope = (float(mx.nd.norm(values).asscalar()) for values in (weight, grad))
+            rate *= self.trust * size / (slope + decay * size) if size and slope else 1.0
+        state[:] = self.momentum * state + rate * (grad + decay * weight)
+        weight[:] -= state

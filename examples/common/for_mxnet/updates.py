@@ -10,7 +10,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import autograd, gluon
 
-from common.for_mxnet.optimizers import LAMB, AdamW, RAdam
+from common.for_mxnet.optimizers import LAMB, LARS, AdamW, RAdam
 from common.for_mxnet.world import World
 from common.order import Order
 from common.settings import learning_rate, schedule_of
@@ -34,7 +34,7 @@ def build_trainer(settings: argparse.Namespace, world: World, model: gluon.Block
     if settings.optimizer in _ADAPTIVE:
         optimizer = _ADAPTIVE[settings.optimizer](learning_rate=rate, wd=decay)
     elif settings.optimizer == "lars":
-        optimizer = mx.optimizer.LARS(learning_rate=rate, wd=decay, momentum=0.9, eta=settings.trust)
+        optimizer = LARS(learning_rate=rate, wd=decay, trust=settings.trust)
     else:
         optimizer = mx.optimizer.SGD(learning_rate=rate, wd=decay, momentum=0.9)
     if world.is_launched:
@@ -70,7 +70,7 @@ class Updates:
         self._trainer.allreduce_grads()
         if self._clip is not None:
             # The gradients are sums over the parts; the update divides them by the number of parts.
-            gluon.utils.clip_global_norm([weight.grad() for weight in self._weights], self._clip * len(losses))
+            clip([weight.grad() for weight in self._weights], self._clip * len(losses))
         self._trainer.set_learning_rate(self._rate * self._factor(self._steps))
         self._trainer.update(len(losses))
         for weight in self._weights:
@@ -78,3 +78,11 @@ class Updates:
         self._steps += 1
         total = sum(float(loss.asscalar()) for loss in losses)
         return self._world.total(total)[0] / (len(losses) * self._world.ranks)
+
+
+def clip(gradients: list[Any], limit: float) -> None:
+    """Scale gradients so that their norm is at most `limit`. Gluon's own function fails for fp64."""
+    size = float(mx.nd.add_n(*(mx.nd.square(gradient).sum() for gradient in gradients)).sqrt().asscalar())
+    if size > limit:
+        for gradient in gradients:
+            gradient *= limit / size

@@ -37,7 +37,7 @@ class World:
         return hvd.allgather_object(text) if self.is_launched else [text]
 
     def require_fp32(self, precision: str) -> None:
-        """Raise `ValueError` for `--precision` in 16 bits, in which MXNet's last release does not train a BERT."""
+        """Raise `ValueError` for `--precision` in 16 bits, which the examples do not have on MXNet."""
         if precision != "fp32":
             raise ValueError(f"--precision {precision}: on MXNet the examples compute in fp32; leave --precision out")
 
