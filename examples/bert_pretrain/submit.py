@@ -1,6 +1,6 @@
 """Train a BERT on text, on any number of hosts. By default, train a small one on the texts of Python's help.
 
-Usage: python examples/bert_pretrain/submit.py [--framework tensorflow] [--hosts 2] [--set NAME=VALUE] [--json]
+Usage: python examples/bert_pretrain/submit.py [--framework NAME] [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_pretrain/submit.py --data s3://bucket/wikipedia --instance-type ml.p4d.24xlarge
            --hosts 16 --ranks 128
 

@@ -1,6 +1,6 @@
 """Train a BERT to find answers, on any number of hosts. By default, train a small one on generated questions.
 
-Usage: python examples/bert_squad/submit.py [--framework tensorflow] [--hosts 2] [--set NAME=VALUE] [--json]
+Usage: python examples/bert_squad/submit.py [--framework NAME] [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_squad/submit.py --train squad/train --test squad/dev --set pretrained=bert-base-uncased
            --instance-type ml.p4d.24xlarge --hosts 1 --ranks 8
 

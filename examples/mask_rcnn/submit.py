@@ -1,6 +1,6 @@
 """Train a Mask R-CNN on any number of hosts. By default, train a small one on generated pictures.
 
-Usage: python examples/mask_rcnn/submit.py [--framework tensorflow] [--hosts 2] [--set NAME=VALUE] [--json]
+Usage: python examples/mask_rcnn/submit.py [--framework NAME] [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/mask_rcnn/submit.py --train coco/train2017 --test coco/val2017 [--weights folder]
            --instance-type ml.p4d.24xlarge --hosts 1 --ranks 8
 
