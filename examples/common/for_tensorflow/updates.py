@@ -23,7 +23,8 @@ class RAdam(keras.optimizers.Adam):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable, as `torch.optim.RAdam` does."""
         ops, number = keras.ops, self._get_variable_index(variable)
-        step, rate = ops.cast(self.iterations + 1, "float32"), ops.cast(learning_rate, variable.dtype)
+        # In fp32 the differences below would lose four of seven digits in the first steps.
+        step, rate = ops.cast(self.iterations + 1, "float64"), ops.cast(learning_rate, variable.dtype)
         mean, square = self._momentums[number], self._velocities[number]
         gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
@@ -34,9 +35,10 @@ class RAdam(keras.optimizers.Adam):
         # Below a length of 5 the variance of the second moments has no bound. The maximum keeps the root real there.
         reliable = ops.maximum(length, 5.0)
         scale = (reliable - 4) * (reliable - 2) * longest / ((longest - 4) * (longest - 2) * reliable)
-        adapted = ops.sqrt(scale * (1 - fading)) / (ops.sqrt(square) + self.epsilon)
+        adapted = ops.cast(ops.sqrt(scale * (1 - fading)), variable.dtype) / (ops.sqrt(square) + self.epsilon)
         factor = ops.where(length > 5, adapted, ops.ones_like(adapted))
-        self.assign_sub(variable, rate * mean / (1 - ops.power(self.beta_1, step)) * factor)
+        corrected = mean / ops.cast(1 - ops.power(self.beta_1, step), variable.dtype)
+        self.assign_sub(variable, rate * corrected * factor)
 
 
 def build_optimizer(settings: argparse.Namespace, world: World, model: keras.Model, parts: int) -> Any:
