@@ -128,6 +128,10 @@ def test_mask_rcnn(ranks: Ranks, tmp_path: Path, module: Load) -> None:
     assert "which TensorFlow does not read" in message
 
 
+def test_layers_begin_with_weights_of_their_own(ranks: Ranks) -> None:
+    assert ranks.run("on_tensorflow.alike", 1) == [0]
+
+
 def test_lines_of_all_ranks(ranks: Ranks) -> None:
     assert ranks.run("on_tensorflow.gathered", 2) == [["", "ä"]] * 2
 

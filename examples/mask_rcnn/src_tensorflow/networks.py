@@ -51,8 +51,7 @@ def block(inputs: keras.KerasTensor, width: int, stride: int, expansion: int) ->
 def convolution(inputs: keras.KerasTensor, outputs: int, size: int, stride: int) -> keras.KerasTensor:
     """Add a convolution without bias. Padding is the same on both sides, as in torch."""
     padded = layers.ZeroPadding2D(size // 2)(inputs) if size > 1 else inputs
-    he = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
-    return layers.Conv2D(outputs, size, stride, use_bias=False, kernel_initializer=he)(padded)
+    return layers.Conv2D(outputs, size, stride, use_bias=False, kernel_initializer=_he())(padded)
 
 
 def normalized(inputs: keras.KerasTensor) -> keras.KerasTensor:
@@ -61,11 +60,10 @@ def normalized(inputs: keras.KerasTensor) -> keras.KerasTensor:
 
 def region_head(width: int, anchors: int) -> keras.Model:
     """Build the head that scores the anchors of a pyramid level, and offsets them: [n, h, w, anchors x 1 and x 4]."""
-    start = keras.initializers.RandomNormal(stddev=0.01)
     features = keras.Input((None, None, width))
-    hidden = layers.Conv2D(width, 3, padding="same", activation="relu", kernel_initializer=start)(features)
-    outputs = (layers.Conv2D(anchors * count, 1, kernel_initializer=start, dtype=_wide())(hidden) for count in (1, 4))
-    return keras.Model(features, list(outputs))
+    hidden = layers.Conv2D(width, 3, padding="same", activation="relu", kernel_initializer=_narrow())(features)
+    outputs = (layers.Conv2D(anchors * count, 1, kernel_initializer=_narrow(), dtype=_wide()) for count in (1, 4))
+    return keras.Model(features, [layer(hidden) for layer in outputs])
 
 
 def box_head(width: int, hidden: int, classes: int) -> keras.Model:
@@ -80,12 +78,23 @@ def box_head(width: int, hidden: int, classes: int) -> keras.Model:
 
 def mask_head(width: int, depth: int, classes: int) -> keras.Model:
     """Build the head for 14 x 14 cells of each box: scores of masks, [n, 28, 28, classes]."""
-    he = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
     cells = features = keras.Input((14, 14, width))
     for _ in range(depth):
-        features = layers.Conv2D(width, 3, padding="same", activation="relu", kernel_initializer=he)(features)
-    features = layers.Conv2DTranspose(width, 2, 2, activation="relu", kernel_initializer=he)(features)
-    return keras.Model(cells, layers.Conv2D(classes, 1, kernel_initializer=he, dtype=_wide())(features))
+        features = layers.Conv2D(width, 3, padding="same", activation="relu", kernel_initializer=_he())(features)
+    features = layers.Conv2DTranspose(width, 2, 2, activation="relu", kernel_initializer=_he())(features)
+    return keras.Model(cells, layers.Conv2D(classes, 1, kernel_initializer=_he(), dtype=_wide())(features))
+
+
+# Each layer has an initializer of its own: an object draws the same values whenever it is called.
+
+
+def _he() -> keras.initializers.Initializer:
+    """Return Kaiming's normal initial weights for the outputs of a layer."""
+    return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+
+
+def _narrow() -> keras.initializers.Initializer:
+    return keras.initializers.RandomNormal(stddev=0.01)
 
 
 def _bounded(gain: float = 1.0) -> keras.initializers.Initializer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,15 @@ def trained(example: str, data: str, settings: dict[str, Any]) -> tuple[list[flo
                 if len(losses) == parsed.steps:
                     return losses, training.evaluate()
         return losses, training.evaluate()
+
+
+def alike() -> int:
+    """Return the number of pairs of layers of the small Mask R-CNN that begin with the same kernel."""
+    with script("mask_rcnn"):
+        model = importlib.import_module("models").build("small", 3)
+        kernels = [variable.numpy() for variable in model.trainable_variables if variable.name == "kernel"]
+    pairs = itertools.combinations(kernels, 2)
+    return sum(first.shape == second.shape and bool((first == second).all()) for first, second in pairs)
 
 
 def gathered() -> list[str]:
