@@ -100,7 +100,7 @@ def test_pretraining_in_both_phases(ranks: Ranks, tmp_path: Path, module: Load) 
     module("bert_pretrain", "topics").write(tmp_path)
     settings = {
         "vocabulary": 500, "width": 32, "depth": 1, "global-batch": 256, "rank-batch": 64, "long-rank-batch": 32,
-        "lr": 1e-2, "warmup": 0.2, "length": 32, "long-length": 64, "epochs": 1, "long-epochs": 1, "steps": 15,
+        "lr": 6e-2, "warmup": 0.2, "length": 32, "long-length": 64, "epochs": 1, "long-epochs": 1, "steps": 15,
         "weight-decay": 0.01,
     }  # fmt: skip
     losses, metrics = check_equal(ranks, "bert_pretrain", tmp_path, settings)
