@@ -44,8 +44,9 @@ class Layer(gluon.Block):
         super().__init__()
         self._heads = heads
         with self.name_scope():
-            # Xavier's bounds for the three projections, as in torch's attention.
-            self.query, self.key, self.value = (dense(width, width, mx.init.Xavier()) for _ in range(3))
+            # As in torch's attention, Xavier's bounds are those of one matrix with all three projections.
+            start = mx.init.Uniform((1.5 / width) ** 0.5)
+            self.query, self.key, self.value = (dense(width, width, start) for _ in range(3))
             self.output, self.inner, self.outer = dense(width, width), dense(width, inner), dense(inner, width)
             self.attention_norm, self.norm = (nn.LayerNorm(epsilon=epsilon, in_channels=width) for _ in range(2))
             self.dropout = nn.Dropout(dropout)

@@ -32,7 +32,7 @@ def norm(layer: layers.LayerNormalization, name: str) -> dict[str, Weight]:
     return {f"{name}.weight": Weight(layer.gamma), f"{name}.bias": Weight(layer.beta)}
 
 
-def dense(units: int, fan: int | None = None) -> layers.Dense:
+def dense(units: int, fan: float | None = None) -> layers.Dense:
     """Build a dense layer. Its initial weights have BERT's deviation of 0.02, or torch's bounds for `fan` inputs."""
     start = keras.initializers.RandomUniform(-(fan**-0.5), fan**-0.5) if fan else _normal()
     return layers.Dense(units, kernel_initializer=start)
@@ -48,8 +48,8 @@ class Block(layers.Layer):
     def __init__(self, width: int, heads: int, inner: int, dropout: float, epsilon: float) -> None:
         super().__init__()
         self.heads = heads
-        # Xavier's bounds for the three projections, as in torch's attention.
-        self.query, self.key, self.value = (layers.Dense(width) for _ in range(3))
+        # As in torch's attention, Xavier's bounds are those of one matrix with all three projections.
+        self.query, self.key, self.value = (dense(width, width / 1.5) for _ in range(3))
         self.output_dense, self.inner = dense(width, width), dense(inner, width)
         self.outer = dense(width, inner)
         self.attention_norm, self.norm = (layers.LayerNormalization(epsilon=epsilon) for _ in range(2))
