@@ -32,7 +32,7 @@ from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
-from herringbone_parallel.core.prediction.communication import Group, Links
+from herringbone_parallel.core.prediction.communication import Links
 from herringbone_parallel.core.prediction.compute import Costs, Part, Work
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
 from herringbone_parallel.core.prediction.layout import Layout, Library
@@ -110,7 +110,7 @@ class StepModel:
         self._costs: dict[str, Costs] = {}
         # By the number of partitions and the assignment, as below.
         self._works: dict[tuple[str, int, int], Work] = {}
-        self._ways: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._ways: dict[tuple[object, ...], list[tuple[int, float]]] = {}
         self._simulated: dict[_Pipeline, float] = {}
         self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
 
@@ -220,7 +220,7 @@ class StepModel:
         self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
     ) -> _Pipeline:
         group = links.group("P")
-        segments = self._segments(layout, partition, seconds, group, on_cores=links.on_cores)
+        segments = self._segments(layout, hosts, partition, seconds, links)
         cores = np.inf
         if hosts.cores is not None:
             threads = _threads(hosts, self._costs_on(hosts)[1])
@@ -237,18 +237,18 @@ class StepModel:
         )
 
     def _segments(
-        self, layout: Layout, partition: Partition, seconds: Seconds, group: Group, *, on_cores: bool
+        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
     ) -> Iterator[Segment]:
-        way = self._way(partition)
+        group = links.group("P")
+        way = self._way(hosts, partition)
         visits = np.bincount([rank for rank, _ in way], minlength=partition.count)
         forward, backward = seconds.forward / layout.microbatches, seconds.backward / layout.microbatches
-        for position, (rank, calls) in enumerate(way):
-            part = calls / sum(own for home, own in way if home == rank)
+        for position, (rank, part) in enumerate(way):
             after = way[position + 1][0] if position + 1 < len(way) else None
             into = sum(message.forward_bytes for message in partition.messages if message.target == after)
             size = 0 if after is None else into // max(1, int(visits[after]))
             # Where messages take the time of cores, the sender computes them.
-            own_s = group.send_s(size) if on_cores and size else 0.0
+            own_s = group.send_s(size) if links.on_cores and size else 0.0
             yield Segment(
                 rank=rank,
                 forward_s=float(forward[rank]) * part + own_s,
@@ -257,16 +257,20 @@ class StepModel:
                 sent_bytes=size,
             )
 
-    def _way(self, partition: Partition) -> list[tuple[int, int]]:
-        """Return the partitions that a forward passes, each with the number of its calls there."""
-        key = partition.count, partition.assignment
+    def _way(self, hosts: Hosts, partition: Partition) -> list[tuple[int, float]]:
+        """Return the partitions that a forward passes, each with its part of the work that its rank does in a forward.
+
+        A visit may have few calls and much work: that of a head next to those of the embedding that it shares.
+        """
+        key = (device_key(hosts), partition.count, partition.assignment)
         if key not in self._ways:
-            homes = partition.calls[self._first_forward]
-            # A visit begins where the partition of a call differs from that of the call before.
-            starts = [0, *(np.flatnonzero(np.diff(homes)) + 1).tolist()]
-            ends = [*starts[1:], len(homes)]
-            way = [(int(homes[start]), end - start) for start, end in zip(starts, ends, strict=True) if end > start]
-            self._ways[key] = way or [(0, 1)]
+            costs = self._costs_on(hosts)[0]
+            seconds = np.where(self._first_forward, costs.starts + costs.busy, 0.0)
+            homes = np.array([visit.partition for visit in partition.visits], dtype=np.int64)
+            works = np.array([seconds[visit.start : visit.end].sum() for visit in partition.visits])
+            of_ranks = np.bincount(homes, weights=works, minlength=partition.count)
+            parts = works / np.maximum(of_ranks[homes], np.finfo(np.float64).tiny)
+            self._ways[key] = list(zip(homes.tolist(), parts.tolist(), strict=True)) or [(0, 1.0)]
         return self._ways[key]
 
     def _data_s(self, layout: Layout, step_s: float) -> float:

@@ -13,6 +13,7 @@ from herringbone_contract.prediction.devices import Device, Link
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.partition.costs import CostNode, CostTree
 from herringbone_parallel.core.partition.costs import Link as CostLink
+from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import (
     Added,
@@ -247,3 +248,25 @@ def test_a_network_that_nobody_knows_is_supposed_and_named() -> None:
     hosts = Hosts(name="pair", count=2, ranks_per_host=1, device=GPU)
     step = StepModel(STEP).step_time(Layout(mesh=Mesh(replicate=2), library=Library.DDP), hosts)
     assert any("10 Gbit/s" in reason for reason in step.reasons)
+
+
+@pytest.mark.parametrize("calls", [1, 10])
+def test_a_visit_has_the_work_of_its_calls_whatever_their_number(calls: int) -> None:
+    # An embedding and a head share a weight: a third of the first rank's work is before the second one's.
+    small = Operation("aten.embedding.default", ((8, 4),), "float32", 0, 50)
+    parts = tuple(Operation(small.name, small.shapes, small.dtype, 0, 50 // calls) for _ in range(calls))
+    step = replace(
+        STEP,
+        operations=(FORWARD, BACKWARD, UPDATE, *parts),
+        calls=(
+            *(Call(3 + part, 1, Phase.FORWARD) for part in range(calls)),
+            Call(0, 2, Phase.FORWARD),
+            Call(0, 1, Phase.FORWARD),
+            *STEP.calls[2:],
+        ),
+    )
+    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
+    device = replace(GPU, link=Link(bytes_per_second=1e15))
+    way = [Segment(0, 0.25, 1 / 3), Segment(1, 0.5, 1.0), Segment(0, 0.5, 2 / 3)]
+    expected = simulate([way] * 2, pipeline="interleaved", active=4).step_s + 0.5
+    assert StepModel(step).step_time(layout, on_gpus(2, device)).seconds.expected == pytest.approx(expected)
