@@ -12,7 +12,15 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("boto3")
 
-from tests.service.test_live import GROUP, PEER_PYTHON, Running, request, wait
+from tests.service.test_live import (
+    GROUP,
+    PEER_PYTHON,
+    Running,
+    request,
+    train_by_our_own_backend,
+    train_by_the_cli,
+    wait,
+)
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
@@ -79,6 +87,15 @@ def test_boto3_trains_in_containers(service, image):
         # Also removes the layer, in which the kernel has a folder of its own.
         client.delete_training_job(TrainingJobName=f"docker-{kind}")
         assert not list((service.folder / "home").rglob(f"*docker-{kind}*"))
+
+
+def test_our_own_backend_trains_in_a_container(service, monkeypatch, tmp_path, image):
+    train_by_our_own_backend(service, monkeypatch, tmp_path, image)
+
+
+@pytest.mark.peer
+def test_the_cli_of_aws_trains_in_a_container(service, image):
+    train_by_the_cli(service, image)
 
 
 @pytest.mark.peer

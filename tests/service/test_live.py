@@ -217,8 +217,8 @@ def test_one_client_of_s3(service):
     assert {**none, **got} in of_s3
 
 
-def test_our_own_backend_submits_to_the_service(service, monkeypatch, tmp_path):
-    """Code and data go through the front into the default bucket, and the model comes back from it."""
+def train_by_our_own_backend(service, monkeypatch, tmp_path, image):
+    """Submit code and data through the front into the default bucket, and read the model back from it."""
     from herringbone import PyTorch
 
     for name, value in service.environment().items():
@@ -232,7 +232,7 @@ def test_our_own_backend_submits_to_the_service(service, monkeypatch, tmp_path):
         "train.py",
         source_dir=str(tmp_path / "code"),
         role="arn:aws:iam::123456789012:role/me",
-        image_uri="763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-cpu-py312",
+        image_uri=image,
         instance_type="ml.m5.large",
         hyperparameters={"epochs": 1},
     ).fit({"training": str(tmp_path / "data")}, job_name="submitted-by-ours")
@@ -242,6 +242,11 @@ def test_our_own_backend_submits_to_the_service(service, monkeypatch, tmp_path):
     model = io.BytesIO(service.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
     with tarfile.open(fileobj=model) as archive:
         assert archive.extractfile("weight").read() == b"2.5"
+
+
+def test_our_own_backend_submits_to_the_service(service, monkeypatch, tmp_path):
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-cpu-py312"
+    train_by_our_own_backend(service, monkeypatch, tmp_path, image)
 
 
 def test_our_own_backend_follows_a_job_at_the_service(service, monkeypatch, tmp_path):
@@ -279,9 +284,8 @@ def test_the_released_sdk_fits(service):
     assert process.stdout.splitlines()[-1] == "model s3://mine/out/by-v2/output/model.tar.gz"
 
 
-@pytest.mark.peer
-def test_the_cli_of_aws(service):
-    """It uploads code and data, submits, and prints the state; its `s3 sync` lists and compares."""
+def train_by_the_cli(service, image):
+    """Upload data, submit, list the job and fetch its model; the second `s3 sync` lists and compares."""
     if not (aws := PEER_PYTHON.with_name("aws")).exists():
         pytest.skip("tests/peer/setup installs AWS's CLI")
 
@@ -300,7 +304,8 @@ def test_the_cli_of_aws(service):
     assert run("s3", "sync", str(source), "s3://mine/by-cli", "--no-progress") == ""
     channel = REQUEST["InputDataConfig"][0] | {"DataSource": {"S3DataSource": {
         "S3DataType": "S3Prefix", "S3Uri": "s3://mine/by-cli/data"}}}  # fmt: skip
-    members = request("by-cli", epochs="1") | {"InputDataConfig": [channel]}
+    algorithm = {"TrainingImage": image, "TrainingInputMode": "File"}
+    members = request("by-cli", epochs="1") | {"InputDataConfig": [channel], "AlgorithmSpecification": algorithm}
     run("sagemaker", "create-training-job", "--cli-input-json", json.dumps(members))
     wait(service.client(), "by-cli", "Completed")
     (job,) = json.loads(run("sagemaker", "list-training-jobs", "--name-contains", "by-cli"))["TrainingJobSummaries"]
@@ -308,6 +313,11 @@ def test_the_cli_of_aws(service):
     run("s3", "cp", "s3://mine/out/by-cli/output/model.tar.gz", str(source / "model.tar.gz"))
     with tarfile.open(source / "model.tar.gz") as archive:
         assert archive.extractfile("weight").read() == b"4.0"
+
+
+@pytest.mark.peer
+def test_the_cli_of_aws(service):
+    train_by_the_cli(service, REQUEST["AlgorithmSpecification"]["TrainingImage"])
 
 
 @pytest.mark.parametrize(
