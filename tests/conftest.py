@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,10 @@ from herringbone.cli.__main__ import main
 from herringbone.engine.client import Engine
 from herringbone.engine.locate import find_engine
 from herringbone_contract.errors import HerringboneError
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would the programs whose Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DOCKER = Path(__file__).parent / "docker"
 _IMAGE_VARIABLE = "HERRINGBONE_TEST_IMAGE"

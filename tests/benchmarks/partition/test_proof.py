@@ -83,10 +83,11 @@ def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> 
     assert closed >= 20, "of 25; usually 24"
 
 
-@pytest.mark.parametrize("partitions", [4, 8])
-def test_gaps_that_counting_leaves_are_closed_to_two_percent(partitions: int) -> None:
-    """Two to three seconds; by counting alone the gap is 17 and 57 %."""
-    decision = certify(resnet50(), partitions, memory_weight=0.2, budget_seconds=20.0, clock=time.process_time)
+# 0.5 and 0.2 % are reached within half of the time, and then it goes on; by counting alone the gap is 17 and 57 %.
+@pytest.mark.parametrize(("partitions", "budget_seconds"), [(4, 15.0), (8, 8.0)])
+def test_gaps_that_counting_leaves_are_closed_to_two_percent(partitions: int, budget_seconds: float) -> None:
+    tree = resnet50()
+    decision = certify(tree, partitions, memory_weight=0.2, budget_seconds=budget_seconds, clock=time.process_time)
     assert decision.certificate == "branch and price"
     assert decision.gap <= 0.02
 
