@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,24 +37,22 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     pool.end()
 
 
-def check_equal(
-    ranks: Ranks, example: str, data: Path, settings: dict[str, Any], *, sizes: Sequence[int]
-) -> tuple[list[float], dict[str, Any]]:
-    """Train on 1 rank, then with a helper on each of `sizes`. Check that losses and metrics are equal; return them."""
+def check_equal(ranks: Ranks, example: str, data: Path, settings: dict[str, Any]) -> tuple[list[float], dict[str, Any]]:
+    """Train on 1, 2 (with a helper) and 4 ranks. Check that all have the same losses and metrics, and return them."""
     results = {}
-    for size in (1, *sizes):
+    for size in (1, 2, 4):
         parts = settings["global-batch"] // (settings["rank-batch"] * size)
         variables = {"HERRINGBONE_AGGREGATION_FREQUENCY": str(parts), **ONE_CORE}
-        if size > 1:
+        if size == 2:
             with ranks.helper() as servers:
                 results[size] = ranks.run(
-                    "on_tensorflow.trained", size, example, str(data), settings, **variables, **servers
+                    "on_tensorflow.trained", 2, example, str(data), settings, **variables, **servers
                 )
         else:
             results[size] = ranks.run("on_tensorflow.trained", size, example, str(data), settings, **variables)
     [(losses, metrics)] = results[1]
     assert len(losses) == settings["steps"]
-    for rank_losses, rank_metrics in itertools.chain(*(results[size] for size in sizes)):
+    for rank_losses, rank_metrics in results[2] + results[4]:
         assert rank_losses == pytest.approx(losses, abs=1e-5)
         assert rank_metrics == pytest.approx(metrics, abs=1e-3)
     return losses, metrics
@@ -80,7 +77,7 @@ SQUAD = {
 
 
 def test_squad(ranks: Ranks, questions: Path) -> None:
-    losses, metrics = check_equal(ranks, "bert_squad", questions, {**SQUAD, "steps": 50}, sizes=(2, 4))
+    losses, metrics = check_equal(ranks, "bert_squad", questions, {**SQUAD, "steps": 50})
     assert losses[-1] < losses[0] - 1
     assert metrics.keys() == {"eval_f1", "eval_exact_match"}
     assert metrics["eval_f1"] > 15
@@ -106,7 +103,7 @@ def test_pretraining_in_both_phases(ranks: Ranks, tmp_path: Path, module: Load) 
         "lr": 6e-2, "warmup": 0.2, "length": 32, "long-length": 64, "epochs": 1, "long-epochs": 1, "steps": 15,
         "weight-decay": 0.01,
     }  # fmt: skip
-    losses, metrics = check_equal(ranks, "bert_pretrain", tmp_path, settings, sizes=(4,))
+    losses, metrics = check_equal(ranks, "bert_pretrain", tmp_path, settings)
     assert losses[-1] < losses[0] - 0.3
     assert metrics.keys() == {"eval_accuracy", "eval_next_accuracy", "eval_loss"}
 
@@ -120,7 +117,7 @@ def test_mask_rcnn(ranks: Ranks, tmp_path: Path, module: Load) -> None:
         "model": "small", "double": True, "global-batch": 4, "rank-batch": 1, "lr": 0.02, "weight-decay": 1e-4,
         "epochs": 2, "steps": 12,
     }  # fmt: skip
-    losses, metrics = check_equal(ranks, "mask_rcnn", tmp_path, settings, sizes=(4,))
+    losses, metrics = check_equal(ranks, "mask_rcnn", tmp_path, settings)
     assert sum(losses[-4:]) < sum(losses[:4])
     assert metrics.keys() == {"eval_mask_ap", "eval_box_ap"}
     [message] = ranks.run("on_tensorflow.refused", 1, "mask_rcnn", str(tmp_path), {**settings, "precision": "bf16"})
