@@ -23,8 +23,6 @@ from tests.sagemaker.service import described, life, serving
 boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed")
 
 GROUP = "/aws/sagemaker/TrainingJobs"
-# Some shells start background processes with SIGINT ignored; the child must react to it all the same.
-PYTHON = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 FIT = f"""
 from herringbone import PyTorch
 PyTorch("train.py", image_uri={IMAGE!r}, instance_type="ml.m5.large", role="training").fit("data", job_name="digits-1")
@@ -155,7 +153,7 @@ def start():
     children = []
 
     def run(code, *arguments):
-        command = [sys.executable, "-u", "-c", PYTHON + code, *arguments]
+        command = [sys.executable, "-u", "-c", code, *arguments]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         children.append(subprocess.Popen(command, text=True, **pipes))
         return children[-1]

@@ -23,10 +23,8 @@ from herringbone.slots.places import place_texts
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(400)]
 HOLD = "import os, time; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"
-# Some shells start background processes with SIGINT ignored; the command must react to it all the same.
 PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys
 from herringbone.cli.__main__ import main
 sys.exit(main())
 """
