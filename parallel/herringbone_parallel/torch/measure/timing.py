@@ -164,9 +164,9 @@ def _work(options: argparse.Namespace) -> None:
         )
         return replay.run(options.budget)
 
-    # Microbatches run in threads of their own, for which the system's allocator gives memory back sooner.
-    with ThreadPoolExecutor(1) as threads:
-        seconds = threads.submit(replayed).result() if measurement.microbatches > 1 else replayed()
+    # As in the run: microbatches have threads of their own, in which fresh memory takes longer.
+    with ThreadPoolExecutor(1) as pool:
+        seconds = pool.submit(replayed).result() if measurement.microbatches > 1 else replayed()
     links: dict[str, Link] = {}
     libraries: tuple[dict[str, Added], dict[str, Added]] = {}, {}
     pipeline: PipelineWork | None = None
