@@ -97,10 +97,9 @@ class _Trial:
 
     def rate(self, layout: Mapping[str, Any], label: str) -> float:
         """Return the measured samples a second, 0 for a layout that fails."""
-        parameters = layout["distribution"]["smdistributed"]["modelparallel"]["parameters"]
-        place = f"  {self._model} {label} {json.dumps(parameters)}"
+        place = f"  {self._model} {label} {_text(layout)}"
         try:
-            real = self._servers.run(self._arguments, parameters)
+            real = self._servers.run(self._arguments, _parameters(layout))
         except RunFailed as error:
             print(f"{place}: {error}", file=sys.stderr, flush=True)
             return 0.0
@@ -117,4 +116,8 @@ class _Trial:
 
 
 def _text(layout: Mapping[str, Any]) -> str:
-    return json.dumps(layout["distribution"]["smdistributed"]["modelparallel"]["parameters"])
+    return json.dumps(_parameters(layout))
+
+
+def _parameters(layout: Mapping[str, Any]) -> Mapping[str, Any]:
+    return layout["distribution"]["smdistributed"]["modelparallel"]["parameters"]  # type: ignore[no-any-return]
