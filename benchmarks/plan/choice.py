@@ -19,7 +19,7 @@ from ranks import RunFailed, Servers
 RANKS = 4
 # Layouts that are measured again, in turn, so many times.
 _FINALISTS = 4
-_ROUNDS = 3
+_ROUNDS = 5
 _BASE = {"partitions": 1, "ddp": True}
 
 
@@ -39,19 +39,13 @@ class Bench(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """One case: measured samples a second of the chosen layout and of the best one."""
+    """One case; `over_best` are the seconds of a sample with the chosen layout, divided by those with the best one."""
 
     case: str
     layouts: int
     chosen: str
-    chosen_rate: float
     best: str
-    best_rate: float
-
-    @property
-    def over_best(self) -> float:
-        """The seconds of a sample with the chosen layout, divided by those with the best one."""
-        return self.best_rate / self.chosen_rate
+    over_best: float
 
 
 def choose(bench: Bench, model: str, options: argparse.Namespace, folder: Path) -> Choice:
@@ -75,17 +69,21 @@ def choose(bench: Bench, model: str, options: argparse.Namespace, folder: Path) 
         rates = [trial.rate(layout, f"{number}/{len(layouts)}") for number, layout in enumerate(layouts, start=1)]
         if not rates[0]:
             raise RunFailed("the chosen layout could not be measured")
-        # The fastest one of many measurements is partly the luckiest one.
+        # The fastest one of many measurements is partly the luckiest one. And the machine itself becomes faster and
+        # slower, so each round has its own comparison with the chosen layout.
         finalists = {0, *sorted(range(len(rates)), key=rates.__getitem__)[-_FINALISTS:]}
-        again = {index: [rates[index]] for index in sorted(finalists) if rates[index]}
+        again: dict[int, list[float]] = {index: [] for index in sorted(finalists) if rates[index]}
         for number in range(_ROUNDS):
             for index, known in again.items():
                 known.append(trial.rate(layouts[index], f"again {number + 1}/{_ROUNDS}"))
-    final = {index: median(known) for index, known in again.items()}
-    best = max(final, key=final.__getitem__)
-    return Choice(
-        f"{model} {options.batch}", len(layouts), _text(layouts[0]), final[0], _text(layouts[best]), final[best]
-    )
+    if not all(again[0]):
+        raise RunFailed("the chosen layout could not be measured again")
+    over = {
+        index: median(rate / chosen for rate, chosen in zip(known, again[0], strict=True))
+        for index, known in again.items()
+    }
+    best = max(over, key=over.__getitem__)
+    return Choice(f"{model} {options.batch}", len(layouts), _text(layouts[0]), _text(layouts[best]), over[best])
 
 
 class _Trial:

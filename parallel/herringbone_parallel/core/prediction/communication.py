@@ -33,8 +33,9 @@ _PCIE = Link(latency_s=2e-5, bytes_per_second=25e9)
 # 10 Gbit/s, for hosts whose link is not known.
 _ETHERNET = Link(latency_s=5e-5, bytes_per_second=1.25e9)
 # DistributedDataParallel copies gradients into buckets and back, and divides them by the ranks. `fully_shard` copies
-# parameters out of the buffer of each of two gathers, and gradients into that of the scatter and back.
-BUCKET_COPIES, SHARD_COPIES = 3, 4
+# parameters out of the buffer of each of two gathers, and gradients into that of the scatter and back. Replicas that
+# share updates copy parameters into the buffer of a gather and back.
+BUCKET_COPIES, SHARD_COPIES, UPDATE_COPIES = 3, 4, 2
 _COPIES_PER_SECOND = 5e9
 # The Python of a unit's hooks in a step and its messages of a few bytes, where they were not measured.
 _UNIT_SECONDS = 3e-3

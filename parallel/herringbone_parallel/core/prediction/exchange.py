@@ -17,10 +17,17 @@ from typing import NamedTuple
 import numpy as np
 
 from herringbone_contract.prediction.question import Hosts
-from herringbone_parallel.core.prediction.communication import BUCKET_COPIES, SHARD_COPIES, Links, Measured
+from herringbone_parallel.core.prediction.communication import (
+    BUCKET_COPIES,
+    SHARD_COPIES,
+    UPDATE_COPIES,
+    Links,
+    Measured,
+)
 from herringbone_parallel.core.prediction.compute import Array, Costs, ready_times
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import Measurement, Phase
+from herringbone_parallel.core.prediction.measurement import LARGE_UNIT, Measurement, Phase
+from herringbone_parallel.core.prediction.shards import units_of_modules
 from herringbone_parallel.core.prediction.stages import Partition
 from herringbone_parallel.core.sums.buckets import cut_buckets
 from herringbone_parallel.core.sums.simulate import Sum
@@ -108,12 +115,9 @@ class Exchanges:
         """Return the gathers of parameters and the scatters of gradients between the ranks that share a state."""
         mesh = layout.mesh
         group = links.group("SC")
-        if group.ranks == 1:
-            if layout.shard_optimizer_state and mesh.replicate > 1:
-                gather = links.group("R").gather_s(float(self._sizes(partition).max()) / mesh.tensor)
-                return Exchange(gather, gather)
-            return Exchange()
         size = float(self._sizes(partition).max()) / mesh.tensor
+        if group.ranks == 1:
+            return self._shared_update(partition, size, links) if layout.shard_optimizer_state else Exchange()
         units = max(1, self._units // partition.count)
         passes = layout.microbatches
         gather = units * group.gather_s(size / units)
@@ -122,7 +126,8 @@ class Exchanges:
         if measured is not None:
             fewer = measured.group
             less = units * (2 * fewer.gather_s(size / units) + fewer.scatter_s(size / units))
-            added = self._added(measured, partition, units, size, 2 * gather + scatter - less)
+            large = size * self._large_part(mesh.tensor)
+            added = self._added(measured, partition, units, size, 2 * gather + scatter - less, large)
             update = self._updates / partition.count
             return Exchange(
                 passes * added.exposed + update * measured.elapsed.call_s,
@@ -139,11 +144,32 @@ class Exchanges:
         own = units * max(0.0, links.unit_s - fixed) + links.copies_s(size, SHARD_COPIES)
         return Exchange(passes * (exposed + own), passes * (2 * gather + scatter + own))
 
-    def _added(self, measured: Measured, partition: Partition, units: int, size: float, more: float) -> Exchange:
-        """Return what was measured for units of `size` bytes in all, and `more` seconds for messages of more ranks."""
+    def _shared_update(self, partition: Partition, size: float, links: Links) -> Exchange:
+        """Return the gather of `size` bytes of parameters, of which each replica has updated a part."""
+        group = links.group("R")
+        if group.ranks == 1:
+            return Exchange()
+        gather = group.gather_s(size)
+        measured = links.added("update", group)
+        if measured is not None:
+            return self._added(measured, partition, 1, size, gather - measured.group.gather_s(size))
+        gather += links.copies_s(size, UPDATE_COPIES)
+        return Exchange(gather, gather)
+
+    def _added(
+        self, measured: Measured, partition: Partition, units: int, size: float, more: float, large: float = 0.0
+    ) -> Exchange:
+        """Return what was measured for units of `size` bytes in all, and `more` seconds for messages of more ranks.
+
+        `large` of the bytes are in units of `LARGE_UNIT` and more.
+        """
         parameters = len(self._measurement.parameters) / partition.count
         elapsed, work = (
-            units * added.unit_s + parameters * added.parameter_s + size * added.byte_s + more
+            units * added.unit_s
+            + parameters * added.parameter_s
+            + (size - large) * added.byte_s
+            + large * added.large_byte_s
+            + more
             for added in (measured.elapsed, measured.work)
         )
         return Exchange(max(elapsed, work), work)
@@ -204,6 +230,18 @@ class Exchanges:
     @cached_property
     def _gradient_bytes(self) -> Array:
         return np.array([p.bytes if p.trainable else 0 for p in self._measurement.parameters], dtype=np.float64)
+
+    def _large_part(self, tensor: int) -> float:
+        """Return the part of the gradients' bytes that large units have, of whose layers a rank has one in `tensor`."""
+        sizes = self._unit_bytes / tensor
+        return float(sizes[sizes >= LARGE_UNIT].sum() / max(sizes.sum(), 1.0))
+
+    @cached_property
+    def _unit_bytes(self) -> Array:
+        """The bytes of the gradients of each unit, by its module's index."""
+        owners = np.array([parameter.module for parameter in self._measurement.parameters], dtype=np.int64)
+        units = units_of_modules(self._measurement)
+        return np.bincount(units[owners], weights=self._gradient_bytes).astype(np.float64)
 
     def _sizes(self, partition: Partition) -> Array:
         """Return the bytes of the gradients of each partition."""

@@ -165,15 +165,22 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     notes: tuple[str, ...] = ()
 
 
+# For blocks of more bytes the C library asks the system each time, which fills every page with zeros.
+# Source: glibc, malloc/malloc.c, DEFAULT_MMAP_THRESHOLD_MAX.
+LARGE_UNIT = 32 << 20
+
+
 class Added(Struct, frozen=True, array_like=True):
     """Seconds that a library adds to a step on one rank, beside the script's own operations.
 
-    They are those of a unit of few bytes, of a parameter, of a byte of parameters, and of a call of the optimizer.
+    They are those of a unit of few bytes, of a parameter, of a byte of parameters, of one in a unit of `LARGE_UNIT` and
+    more, and of a call of the optimizer.
     """
 
     unit_s: float = 0.0
     parameter_s: float = 0.0
     byte_s: float = 0.0
+    large_byte_s: float = 0.0
     call_s: float = 0.0
 
 
@@ -197,7 +204,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     in lower case. `copied_bytes_per_second` is the rate of copies. `collectives` are the costs of messages between
     ranks of this host, as processor time: "all_reduce", "all_gather" and "reduce_scatter" as steps of a ring, "send".
     `added` is what libraries add to a step of `processes` ranks, as processor time: "shard" with `fully_shard`,
-    "replicate" with `DistributedDataParallel`. `elapsed` is the same by the clock, with the waits for messages.
+    "replicate" with `DistributedDataParallel`, "update" with `shard_optimizer_state`. `elapsed` is the same by the
+    clock, with the waits for messages.
     `pipeline` is the work of version 1's runtime, None where no two processes ran.
     """
 

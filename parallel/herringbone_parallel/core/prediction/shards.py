@@ -56,7 +56,7 @@ class Units:
         self._timeline = timeline
         measurement = timeline.measurement
         parameters = measurement.parameters
-        self._of_module = _units_of_modules(measurement)
+        self._of_module = units_of_modules(measurement)
         self._owners = np.array([p.module for p in parameters], dtype=np.int64)
         self._of_parameter = np.array([self._of_module[p.module] for p in parameters], dtype=np.int64)
         self._rows = np.array([p.shape[0] if p.shape else 1 for p in parameters], dtype=np.float64)
@@ -183,7 +183,7 @@ def _hold(changes: Bytes, start: int, stop: int, size: float) -> None:
         changes[min(stop, len(changes) - 1)] -= size
 
 
-def _units_of_modules(measurement: Measurement) -> NDArray[np.int64]:
+def units_of_modules(measurement: Measurement) -> NDArray[np.int64]:
     """Return the unit of each module: the nearest module around it that is a unit, else the root."""
     index = {module.path: number for number, module in enumerate(measurement.modules)}
     units = np.zeros(len(measurement.modules), dtype=np.int64)

@@ -1,29 +1,34 @@
-"""Time what `fully_shard` and `DistributedDataParallel` add to a step, in processes that have a group.
+"""Time what `fully_shard`, `DistributedDataParallel` and shared updates add to a step, in processes that have a group.
 
     work, elapsed = added(shard=True)
     work["shard"].byte_s, elapsed["shard"].byte_s     # processor seconds, and seconds by the clock
 
 Small models are trained alone and with each library. Besides messages, a library's step has copies, fresh memory for
 them, Python around each parameter, and waits for the other ranks, none of which shows in a message alone. On processors
-`fully_shard` waits for each of its messages.
+`fully_shard` waits for each of its messages. An update is shared by replicas with `shard_optimizer_state`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from herringbone_parallel.core.prediction.measurement import Added
 from herringbone_parallel.torch.measure.probes import Calls
+from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas, job_store
+from herringbone_parallel.torch.model_parallel.shards.group import ShardGroup
+from herringbone_parallel.torch.model_parallel.shards.updates import DividedUpdates
 
 _UNITS, _FEW, _MANY = 4, 1, 4
-# 64 MiB of parameters: far more than caches, and units above the sizes for which memory is kept between calls.
-_NARROW, _WIDE = 8, 2048
+# Units of 16 and 49 MiB: far more than caches, and below and above `LARGE_UNIT`.
+_NARROW, _WIDE, _WIDEST = 8, 2048, 3584
 _SAMPLES = 4
 _WARM_UP, _REPEATS, _WIDE_REPEATS = 2, 8, 4
 
@@ -46,27 +51,35 @@ class Steps(NamedTuple):
 
 def added(*, shard: bool) -> tuple[dict[str, Added], dict[str, Added]]:
     """Return what each library adds to a step: as processor time, and by the clock; `fully_shard` if `shard`."""
+    # All parameters of the small models are gathered together for an update.
+    timed = {"replicate": (partial(_steps, _replicated), _UNITS), "update": (_shared_update, 1)}
+    if shard:
+        timed["shard"] = partial(_steps, _sharded), _UNITS
     work: dict[str, Added] = {}
     elapsed: dict[str, Added] = {}
-    for name, wrapped in (("replicate", _replicated), *([("shard", _sharded)] if shard else [])):
-        steps = _steps(wrapped, _NARROW, _FEW), _steps(wrapped, _NARROW, _MANY), _steps(wrapped, _WIDE, _FEW)
-        work[name] = solved(*steps, clock=0)
-        elapsed[name] = solved(*steps, clock=1)
+    for name, (steps, units) in timed.items():
+        few, many, wide = steps(_NARROW, _FEW), steps(_NARROW, _MANY), steps(_WIDE, _FEW)
+        # The other libraries keep their buffers.
+        widest = steps(_WIDEST, _FEW) if name == "shard" else wide
+        work[name] = solved(few, many, wide, widest, clock=0, units=units)
+        elapsed[name] = solved(few, many, wide, widest, clock=1, units=units)
     return work, elapsed
 
 
-def solved(few: Steps, many: Steps, wide: Steps, *, clock: int) -> Added:
-    """Return the parts of what was added to models of few, of many, and of large parameters.
+def solved(few: Steps, many: Steps, wide: Steps, widest: Steps, *, clock: int, units: int) -> Added:
+    """Return the parts of what was added to models of few, of many, of large, and of the largest parameters.
 
     >>> few, many = (Steps(Clocks(s, s), Clocks(0.5, 0.5), n, n) for s, n in ((8.0, 4), (12.0, 8)))
-    >>> solved(few, many, Steps(Clocks(28.0, 28.0), Clocks(0.0, 0.0), 4, 44), clock=0)
-    Added(unit_s=1.0, parameter_s=1.0, byte_s=0.5, call_s=0.5)
+    >>> wide, widest = (Steps(Clocks(s, s), Clocks(0.0, 0.0), 4, n) for s, n in ((28.0, 44), (68.0, 64)))
+    >>> solved(few, many, wide, widest, clock=0, units=4)
+    Added(unit_s=1.0, parameter_s=1.0, byte_s=0.5, large_byte_s=1.0, call_s=0.5)
     """
     parameter_s = max(0.0, (many.step[clock] - few.step[clock]) / (many.parameters - few.parameters))
     return Added(
-        unit_s=max(0.0, few.step[clock] - few.parameters * parameter_s) / _UNITS,
+        unit_s=max(0.0, few.step[clock] - few.parameters * parameter_s) / units,
         parameter_s=parameter_s,
         byte_s=max(0.0, wide.step[clock] - few.step[clock]) / (wide.size - few.size),
+        large_byte_s=max(0.0, widest.step[clock] - few.step[clock]) / (widest.size - few.size),
         call_s=max(0.0, many.call[clock]),
     )
 
@@ -74,7 +87,6 @@ def solved(few: Steps, many: Steps, wide: Steps, *, clock: int) -> Added:
 def _steps(wrapped: Callable[[nn.Module], nn.Module], width: int, layers: int) -> Steps:
     """Train a model alone and with the library, and return the difference."""
     inputs = torch.rand(_SAMPLES, width)
-    repeats = _REPEATS if width == _NARROW else _WIDE_REPEATS
     steps, updates, calls = [], [], 1
     sizes: list[int] = []
     for wrap in (_alone, wrapped):
@@ -86,11 +98,11 @@ def _steps(wrapped: Callable[[nn.Module], nn.Module], width: int, layers: int) -
             trained.zero_grad()
             trained(inputs).sum().backward()
 
-        steps.append(_clocks(step, repeats))
+        steps.append(_clocks(step, _repeats(width)))
         # The optimizer of large tensors shows nothing of Python's part.
         if width == _NARROW:
             optimizer = torch.optim.AdamW(trained.parameters())
-            updates.append(_clocks(optimizer.step, repeats))
+            updates.append(_clocks(optimizer.step, _repeats(width)))
             if wrap is _alone:
                 with Calls() as counted:
                     optimizer.step()
@@ -103,9 +115,29 @@ def _steps(wrapped: Callable[[nn.Module], nn.Module], width: int, layers: int) -
     )
 
 
+def _shared_update(width: int, layers: int) -> Steps:
+    """Share the update of a model between all processes, without the optimizer's own work."""
+    everyone = Replicas(range(dist.get_world_size()), dist.get_rank(), [dist.get_rank()], dist.group.WORLD, job_store())
+    model = _model(width, layers)
+    updates = DividedUpdates(ShardGroup(everyone, None, everyone))
+    updates.add(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return Steps(
+        step=_clocks(lambda: updates.run(lambda: None), _repeats(width)),
+        call=Clocks(0.0, 0.0),
+        parameters=len(list(model.parameters())),
+        size=sum(parameter.nbytes for parameter in model.parameters()),
+    )
+
+
 def _less(clocks: list[Clocks]) -> Clocks:
     alone, together = clocks
     return Clocks(together.work - alone.work, together.elapsed - alone.elapsed)
+
+
+def _repeats(width: int) -> int:
+    return _REPEATS if width == _NARROW else _WIDE_REPEATS
 
 
 def _clocks(call: Callable[[], object], repeats: int) -> Clocks:

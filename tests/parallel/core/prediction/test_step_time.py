@@ -16,6 +16,7 @@ from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import (
+    LARGE_UNIT,
     Added,
     Call,
     Measurement,
@@ -147,8 +148,16 @@ TIMED = Timings(
     processes=2,
     seconds={0: 1.0, 1: 2.0, 2: 0.5},
     collectives={"all_reduce": Link(latency_s=0.0, bytes_per_second=128.0)},
-    added={"shard": Added(0.5, 1.0, 1 / 128, 0.5), "replicate": Added(1.0, 1.0, 1 / 64)},
-    elapsed={"shard": Added(1.0, 2.0, 1 / 128, 0.5), "replicate": Added(1.0, 1.0, 1 / 32)},
+    added={
+        "shard": Added(0.5, 1.0, 1 / 128, call_s=0.5),
+        "replicate": Added(1.0, 1.0, 1 / 64),
+        "update": Added(0.5, 0.25, 1 / 128),
+    },
+    elapsed={
+        "shard": Added(1.0, 2.0, 1 / 128, call_s=0.5),
+        "replicate": Added(1.0, 1.0, 1 / 32),
+        "update": Added(1.0, 0.5, 1 / 64),
+    },
 )
 
 
@@ -158,6 +167,17 @@ def test_measured_shards_add_their_time_by_the_clock() -> None:
     assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(6.5 + 8.0)
     # On one core the ranks take turns, and wait at the same moments, so no rank computes while another waits.
     assert seconds(layout, on_cores(2, 1), TIMED) == pytest.approx(2 * (6.5 + 8.0))
+
+
+@pytest.mark.parametrize(("size", "expected"), [(LARGE_UNIT - 4, 0.0), (LARGE_UNIT, 1.0)])
+def test_large_units_take_fresh_memory(size: int, expected: float) -> None:
+    measured = replace(STEP, parameters=(replace(STEP.parameters[0], bytes=size), STEP.parameters[1]))
+    layout, hosts = Layout(mesh=Mesh(shard=2), library=Library.VERSION2), on_cores(2, 2)
+    whole, extra = (
+        StepModel(measured, replace(TIMED, added={"shard": added}, elapsed={"shard": added})).step_time(layout, hosts)
+        for added in (Added(), Added(large_byte_s=1 / LARGE_UNIT))
+    )
+    assert extra.seconds.expected - whole.seconds.expected == pytest.approx(expected)
 
 
 def test_more_ranks_than_measured_exchange_more_messages() -> None:
@@ -174,6 +194,24 @@ def test_measured_replicas_wait_for_the_last_sums_only() -> None:
     # Other libraries reduce in ways of their own: a second of the link after the backward, and copies.
     own = replace_layout(layout, library=Library.DATA_PARALLEL)
     assert seconds(own, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 1.0, rel=1e-3)
+
+
+def shared_update_s(replicas: int, timings: Timings | None) -> float:
+    """Return the seconds that sharing the update adds to a step."""
+    whole = Layout(mesh=Mesh(replicate=replicas), library=Library.VERSION1)
+    shared = replace_layout(whole, shard_optimizer_state=True)
+    hosts = on_cores(replicas, replicas)
+    return seconds(shared, hosts, timings) - seconds(whole, hosts, timings)
+
+
+def test_replicas_that_share_the_update_take_its_measured_time() -> None:
+    # Half of the optimizer is left. A call, two parameters, and 128 bytes: 1 + 1 + 2 s by the clock.
+    assert shared_update_s(2, TIMED) == pytest.approx(-0.5 + 4.0)
+    # A quarter of the optimizer is left, and a quarter of the bytes passes in addition.
+    assert shared_update_s(4, TIMED) == pytest.approx(-0.75 + 4.0 + 128 / 4 / 128)
+    # Not measured: a gather of half of the bytes, which are copied into its buffer and back.
+    untimed = replace(TIMED, added={}, elapsed={}, copied_bytes_per_second=128.0)
+    assert shared_update_s(2, untimed) == pytest.approx(-0.5 + 0.5 + 2.0)
 
 
 def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:

@@ -141,12 +141,16 @@ def _sum(*arguments: object) -> str:
 
 
 def test_what_libraries_add_is_divided_into_units_parameters_and_bytes() -> None:
-    few = libraries.Steps(libraries.Clocks(8.0, 9.0), libraries.Clocks(0.0, 0.0), 4, 4)
-    many = libraries.Steps(libraries.Clocks(12.0, 9.0), libraries.Clocks(0.5, 0.25), 8, 8)
-    wide = libraries.Steps(libraries.Clocks(28.0, 8.0), libraries.Clocks(0.0, 0.0), 4, 44)
-    assert libraries.solved(few, many, wide, clock=0) == Added(unit_s=1.0, parameter_s=1.0, byte_s=0.5, call_s=0.5)
+    def steps(seconds: tuple[float, float], parameters: int, size: int, call: float = 0.0) -> libraries.Steps:
+        return libraries.Steps(libraries.Clocks(*seconds), libraries.Clocks(call, call / 2), parameters, size)
+
+    few, many = steps((8.0, 9.0), 4, 4), steps((12.0, 9.0), 8, 8, call=0.5)
+    wide, widest = steps((28.0, 8.0), 4, 44), steps((68.0, 8.0), 4, 64)
+    assert libraries.solved(few, many, wide, widest, clock=0, units=4) == Added(
+        unit_s=1.0, parameter_s=1.0, byte_s=0.5, large_byte_s=1.0, call_s=0.5
+    )
     # Noise does not make anything faster than nothing.
-    assert libraries.solved(few, many, wide, clock=1) == Added(unit_s=2.25, call_s=0.25)
+    assert libraries.solved(few, many, wide, widest, clock=1, units=4) == Added(unit_s=2.25, call_s=0.25)
 
 
 def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> None:
@@ -162,8 +166,10 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
     assert timings.copied_bytes_per_second is not None
     if timings.processes == 2:
         assert set(timings.collectives) == {"all_reduce", "all_gather", "reduce_scatter", "send"}
-        assert set(timings.added) == set(timings.elapsed) == {"shard", "replicate"}
-        assert 0 < timings.added["shard"].byte_s < 1e-6
+        assert set(timings.added) == set(timings.elapsed) == {"shard", "replicate", "update"}
+        for added in (timings.added["shard"], timings.added["update"]):
+            assert 0 < added.byte_s < 1e-6
+            assert 0 < added.large_byte_s < 1e-6
         assert timings.pipeline is not None
         # Some hundred lines of Python and a message; a machine that swaps may take longer.
         assert 0 < timings.pipeline.step_s + timings.pipeline.microbatch_s < 1
