@@ -152,6 +152,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, help="file for the profile of the last question")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of one measurement (%(default)s)")
     parser.add_argument("--keep", type=Path, help="folder in which measurements stay")
+    # Measurements compute nothing, so they need no device of the hosts in the question.
+    parser.set_defaults(device="cpu")
     return parser.parse_args()
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from herringbone_contract.prediction.devices import Device
 from herringbone_parallel.core.prediction.measurement import Measurement, Module, Operation, Parameter, Phase, Timings
+from herringbone_parallel.core.prediction.shards import units_of_modules
 from herringbone_parallel.core.prediction.stages import Partition
 
 Array = NDArray[np.float64]
@@ -42,6 +43,8 @@ class _Growth(IntEnum):
     SAMPLES = 1
     # With the samples, divided by the ranks that share the layer.
     SHARED = 2
+    # As SAMPLES, outside of the layers that ranks share.
+    OUTSIDE = 3
 
 
 _PARTS = {
@@ -68,14 +71,17 @@ class Work:
     def __init__(self, started: Array, busy: Array, *, overlapped: bool) -> None:
         self._started, self._busy, self._overlapped = started, busy, overlapped
 
-    def seconds(self, part: Part, *, scale: float = 1.0, share: int = 1, passes: float = 1.0) -> Array:
+    def seconds(
+        self, part: Part, *, scale: float = 1.0, share: int = 1, batches: int = 1, passes: float = 1.0
+    ) -> Array:
         """Return the seconds of each partition.
 
-        `scale` is the samples of a step divided by the measured ones, `share` the ranks that share a layer, `passes`
-        the number of passes in a step divided by the measured one.
+        `scale` is the samples of a step divided by the measured ones, `share` the ranks that share a layer, `batches`
+        those that these ranks read for it, `passes` the number of passes in a step divided by the measured one.
         """
-        fixed, samples, shared = self._busy[part]
-        busy = passes * fixed + scale * (samples + shared / share)
+        fixed, samples, shared, outside = self._busy[part]
+        # Outside of the layers a rank computes on its own batch alone.
+        busy = passes * fixed + scale * (samples + shared / share + outside / batches)
         started = passes * self._started[part].sum(axis=0)
         seconds: Array = np.maximum(busy, started) if self._overlapped else busy + started
         return seconds
@@ -195,8 +201,9 @@ def _growths(measurement: Measurement, indices: NDArray[np.int64], phases: NDArr
     }
     # An operation whose tensors all have a parameter's shape, such as the addition of two gradients.
     alike = np.array([_on_parameters(operation, parameters) for operation in measurement.operations], dtype=bool)
-    shared = _shared(measurement)[np.array([call.module for call in measurement.calls], dtype=np.int64)]
-    growth = np.where(shared, _Growth.SHARED, _Growth.SAMPLES)
+    modules = np.array([call.module for call in measurement.calls], dtype=np.int64)
+    growth = np.where(_around_shared(measurement)[modules], _Growth.SAMPLES, _Growth.OUTSIDE)
+    growth = np.where(_shared(measurement)[modules], _Growth.SHARED, growth)
     return np.where(alike[indices] | np.isin(phases, _NO_SCALE), _Growth.FIXED, growth)
 
 
@@ -217,6 +224,17 @@ def _shared(measurement: Measurement) -> NDArray[np.bool_]:
         return module.path in split or module.path in between or inside
 
     return np.array([is_shared(module) for module in measurement.modules], dtype=bool)
+
+
+def _around_shared(measurement: Measurement) -> NDArray[np.bool_]:
+    """Return True for modules of the units, such as transformer layers, that have a split module."""
+    modules = measurement.modules
+    units = units_of_modules(measurement)
+    splits = np.array([bool(module.split) for module in modules], dtype=np.bool_)
+    has_splits = np.bincount(units, weights=splits, minlength=len(modules)) > 0
+    # What is in no unit is in the root's.
+    around: NDArray[np.bool_] = has_splits[units] & (units > 0)
+    return around
 
 
 def _is_between(kind: str) -> bool:

@@ -181,8 +181,7 @@ class Exchanges:
         group = links.group("T")
         passes = layout.microbatches / self._measurement.microbatches
         scale = layout.batch_scale / layout.mesh.context / passes
-        # A row sums its result in the forward, a column its input's gradient in the backward: one product of three.
-        sums_s = sum(count * group.sum_s(size * scale) for size, count in self._split_outputs.items()) / 3
+        sums_s = sum(count * group.sum_s(size * scale) for size, count in self._sums_of_layers.items())
         seconds = passes * sums_s / partitions
         return Exchange(seconds, seconds)
 
@@ -249,19 +248,17 @@ class Exchanges:
         return sizes.astype(np.float64)
 
     @cached_property
-    def _split_outputs(self) -> dict[float, int]:
-        """The bytes of each sum over the ranks that share layers, in one measured step, and the number of such sums."""
-        operations = self._measurement.operations
-        split = [bool(module.split) for module in self._measurement.modules]
-        phases = (Phase.FORWARD, Phase.BACKWARD)
-        counts = Counter(
-            call.operation
-            for call in self._measurement.calls
-            if split[call.module] and call.phase in phases and operations[call.operation].operations
-        )
+    def _sums_of_layers(self) -> dict[float, int]:
+        """The bytes of each sum over the ranks that share layers, in one measured step, and the number of such sums.
+
+        A row sums its result in the forward, a column the gradient of its input in the backward.
+        """
+        operations, modules = self._measurement.operations, self._measurement.modules
         sizes: Counter[float] = Counter()
-        for index, count in counts.items():
-            sizes[_output_bytes(operations[index].shapes, operations[index].dtype)] += count
+        for call in self._measurement.calls:
+            split, operation = modules[call.module].split, operations[call.operation]
+            if split and call.phase == Phase.FORWARD and operation.operations:
+                sizes[_summed_bytes(split, operation.shapes, operation.dtype)] += 1
         return {size: count for size, count in sizes.items() if size}
 
     @cached_property
@@ -288,9 +285,11 @@ def device_key(hosts: Hosts) -> str:
     return repr((hosts.device, ranks))
 
 
-def _output_bytes(shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:
+def _summed_bytes(split: str, shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:
+    """Return the bytes that ranks sum for a product of matrices in a module that is split so, 0 for anything else."""
     matrices = [shape for shape in shapes if len(shape) >= 2]
     if len(matrices) < 2:
         return 0.0
     left, right = matrices[-2:]
-    return float(math.prod(left[:-1]) * right[-1] * (2 if "16" in dtype else 4))
+    elements = math.prod(left) if split == "column" else math.prod(left[:-1]) * right[-1]
+    return float(elements * (2 if "16" in dtype else 4))

@@ -196,8 +196,9 @@ class StepModel:
         passes = layout.microbatches / self._measurement.microbatches
         # The ranks of a context have a part of each sequence.
         scale = layout.batch_scale / mesh.context
+        batches = layout.batches // mesh.batches
         forward, backward, again = (
-            work.seconds(part, scale=scale, share=mesh.tensor, passes=passes)
+            work.seconds(part, scale=scale, share=mesh.tensor, batches=batches, passes=passes)
             for part in (Part.FORWARD, Part.BACKWARD, Part.AGAIN)
         )
         optimizer = work.seconds(Part.OPTIMIZER) / (mesh.tensor * _state_parts(layout))
@@ -275,7 +276,7 @@ class StepModel:
 
     def _data_s(self, layout: Layout, step_s: float) -> float:
         """Return the wait for a batch [5]: workers prepare it during the step before, as fast as they are many."""
-        batch_s = self._measurement.data_seconds * layout.batch_scale
+        batch_s = self._measurement.data_seconds * layout.batch_scale * layout.mesh.batches / layout.batches
         workers = self._measurement.data_workers
         return max(0.0, batch_s / workers - step_s) if workers else batch_s
 

@@ -218,7 +218,43 @@ def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
     layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1)
     fast = Device(**{**{f: getattr(GPU, f) for f in GPU.__struct_fields__}, "link": Link(bytes_per_second=1e15)})
     assert seconds(layout, on_gpus(2, fast)) == pytest.approx(3.5)
-    assert seconds(layout, on_gpus(2)) > 3.5
+    # A second for the 128 bytes of the column's input gradient, and one for those of the row's result.
+    assert seconds(layout, on_gpus(2)) == pytest.approx(3.5 + 2.0)
+
+
+@pytest.mark.parametrize(("prescaled", "expected"), [(False, 9.5), (True, 10.5)])
+def test_a_tensor_group_computes_on_all_of_its_batches_in_its_layers_alone(prescaled: bool, expected: float) -> None:
+    # Of two batches: half of the layers' 6 s for each, and half of the optimizer. "a.norm" is in the unit "a", and takes
+    # a second for each; what is outside of units takes a second for each batch that the rank reads.
+    measured = replace(
+        STEP,
+        modules=(*STEP.modules, Module("a.norm", "LayerNorm"), Module("loss", "Loss")),
+        calls=(*STEP.calls, Call(0, 3, Phase.FORWARD), Call(0, 4, Phase.FORWARD)),
+    )
+    layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1, batch_scale=2.0, prescaled_batch=prescaled)
+    fast = replace(GPU, link=Link(bytes_per_second=1e15))
+    assert StepModel(measured).step_time(layout, on_gpus(2, fast)).seconds.expected == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("prescaled", "expected"), [(False, 3.0), (True, 6.0)])
+def test_each_rank_of_a_tensor_group_waits_for_its_own_batch(prescaled: bool, expected: float) -> None:
+    measured = replace(STEP, data_seconds=3.0)
+    layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1, batch_scale=2.0, prescaled_batch=prescaled)
+    assert StepModel(measured).step_time(layout, on_gpus(2)).data == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("split", "expected"), [("column", 1.0), ("row", 4.0), ("", 0.0)])
+def test_a_column_sums_the_gradient_of_its_input_and_a_row_its_result(split: str, expected: float) -> None:
+    # 8 rows of 4 numbers become 8 rows of 16.
+    operations = (replace(FORWARD, shapes=((8, 4), (4, 16))), BACKWARD, UPDATE)
+    measured = replace(STEP, operations=operations, modules=(*STEP.modules[:2], Module("b", "Linear", split)))
+    layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1)
+    links = (Link(bytes_per_second=128.0), Link(bytes_per_second=1e15))
+    slow, fast = (
+        StepModel(measured).step_time(layout, on_gpus(2, replace(GPU, link=link))).seconds.expected for link in links
+    )
+    # The first layer is a column in each case.
+    assert slow - fast == pytest.approx(1.0 + expected)
 
 
 def test_a_pipeline_waits_as_the_simulator_says() -> None:
