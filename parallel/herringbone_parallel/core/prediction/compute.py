@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from herringbone_contract.prediction.devices import Device
-from herringbone_parallel.core.prediction.measurement import Measurement, Module, Operation, Parameter, Phase, Timings
+from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Parameter, Phase, Timings
 from herringbone_parallel.core.prediction.shards import units_of_modules
+from herringbone_parallel.core.prediction.sharing import divided_calls, splits_of_modules
 from herringbone_parallel.core.prediction.stages import Partition
 
 Array = NDArray[np.float64]
@@ -203,7 +204,7 @@ def _growths(measurement: Measurement, indices: NDArray[np.int64], phases: NDArr
     alike = np.array([_on_parameters(operation, parameters) for operation in measurement.operations], dtype=bool)
     modules = np.array([call.module for call in measurement.calls], dtype=np.int64)
     growth = np.where(_around_shared(measurement)[modules], _Growth.SAMPLES, _Growth.OUTSIDE)
-    growth = np.where(_shared(measurement)[modules], _Growth.SHARED, growth)
+    growth = np.where(_shared(measurement), _Growth.SHARED, growth)
     return np.where(alike[indices] | np.isin(phases, _NO_SCALE), _Growth.FIXED, growth)
 
 
@@ -213,17 +214,10 @@ def _on_parameters(operation: Operation, parameters: set[tuple[int, ...]]) -> bo
 
 
 def _shared(measurement: Measurement) -> NDArray[np.bool_]:
-    """Return True for modules that tensor parallelism divides: split ones, and those that work between split ones."""
-    split = {module.path for module in measurement.modules if module.split}
-    columns = {_parent(module.path) for module in measurement.modules if module.split == "column"}
-    rows = {_parent(module.path) for module in measurement.modules if module.split == "row"}
-    between = {path for path in columns & rows if path}
-
-    def is_shared(module: Module) -> bool:
-        inside = _parent(module.path) in between and _is_between(module.type)
-        return module.path in split or module.path in between or inside
-
-    return np.array([is_shared(module) for module in measurement.modules], dtype=bool)
+    """Return True for calls that tensor parallelism divides: of layers that ranks share, and between two of those."""
+    splits = splits_of_modules(measurement)
+    of_layers = np.array([splits[call.module] != "" for call in measurement.calls], dtype=np.bool_)
+    return np.asarray(of_layers | divided_calls(measurement))
 
 
 def _around_shared(measurement: Measurement) -> NDArray[np.bool_]:
@@ -235,11 +229,6 @@ def _around_shared(measurement: Measurement) -> NDArray[np.bool_]:
     # What is in no unit is in the root's.
     around: NDArray[np.bool_] = has_splits[units] & (units > 0)
     return around
-
-
-def _is_between(kind: str) -> bool:
-    """Return True for modules that work on each element alone, so on the part of a rank."""
-    return "Norm" not in kind and "Dropout" not in kind
 
 
 def _parent(path: str) -> str:

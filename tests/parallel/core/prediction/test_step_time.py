@@ -224,13 +224,14 @@ def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
 
 @pytest.mark.parametrize(("prescaled", "expected"), [(False, 9.5), (True, 10.5)])
 def test_a_tensor_group_computes_on_all_of_its_batches_in_its_layers_alone(prescaled: bool, expected: float) -> None:
-    # Of two batches: half of the layers' 6 s for each, and half of the optimizer. "a.norm" is in the unit "a", and takes
-    # a second for each; what is outside of units takes a second for each batch that the rank reads.
-    measured = replace(
-        STEP,
-        modules=(*STEP.modules, Module("a.norm", "LayerNorm"), Module("loss", "Loss")),
-        calls=(*STEP.calls, Call(0, 3, Phase.FORWARD), Call(0, 4, Phase.FORWARD)),
+    # Of two batches: half of the layers' 6 s for each, and half of the optimizer. The norm is in the unit of the layers,
+    # and takes a second for each; what is outside of units takes a second for each batch that the rank reads.
+    modules = (
+        *(Module("", "Model"), Module("unit.a", "Linear", "column"), Module("unit.b", "Linear", "row")),
+        *(Module("unit", "Layer", unit=True), Module("unit.norm", "LayerNorm"), Module("loss", "Loss")),
     )
+    calls = (*STEP.calls, Call(0, 4, Phase.FORWARD), Call(0, 5, Phase.FORWARD))
+    measured = replace(STEP, modules=modules, calls=calls)
     layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1, batch_scale=2.0, prescaled_batch=prescaled)
     fast = replace(GPU, link=Link(bytes_per_second=1e15))
     assert StepModel(measured).step_time(layout, on_gpus(2, fast)).seconds.expected == pytest.approx(expected)
