@@ -34,6 +34,8 @@ from herringbone_parallel.core.sums.simulate import Sum
 
 # DistributedDataParallel's sizes: a small first bucket, so that sums start early.
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
+# The bytes of a number on which ranks agree.
+_NUMBER = 8
 
 
 class Seconds(NamedTuple):
@@ -65,8 +67,8 @@ class Exchanges:
         self._measurement = measurement
         self._costs_on = costs_on
         self._units = sum(module.unit for module in measurement.modules)
-        # By device, number of partitions, assignment, and parts.
-        self._known_buckets: dict[tuple[str, int, int, int], list[tuple[int, float]]] = {}
+        # By device, number of partitions, assignment, parts, and elements.
+        self._known_buckets: dict[tuple[str, int, int, int, float], list[tuple[int, float]]] = {}
         self._ready: dict[str, list[tuple[int, float, int]]] = {}
 
     def of(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
@@ -86,13 +88,16 @@ class Exchanges:
     ) -> Exchange:
         """Return the sums of gradients over replicas, in buckets that leave while the backward goes on."""
         mesh = layout.mesh
+        part, most = mesh.tensor * mesh.shard * mesh.context, math.inf
         group = links.group("R" if mesh.shard * mesh.context > 1 else "RSC")
+        if layout.library is Library.VERSION1 and mesh.shard > 1:
+            # Small parameters stay whole. `_shards` sums the gradients of the others over all ranks.
+            group, part, most = links.group("RSC"), mesh.tensor, layout.limits.whole
         if group.ranks == 1:
             return Exchange()
         # Backwards before the last one of a step only add up their gradients.
         last_s = float(seconds.backward.max()) / layout.microbatches
-        part = mesh.tensor * mesh.shard * mesh.context
-        buckets = self._buckets(hosts, partition, part)
+        buckets = self._buckets(hosts, partition, part, most)
         if not buckets:
             return Exchange()
         sums = [Sum(size, ready * last_s) for size, ready in buckets]
@@ -115,6 +120,8 @@ class Exchanges:
         """Return the gathers of parameters and the scatters of gradients between the ranks that share a state."""
         mesh = layout.mesh
         group = links.group("SC")
+        if layout.library is Library.VERSION1 and mesh.shard > 1:
+            return self._version1_shards(layout, partition, links)
         size = float(self._sizes(partition).max()) / mesh.tensor
         if group.ranks == 1:
             return self._shared_update(partition, size, links) if layout.shard_optimizer_state else Exchange()
@@ -143,6 +150,25 @@ class Exchanges:
         fixed = 2 * group.gather_s(1) + group.scatter_s(1)
         own = units * max(0.0, links.unit_s - fixed) + links.copies_s(size, SHARD_COPIES)
         return Exchange(passes * (exposed + own), passes * (2 * gather + scatter + own))
+
+    def _version1_shards(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
+        """Return one gather of the divided parameters before a step, and one reduction of their gradients after it."""
+        mesh, limits = layout.mesh, layout.limits
+        size = float(self._sizes(partition, limits.whole).max()) / mesh.tensor
+        group = links.group("S")
+        gathers = 1
+        if partition.count == 1 and self._divided_elements(limits.whole) > limits.live * mesh.tensor:
+            # Modules gather their parameters themselves, for each forward and backward.
+            gathers = 2 * layout.microbatches
+        # gloo has no scatter that is faster than a sum of everything.
+        if links.on_cores:
+            reduced = links.group("RS").sum_s(size)
+        else:
+            reduced = group.scatter_s(size) + links.group("R").sum_s(size / mesh.shard)
+        # Ranks agree on the call, and on the parameters that were used.
+        agreed = group.gather_s(_NUMBER) + links.group("RS").sum_s(_NUMBER)
+        seconds = agreed + gathers * group.gather_s(size) + reduced + links.copies_s(size, SHARD_COPIES)
+        return Exchange(seconds, seconds)
 
     def _shared_update(self, partition: Partition, size: float, links: Links) -> Exchange:
         """Return the gather of `size` bytes of parameters, of which each replica has updated a part."""
@@ -195,15 +221,20 @@ class Exchanges:
         seconds = 3 * (layout.mesh.context - 1) * group.send_s(sent)
         return Exchange(seconds, seconds)
 
-    def _buckets(self, hosts: Hosts, partition: Partition, part: int) -> list[tuple[int, float]]:
+    def _buckets(self, hosts: Hosts, partition: Partition, part: int, most: float) -> list[tuple[int, float]]:
         """Return the buckets of the partition with the most parameters, of which a rank has one of `part` parts.
 
+        They have the parameters of fewer than `most` elements.
         A bucket is its bytes, and the part of the backward that is over when it is complete.
         """
-        key = (device_key(hosts), partition.count, partition.assignment, part)
+        key = (device_key(hosts), partition.count, partition.assignment, part, most)
         if key not in self._known_buckets:
             homes, largest = partition.parameters, int(np.argmax(self._sizes(partition)))
-            ready = [(size // part, at) for index, at, size in self._ready_times(hosts) if homes[index] == largest]
+            ready = [
+                (size // part, at)
+                for index, at, size in self._ready_times(hosts)
+                if homes[index] == largest and self._elements[index] < most
+            ]
             sizes = [("gradient", size) for size, _ in ready]
             cut = cut_buckets(sizes, first_bytes=_FIRST_BUCKET, most_bytes=_BUCKET)
             buckets = [(sum(ready[i][0] for i in bucket), ready[bucket[-1]][1]) for bucket in cut]
@@ -242,9 +273,17 @@ class Exchanges:
         units = units_of_modules(self._measurement)
         return np.bincount(units[owners], weights=self._gradient_bytes).astype(np.float64)
 
-    def _sizes(self, partition: Partition) -> Array:
-        """Return the bytes of the gradients of each partition."""
-        sizes = np.bincount(partition.parameters, weights=self._gradient_bytes, minlength=partition.count)
+    @cached_property
+    def _elements(self) -> Array:
+        return np.array([math.prod(parameter.shape) for parameter in self._measurement.parameters], dtype=np.float64)
+
+    def _divided_elements(self, least: int) -> float:
+        return float(self._elements[self._elements >= least].sum())
+
+    def _sizes(self, partition: Partition, least: int = 0) -> Array:
+        """Return the bytes of each partition's gradients, of parameters with at least so many elements."""
+        weights = np.where(self._elements >= least, self._gradient_bytes, 0.0)
+        sizes = np.bincount(partition.parameters, weights=weights, minlength=partition.count)
         return sizes.astype(np.float64)
 
     @cached_property

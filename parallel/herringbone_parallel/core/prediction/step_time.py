@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -33,7 +34,7 @@ from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.communication import Links
-from herringbone_parallel.core.prediction.compute import Costs, Part, Work
+from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Work
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase, PipelineWork, Timings
@@ -201,8 +202,18 @@ class StepModel:
             work.seconds(part, scale=scale, share=mesh.tensor, batches=batches, passes=passes)
             for part in (Part.FORWARD, Part.BACKWARD, Part.AGAIN)
         )
-        optimizer = work.seconds(Part.OPTIMIZER) / (mesh.tensor * _state_parts(layout))
+        optimizer = work.seconds(Part.OPTIMIZER) * self._updated_part(layout) / mesh.tensor
         return Seconds(forward, backward + again if layout.checkpointing else backward, optimizer)
+
+    def _updated_part(self, layout: Layout) -> float:
+        """Return the part of a partition's parameters that one of the ranks updates that share it."""
+        mesh = layout.mesh
+        if layout.library is not Library.VERSION1:
+            return 1 / (mesh.shard * mesh.context)
+        if layout.shard_optimizer_state:
+            return 1 / mesh.data
+        divided = self._elements[self._elements >= layout.limits.whole].sum() / max(1.0, self._elements.sum())
+        return float(divided / mesh.shard + 1 - divided)
 
     def _runtime(self, partition: Partition, timings: Timings | None) -> PipelineWork:
         """Return the work of the pipeline's runtime on a rank [4], with that for modules in each microbatch's."""
@@ -310,6 +321,10 @@ class StepModel:
         return min(0.9, spread), tuple(reasons)
 
     @cached_property
+    def _elements(self) -> Array:
+        return np.array([math.prod(parameter.shape) for parameter in self._measurement.parameters], dtype=np.float64)
+
+    @cached_property
     def _num_modules(self) -> int:
         """The modules with calls in the first microbatch's forward."""
         calls = self._measurement.calls
@@ -345,11 +360,3 @@ def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
         return 1.0
     ranks = min(hosts.ranks_per_host, -(-layout.mesh.ranks // hosts.count))
     return max(1.0, ranks * _threads(hosts, timings) / hosts.cores)
-
-
-def _state_parts(layout: Layout) -> int:
-    """Return the number of ranks that share the optimizer's work on one partition."""
-    mesh = layout.mesh
-    if layout.shard_optimizer_state and layout.library is Library.VERSION1:
-        return mesh.data
-    return mesh.shard * mesh.context

@@ -135,7 +135,12 @@ class Replay:
             # The backward begins with the last layer.
             layer = called[index] if phase != Phase.BACKWARD else -1 - called[index]
             called[index] += 1
-            seconds, result = self._timed(ready, layer)
+            try:
+                seconds, result = self._timed(ready, layer)
+            except Exception:  # noqa: BLE001 - an operation may raise anything
+                # Random values that were legal in the first layer may not be so in this one. The first time serves.
+                del self._ready[index]
+                continue
             start = self._clock()
             if phase == Phase.FORWARD and results.held < self._held_bytes:
                 results.hold(result)

@@ -14,7 +14,7 @@ from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.partition.costs import CostNode, CostTree
 from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
-from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.measurement import (
     LARGE_UNIT,
     Added,
@@ -185,6 +185,31 @@ def test_more_ranks_than_measured_exchange_more_messages() -> None:
     # A rank has a quarter of the optimizer instead of a half. Three messages pass a quarter of the bytes more.
     more = seconds(four, on_cores(4, 4), TIMED) - seconds(two, on_cores(2, 2), TIMED)
     assert more == pytest.approx(-0.25 + 3 * 128 / 4 / 128)
+
+
+@pytest.mark.parametrize(
+    ("limits", "cores", "expected"),
+    [
+        # Half of the optimizer is left. 128 bytes are gathered, and summed: 0.5 + 1 s.
+        (ShardLimits(whole=16), True, 6.5 + 1.5),
+        # Small parameters stay whole, and their sum is that of replicas.
+        (ShardLimits(whole=17), True, 7.0 + 1.0),
+        # Only GPUs reduce a part alone.
+        (ShardLimits(whole=16), False, 6.5 + 1.0),
+        # Each forward and backward of two microbatches gathers.
+        (ShardLimits(whole=16, live=31), True, 6.5 + 4 * 0.5 + 1.0),
+    ],
+)
+def test_version_1_divides_large_parameters_and_gathers_them_once(
+    limits: ShardLimits, cores: bool, expected: float
+) -> None:
+    layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION1, microbatches=2, limits=limits)
+    hosts, timings = (on_cores(2, 2), TIMED) if cores else (on_gpus(2), None)
+    measured = replace(STEP, microbatches=2)
+    # The ranks agree by a gather and a sum of 8 bytes.
+    agreed = 8 / 2 / 128 + 2 * 8 / 2 / 128
+    seconds_of_step = StepModel(measured, timings).step_time(layout, hosts).seconds.expected
+    assert seconds_of_step == pytest.approx(expected + agreed, rel=1e-3)
 
 
 def test_measured_replicas_wait_for_the_last_sums_only() -> None:

@@ -99,6 +99,22 @@ def test_layers_that_are_alike_have_weights_of_their_own() -> None:
     assert called == [(1, 3), (3, 1)]
 
 
+def test_an_operation_that_fails_in_another_layer_keeps_its_first_time() -> None:
+    layers: list[int] = []
+
+    def called(layer: int) -> torch.Tensor:
+        layers.append(layer)
+        return torch.zeros(2)[[0, 32][layer]]
+
+    step = replace(STEP, operations=(operation("aten.relu.default", MATRIX),), calls=(Call(0, 0, Phase.FORWARD),) * 2)
+    replay = Replay(step, torch.device("cpu"))
+    replay._prepared = lambda _: Prepared(called, [([0], {}), ([1], {})])  # type: ignore[method-assign]
+    seconds = replay.run(0.1)
+    assert layers[-1] == 1
+    assert set(seconds) == {0}
+    assert 0 < seconds[0] < 0.1
+
+
 def test_one_pass_is_made_even_where_first_calls_have_used_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     replay = Replay(STEP, torch.device("cpu"))
