@@ -249,8 +249,8 @@ def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
 
 @pytest.mark.parametrize(("prescaled", "expected"), [(False, 9.5), (True, 10.5)])
 def test_a_tensor_group_computes_on_all_of_its_batches_in_its_layers_alone(prescaled: bool, expected: float) -> None:
-    # Of two batches: half of the layers' 6 s for each, and half of the optimizer. The norm is in the unit of the layers,
-    # and takes a second for each; what is outside of units takes a second for each batch that the rank reads.
+    # Of two batches: half of the layers' 6 s for each, and half of the optimizer. The norm is in the layers' unit, and
+    # takes a second for each; what is outside of units takes a second for each batch that the rank reads.
     modules = (
         *(Module("", "Model"), Module("unit.a", "Linear", "column"), Module("unit.b", "Linear", "row")),
         *(Module("unit", "Layer", unit=True), Module("unit.norm", "LayerNorm"), Module("loss", "Loss")),
