@@ -51,8 +51,11 @@ class Steps(NamedTuple):
 
 def added(*, shard: bool) -> tuple[dict[str, Added], dict[str, Added]]:
     """Return what each library adds to a step: as processor time, and by the clock; `fully_shard` if `shard`."""
-    # All parameters of the small models are gathered together for an update.
-    timed = {"replicate": (partial(_steps, _replicated), _UNITS), "update": (_shared_update, 1)}
+    timed: dict[str, tuple[Callable[[int, int], Steps], int]] = {
+        "replicate": (partial(_steps, _replicated), _UNITS),
+        # All parameters of the small models are gathered together for an update.
+        "update": (_shared_update, 1),
+    }
     if shard:
         timed["shard"] = partial(_steps, _sharded), _UNITS
     work: dict[str, Added] = {}
@@ -117,7 +120,9 @@ def _steps(wrapped: Callable[[nn.Module], nn.Module], width: int, layers: int) -
 
 def _shared_update(width: int, layers: int) -> Steps:
     """Share the update of a model between all processes, without the optimizer's own work."""
-    everyone = Replicas(range(dist.get_world_size()), dist.get_rank(), [dist.get_rank()], dist.group.WORLD, job_store())
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    everyone = Replicas(range(dist.get_world_size()), rank, [rank], group, job_store())
     model = _model(width, layers)
     updates = DividedUpdates(ShardGroup(everyone, None, everyone))
     updates.add(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
