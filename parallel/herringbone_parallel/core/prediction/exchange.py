@@ -224,8 +224,8 @@ class Exchanges:
     def _buckets(self, hosts: Hosts, partition: Partition, part: int, most: float) -> list[tuple[int, float]]:
         """Return the buckets of the partition with the most parameters, of which a rank has one of `part` parts.
 
-        They have the parameters of fewer than `most` elements.
-        A bucket is its bytes, and the part of the backward that is over when it is complete.
+        They have the parameters of fewer than `most` elements. A bucket is its bytes, and the part of the backward that
+        is over when it is complete.
         """
         key = (device_key(hosts), partition.count, partition.assignment, part, most)
         if key not in self._known_buckets:
