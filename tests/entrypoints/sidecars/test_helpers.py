@@ -23,7 +23,10 @@ def ask(text):
         return connection.recv(1000).decode()
 with open(os.environ["HERRINGBONE_REDUCE_TOKEN_FILE"]) as file:
     token = file.read()
-open(os.environ["ROOT"] + "/up-" + os.environ["RANK"], "w").write(token)
+# Complete as soon as it can be seen.
+root, rank = os.environ["ROOT"], os.environ["RANK"]
+open(f"{root}/new-{rank}", "w").write(token)
+os.rename(f"{root}/new-{rank}", f"{root}/up-{rank}")
 """
 
 
