@@ -157,7 +157,8 @@ class Exchanges:
         size = float(self._sizes(partition, limits.whole).max()) / mesh.tensor
         group = links.group("S")
         gathers = 1
-        if partition.count == 1 and self._divided_elements(limits.whole) > limits.live * mesh.tensor:
+        divided = float(self._elements[self._elements >= limits.whole].sum())
+        if partition.count == 1 and divided > limits.live * mesh.tensor:
             # Modules gather their parameters themselves, for each forward and backward.
             gathers = 2 * layout.microbatches
         # gloo has no scatter that is faster than a sum of everything.
@@ -275,10 +276,7 @@ class Exchanges:
 
     @cached_property
     def _elements(self) -> Array:
-        return np.array([math.prod(parameter.shape) for parameter in self._measurement.parameters], dtype=np.float64)
-
-    def _divided_elements(self, least: int) -> float:
-        return float(self._elements[self._elements >= least].sum())
+        return np.array([parameter.elements for parameter in self._measurement.parameters], dtype=np.float64)
 
     def _sizes(self, partition: Partition, least: int = 0) -> Array:
         """Return the bytes of each partition's gradients, of parameters with at least so many elements."""

@@ -13,6 +13,7 @@ moment. Tensors live from one moment to another.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import Annotated, TypeVar
 
@@ -84,6 +85,11 @@ class Parameter(Struct, frozen=True, array_like=True):
     trainable: bool = True
     state_bytes: Count = 0
     shared_by: tuple[Count, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """The number of elements, 1 for a scalar."""
+        return math.prod(self.shape)
 
 
 class Operation(Struct, frozen=True, array_like=True):

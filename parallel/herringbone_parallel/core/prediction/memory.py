@@ -117,7 +117,7 @@ class MemoryModel:
         self._parameter_bytes = np.array([p.bytes for p in parameters], dtype=np.float64)
         self._state_bytes = np.array([p.state_bytes for p in parameters], dtype=np.float64)
         self._trainable = np.array([p.trainable for p in parameters], dtype=np.bool_)
-        self._elements = np.array([int(np.prod(p.shape, dtype=np.int64)) for p in parameters], dtype=np.float64)
+        self._elements = np.array([p.elements for p in parameters], dtype=np.float64)
 
     def memory(self, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
         """Return the memory of each partition's largest rank; one entry where the model is not split into partitions.

@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -322,7 +321,7 @@ class StepModel:
 
     @cached_property
     def _elements(self) -> Array:
-        return np.array([math.prod(parameter.shape) for parameter in self._measurement.parameters], dtype=np.float64)
+        return np.array([parameter.elements for parameter in self._measurement.parameters], dtype=np.float64)
 
     @cached_property
     def _num_modules(self) -> int:

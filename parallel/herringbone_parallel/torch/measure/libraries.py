@@ -62,7 +62,7 @@ def added(*, shard: bool) -> tuple[dict[str, Added], dict[str, Added]]:
     elapsed: dict[str, Added] = {}
     for name, (steps, units) in timed.items():
         few, many, wide = steps(_NARROW, _FEW), steps(_NARROW, _MANY), steps(_WIDE, _FEW)
-        # The other libraries keep their buffers.
+        # The others keep their buffers, or gather all units at once.
         widest = steps(_WIDEST, _FEW) if name == "shard" else wide
         work[name] = solved(few, many, wide, widest, clock=0, units=units)
         elapsed[name] = solved(few, many, wide, widest, clock=1, units=units)
