@@ -25,7 +25,7 @@ from herringbone_contract.prediction.devices import Link
 from herringbone_parallel.core.partition.costs import CostTree
 
 Count = Annotated[int, Meta(ge=0)]
-VERSION = 1
+VERSION = 2
 
 
 class Phase(IntEnum):
@@ -193,12 +193,14 @@ class Added(Struct, frozen=True, array_like=True):
 class PipelineWork(Struct, frozen=True, array_like=True):
     """Processor seconds of the pipeline's runtime on one rank, beside the script's own operations.
 
-    They are those of a step, of each microbatch, and of each module in each microbatch.
+    They are those of a step, of each microbatch, and in each microbatch of a call that every rank sees and of a value
+    that this rank sends or receives, with the gradient that comes back.
     """
 
     step_s: float = 0.0
     microbatch_s: float = 0.0
-    module_s: float = 0.0
+    call_s: float = 0.0
+    value_s: float = 0.0
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -68,8 +68,9 @@ class Partition:
 
     `modules`, `parameters` and `calls` have the partition of each module, parameter and call of the measurement.
     `SEVERAL` marks what belongs to no single one. `messages` are of one microbatch of the layout, and so are `visits`,
-    the way of its forward through the partitions. Partitions of one measurement with the same modules have the same
-    `assignment`.
+    the way of its forward through the partitions. `seen` is the number of calls in its forward that every rank sees: of
+    a module of one partition, with all inside, or of an operation outside of those. Partitions of one measurement with
+    the same modules have the same `assignment`.
     """
 
     count: int
@@ -78,6 +79,7 @@ class Partition:
     calls: NDArray[np.int64]
     messages: tuple[Message, ...] = ()
     visits: tuple[Visit, ...] = ()
+    seen: int = 0
     assignment: int = 0
 
 
@@ -168,6 +170,7 @@ class Stages:
                 parameters=np.array([decision.assigned.get(p, 0) for p in self._owner_paths()], dtype=np.int64),
                 calls=calls,
                 visits=tuple(self._visits(calls)),
+                seen=self._seen(modules),
                 assignment=assignment,
             )
         self._rough[key] = self._by_assignment[assignment]
@@ -214,14 +217,29 @@ class Stages:
                 yield _Moved(int(source), target, value)
 
     def _visits(self, calls: NDArray[np.int64]) -> Iterator[Visit]:
-        operations = self._measurement.operations
-        forward = np.flatnonzero((self._phases == Phase.FORWARD) & (self._microbatches == 0))
+        operations, forward = self._measurement.operations, self._first_forward
         borders = np.flatnonzero(np.diff(calls[forward])) + 1
         for run in np.split(forward, borders):
             used = (operations[self._measurement.calls[call].operation] for call in run.tolist())
             seconds = sum(CPU.seconds(operation.operations, operation.moved_bytes) for operation in used)
             if len(run):
                 yield Visit(int(calls[run[0]]), int(run[0]), int(run[-1]) + 1, seconds)
+
+    def _seen(self, homes: NDArray[np.int64]) -> int:
+        # Of each module: the outermost one around it that one partition runs. Parents come before their children.
+        outermost = np.full(len(homes), SEVERAL)
+        for path, index in self._index.items():
+            above = next((above for above in _prefixes(path) if above in self._index and above != path), None)
+            around = SEVERAL if above is None else outermost[self._index[above]]
+            outermost[index] = index if around == SEVERAL and homes[index] != SEVERAL else around
+        modules = outermost[self._call_modules[self._first_forward]]
+        begins = np.diff(modules, prepend=SEVERAL) != 0
+        return int(np.count_nonzero(begins | (modules == SEVERAL)))
+
+    @cached_property
+    def _first_forward(self) -> NDArray[np.int64]:
+        """The calls of the first microbatch's forward."""
+        return np.flatnonzero((self._phases == Phase.FORWARD) & (self._microbatches == 0))
 
     @cached_property
     def _first_calls(self) -> list[int]:

@@ -11,7 +11,7 @@
     time divided by its cores. Ranks that exchange data wait at the same moments: no other rank computes meanwhile, so
     their waits add to that work, and they are as many times longer.
 [4] The stages of a pipeline wait for each other, as the simulator of the runtime's schedules says. Every rank runs the
-    script's Python for every microbatch, which is the runtime's work.
+    script's Python for every microbatch, keeps a tape of its calls, and sends and receives values: the runtime's work.
 [5] A batch that nobody prepares in advance is waited for.
 """
 
@@ -36,7 +36,7 @@ from herringbone_parallel.core.prediction.communication import Links
 from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Work
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import Measurement, Phase, PipelineWork, Timings
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
 from herringbone_parallel.core.prediction.stages import Partition, Stages
 
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
@@ -71,12 +71,19 @@ class _Pipeline(NamedTuple):
         return least_step_s(self.segments, microbatches=self.microbatches, pipeline=self.schedule, link=self.link)
 
 
+class _Runtime(NamedTuple):
+    """The processor seconds of the pipeline's runtime, of a step, and of each microbatch on a rank of each partition."""
+
+    step_s: float
+    microbatch_s: Array
+
+
 class _Parts(NamedTuple):
     """The parts that make up the seconds of a step; `pipeline` is None for a model in one partition."""
 
     seconds: Seconds
     exchange: Exchange
-    runtime: PipelineWork
+    runtime: _Runtime
     slow: float
     pipeline: _Pipeline | None
 
@@ -90,7 +97,7 @@ class _Parts(NamedTuple):
             step = (float(seconds.total.max()) + self.exchange.exposed) * slow
         if on_cores:
             # [3]
-            runtime_s = runtime.step_s + microbatches * runtime.microbatch_s
+            runtime_s = runtime.step_s + microbatches * float(runtime.microbatch_s.mean())
             step = max(step, (float(seconds.total.mean()) + self.exchange.work + runtime_s) * slow)
         return step
 
@@ -121,7 +128,7 @@ class StepModel:
         exchange, compute = parts.exchange, float(parts.seconds.total.max())
         pipeline_s = 0.0 if parts.pipeline is None else self._pipeline_s(parts.pipeline)
         step = parts.step_s(pipeline_s, layout.microbatches, on_cores=links.on_cores)
-        data = self._data_s(layout, step)
+        data = self._data_s(layout, step, parts.slow)
         spread, reasons = self._bounds(layout, hosts, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
         return StepTime(
@@ -139,7 +146,7 @@ class StepModel:
         parts = self._parts(layout, hosts, links)
         least_s = 0.0 if parts.pipeline is None else parts.pipeline.least_s()
         step = parts.step_s(least_s, layout.microbatches, on_cores=links.on_cores)
-        return (step + self._data_s(layout, step)) * _ROUNDING
+        return (step + self._data_s(layout, step, parts.slow)) * _ROUNDING
 
     def early_floor(self, layout: Layout, hosts: Hosts) -> float:
         """Return seconds below which `floor` does not go, for any partition: equal work, or one microbatch's way."""
@@ -153,16 +160,17 @@ class StepModel:
             # Weight phases are not on the way of a microbatch.
             part = _WEIGHT_PART if layout.pipeline == "zero_bubble" else 0.0
             equal_s = max(equal_s, (passes_s - part * float(seconds.backward[0])) / layout.microbatches)
-        turns_s = (passes_s + optimizer_s) / count * _slowdown(layout, hosts, timings)
+        slow = _slowdown(layout, hosts, timings)
+        turns_s = (passes_s + optimizer_s) / count * slow
         exposed_s = self._exchanges.of_layers(layout, count, Links(hosts, layout, timings)).exposed
         step = max(equal_s + optimizer_s / count + exposed_s, turns_s)
-        return (step + self._data_s(layout, step)) * _ROUNDING
+        return (step + self._data_s(layout, step, slow)) * _ROUNDING
 
     def _parts(self, layout: Layout, hosts: Hosts, links: Links) -> _Parts:
         partition = self._stages.of(layout)
         timings = self._costs_on(hosts)[1]
         seconds = self._seconds(layout, hosts, partition)
-        runtime = self._runtime(partition, timings) if links.on_cores else PipelineWork()
+        runtime = _runtime(partition, timings if links.on_cores else None)
         pipeline = None
         if partition.count > 1:
             each_way = layout.microbatches * runtime.microbatch_s / 2
@@ -213,13 +221,6 @@ class StepModel:
             return 1 / mesh.data
         divided = self._elements[self._elements >= layout.limits.whole].sum() / max(1.0, self._elements.sum())
         return float(divided / mesh.shard + 1 - divided)
-
-    def _runtime(self, partition: Partition, timings: Timings | None) -> PipelineWork:
-        """Return the work of the pipeline's runtime on a rank [4], with that for modules in each microbatch's."""
-        if partition.count == 1 or timings is None or timings.pipeline is None:
-            return PipelineWork()
-        work = timings.pipeline
-        return PipelineWork(step_s=work.step_s, microbatch_s=work.microbatch_s + self._num_modules * work.module_s)
 
     def _pipeline_s(self, pipeline: _Pipeline) -> float:
         """Return the seconds of a pipeline [4], each simulated once."""
@@ -284,11 +285,14 @@ class StepModel:
             self._ways[key] = list(zip(homes.tolist(), parts.tolist(), strict=True)) or [(0, 1.0)]
         return self._ways[key]
 
-    def _data_s(self, layout: Layout, step_s: float) -> float:
-        """Return the wait for a batch [5]: workers prepare it during the step before, as fast as they are many."""
+    def _data_s(self, layout: Layout, step_s: float, slow: float) -> float:
+        """Return the wait for a batch [5]: workers prepare it during the step before, as fast as they are many.
+
+        Ranks without workers prepare theirs at the same time.
+        """
         batch_s = self._measurement.data_seconds * layout.batch_scale * layout.mesh.batches / layout.batches
         workers = self._measurement.data_workers
-        return max(0.0, batch_s / workers - step_s) if workers else batch_s
+        return max(0.0, batch_s / workers - step_s) if workers else batch_s * slow
 
     def _bounds(
         self, layout: Layout, hosts: Hosts, exchange: Exchange, step_s: float, links: Links
@@ -324,16 +328,20 @@ class StepModel:
         return np.array([parameter.elements for parameter in self._measurement.parameters], dtype=np.float64)
 
     @cached_property
-    def _num_modules(self) -> int:
-        """The modules with calls in the first microbatch's forward."""
-        calls = self._measurement.calls
-        return len({call.module for call in calls if call.phase == Phase.FORWARD and call.microbatch == 0})
-
-    @cached_property
     def _first_forward(self) -> NDArray[np.bool_]:
         """The calls of the first microbatch's forward."""
         calls = self._measurement.calls
         return np.array([call.phase == Phase.FORWARD and call.microbatch == 0 for call in calls], dtype=bool)
+
+
+def _runtime(partition: Partition, timings: Timings | None) -> _Runtime:
+    """Return the work of the pipeline's runtime [4]; none where it was not timed."""
+    if partition.count == 1 or timings is None or timings.pipeline is None:
+        return _Runtime(0.0, np.zeros(partition.count))
+    work = timings.pipeline
+    ends = np.array([(message.source, message.target) for message in partition.messages], dtype=np.int64)
+    values = np.bincount(ends.ravel(), minlength=partition.count)
+    return _Runtime(work.step_s, work.microbatch_s + partition.seen * work.call_s + values * work.value_s)
 
 
 def _threads(hosts: Hosts, timings: Timings | None) -> int:

@@ -43,4 +43,4 @@ def test_another_text_is_refused(text: bytes) -> None:
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(ParallelError, match="has version 9"):
-        parse(to_text(STEP).replace(b'"version":1', b'"version":9'))
+        parse(to_text(STEP).replace(b'"version":2', b'"version":9'))

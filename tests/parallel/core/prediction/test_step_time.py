@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.prediction.devices import Device, Link
 from herringbone_contract.prediction.question import Hosts
-from herringbone_parallel.core.partition.costs import CostNode, CostTree
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
@@ -27,6 +27,7 @@ from herringbone_parallel.core.prediction.measurement import (
     PipelineWork,
     Timings,
 )
+from herringbone_parallel.core.prediction.stages import SEVERAL, Stages
 from herringbone_parallel.core.prediction.step_time import StepModel
 
 # Two layers of 1 s forward, 2 s backward and 0.5 s optimizer each, on a device of 1 FLOP/s.
@@ -306,9 +307,36 @@ def test_a_pipeline_on_fewer_cores_takes_the_time_of_its_work() -> None:
 )
 def test_a_pipeline_takes_the_measured_time_of_its_runtime(cores: int, expected: float) -> None:
     layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
-    # 1 s for a microbatch: 0.4 s, and 0.3 s for each of two modules.
-    timings = replace(TIMED, pipeline=PipelineWork(step_s=1.0, microbatch_s=0.4, module_s=0.3))
-    assert seconds(layout, on_cores(2, cores), timings) == pytest.approx(expected, rel=1e-3)
+    # 1 s for a microbatch: 0.1 s, 0.2 s for each of two modules, and 0.5 s for the value that passes.
+    timings = replace(TIMED, pipeline=PipelineWork(step_s=1.0, microbatch_s=0.1, call_s=0.2, value_s=0.5))
+    value = Value(source="a", users=("b",), forward_bytes=0, backward_bytes=0)
+    measured = replace(STEP, tree=replace(TREE, values=(value,)))
+    step = StepModel(measured, timings).step_time(layout, on_cores(2, cores))
+    assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
+
+
+def test_every_rank_sees_modules_of_one_partition_and_operations_outside() -> None:
+    names = ("", "a", "a.x", "a.y", "b")
+    halves = CostNode(
+        path="a",
+        children=(
+            CostNode(path="a.x", parameters={1: 64}, seconds=1.5),
+            CostNode(path="a.y", parameters={3: 64}, seconds=1.5),
+        ),
+    )
+    # In "a" and its parts, outside, in "b", and twice outside.
+    calls = tuple(Call(0, names.index(name), Phase.FORWARD) for name in ("a", "a.x", "a.x", "a", "", "b", "", ""))
+    measured = replace(
+        STEP,
+        modules=tuple(Module(name, "Module") for name in names),
+        calls=calls,
+        parameters=tuple(replace(STEP.parameters[0], module=names.index(name)) for name in ("a.x", "a.y", "b")),
+        tree=replace(TREE, root=CostNode(path="", children=(halves, TREE.root.children[1]))),
+    )
+    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1)
+    partition = Stages(measured).of(layout)
+    assert partition.modules.tolist() == [SEVERAL, 0, 0, 0, 1]
+    assert partition.seen == 5
 
 
 def test_timed_operations_replace_the_figures_of_the_device() -> None:
@@ -331,6 +359,13 @@ def test_an_operation_that_was_not_timed_has_the_rate_of_its_kind_and_starts_lik
     step = StepModel(measured, timings).step_time(Layout(), on_cores(1, 1))
     assert step.compute == pytest.approx(3e-6 + 3e-3)
     assert "timed" in step.reasons[0]
+
+
+def test_ranks_that_share_cores_prepare_their_batches_in_turn() -> None:
+    measured = replace(STEP, data_seconds=3.0)
+    layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
+    step = StepModel(measured, TIMED).step_time(layout, on_cores(4, 2))
+    assert step.data == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(0, 10.0), (1, 7.0)])

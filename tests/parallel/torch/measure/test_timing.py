@@ -187,14 +187,16 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
             assert 0 < added.byte_s < 1e-6
             assert 0 < added.large_byte_s < 1e-6
         assert timings.pipeline is not None
+        assert timings.pipeline.value_s > timings.pipeline.call_s > 0
         # Some hundred lines of Python and a message; a machine that swaps may take longer.
         assert 0 < timings.pipeline.step_s + timings.pipeline.microbatch_s < 1
 
 
-def test_the_work_of_a_pipeline_has_three_parts() -> None:
-    few, many, layered = 5.0 + 1 * (2.0 + 4 * 0.5), 5.0 + 5 * (2.0 + 4 * 0.5), 5.0 + 5 * (2.0 + 16 * 0.5)
-    work = pipeline_work.solved(few, many, layered)
-    assert work == PipelineWork(step_s=5.0, microbatch_s=2.0, module_s=0.5)
+def test_the_work_of_a_pipeline_has_four_parts() -> None:
+    few, many = 5.0 + (2.0 + 5 * 0.5 + 3.0), 5.0 + 5 * (2.0 + 5 * 0.5 + 3.0)
+    called, crossed = 5.0 + 5 * (2.0 + 29 * 0.5 + 3.0), 5.0 + 5 * (2.0 + 5 * 0.5 + 3 * 3.0)
+    work = pipeline_work.solved(few, many, called, crossed)
+    assert work == PipelineWork(step_s=5.0, microbatch_s=2.0, call_s=0.5, value_s=3.0)
 
 
 @pytest.mark.parametrize("text", [b"{}", None])
