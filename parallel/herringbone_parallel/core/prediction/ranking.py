@@ -11,6 +11,9 @@ one before. The candidate with the lowest known cost goes on first, so only thos
     [2] floor          the partition is decided; parameters and states alone may be too large for a device
     [3] time           the simulated pipeline: the cost itself
     [4] peak           the memory of a step; a layout that fits is the next best one
+
+Of layouts whose costs are nearly equal, the plainest comes first: predictions are not so exact, and each way to divide
+a model has costs that no prediction knows.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ from herringbone_contract.prediction.answer import Prediction, StepTime
 from herringbone_contract.prediction.question import Hosts, Question
 from herringbone_parallel.core.prediction.layout import Layout
 from herringbone_parallel.core.prediction.predict import Predictor, held_bytes, refused
+
+
+# Costs that differ by less are equal for the choice: in benchmarks/plan the plainer of two such layouts was the faster.
+_TIE = 1.02
 
 
 class Candidate(NamedTuple):
@@ -69,7 +76,7 @@ class Ranking:
         return len(self._large)
 
     def best(self, candidates: Sequence[Candidate], limit: int) -> list[Prediction]:
-        """Return the predictions of the `limit` best candidates that fit, in order.
+        """Return the predictions of the `limit` best candidates that fit: the plainest of the first, and all in order.
 
         The answer is that of a prediction of all candidates.
         """
@@ -77,13 +84,14 @@ class Ranking:
         waiting = [(self._floor(candidate, early=True), n, _Known.EARLY) for n, candidate in enumerate(candidates)]
         heapq.heapify(waiting)
         steps: dict[int, StepTime] = {}
-        good: list[Prediction] = []
+        good: list[tuple[float, Candidate, Prediction]] = []
         while waiting and len(good) < limit:
             cost, number, known = heapq.heappop(waiting)
             candidate = candidates[number]
             try:
                 if known is _Known.COST:
-                    good += self._fitting(candidate, number, steps.pop(number))
+                    prediction = self._fitting(candidate, number, steps.pop(number))
+                    good += [] if prediction is None else [(cost, candidate, prediction)]
                 elif known is _Known.EARLY:
                     share = self._predictor.least_share(candidate.hosts, self._scaled(candidate))
                     if share > 1.0:
@@ -100,7 +108,8 @@ class Ranking:
                 hosts, layout, distribution = candidate
                 self.impossible.append(refused(hosts, distribution, str(error), layout))
         heapq.heapify(self._large)
-        return good
+        first = _plainest([(cost, candidate) for cost, candidate, _ in good])
+        return [prediction for _, _, prediction in (*good[first : first + 1], *good[:first], *good[first + 1 :])]
 
     def nearest(self, limit: int) -> list[Prediction]:
         """Return the refusals of at most `limit` layouts that do not fit, in the order of their memory."""
@@ -117,16 +126,16 @@ class Ranking:
                 heapq.heappush(large, (share, True, number, candidate, prediction))
         return found
 
-    def _fitting(self, candidate: Candidate, number: int, step: StepTime) -> list[Prediction]:
+    def _fitting(self, candidate: Candidate, number: int, step: StepTime) -> Prediction | None:
         """Return the prediction of a layout that fits; note one that does not."""
         prediction = self._predict(candidate, step)
         if prediction.refusal is None:
-            return [prediction]
+            return prediction
         if prediction.memory:
             self._large.append((self._share(candidate, prediction), True, number, candidate, prediction))
         else:
             self.impossible.append(prediction)
-        return []
+        return None
 
     def _share(self, candidate: Candidate, prediction: Prediction) -> float:
         hosts = candidate.hosts
@@ -168,3 +177,20 @@ class Ranking:
             assert hosts.dollars_per_hour is not None
             cost *= hosts.dollars_per_hour * hosts.count
         return cost
+
+
+def _plainest(ranked: Sequence[tuple[float, Candidate]]) -> int:
+    """Return the position of the plainest layout of those that are nearly as good as the first, on its hosts."""
+    near = [
+        (_divisions(candidate.layout), position)
+        for position, (cost, candidate) in enumerate(ranked)
+        if cost <= ranked[0][0] * _TIE and candidate.hosts is ranked[0][1].hosts
+    ]
+    return min(near, default=(0, 0))[1]
+
+
+def _divisions(layout: Layout) -> int:
+    """Return the number of ways in which a layout divides a step, other than over replicas."""
+    mesh = layout.mesh
+    degrees = (mesh.shard, mesh.context, mesh.pipeline, mesh.tensor, layout.microbatches)
+    return sum(degree > 1 for degree in degrees) + layout.shard_optimizer_state

@@ -142,6 +142,33 @@ def test_the_best_layout_that_fits_is_first_and_the_others_say_why_not():
     assert all(one.step is None for one in predictions if one.refusal)
 
 
+class Near(Formulas):
+    """Layouts that share layers are faster than the others by a part of the time."""
+
+    def __init__(self, part: float) -> None:
+        super().__init__(GIB)
+        self.part = part
+
+    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+        expected = layout.batch_scale * layout.mesh.batches * (1 - self.part * (layout.mesh.tensor > 1))
+        seconds = Range(low=expected, expected=expected, high=expected)
+        return StepTime(seconds=seconds, compute=expected, communication=0.0, idle=0.0, data=0.0)
+
+    def seconds_of_equal_parts(self, layout: Layout) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(("part", "tensor"), [(0.01, 1), (0.03, 2)])
+def test_the_plainest_of_layouts_that_are_nearly_as_fast_is_first(part, tensor):
+    predictions, _ = search(predictor(measured("smp", split="row"), Near(part)), asked(hosts(), distribution=V1))
+    first, second = predictions[0], predictions[1]
+    assert first.mesh["tensor"] == tensor
+    assert second.mesh["tensor"] > 1
+    if tensor == 1:
+        parameters = first.distribution["smdistributed"]["modelparallel"]["parameters"]
+        assert parameters == {"partitions": 1, "ddp": True}
+
+
 def test_the_answer_has_the_dict_to_paste():
     predictions, _ = search(predictor(measured("smp"), Formulas(GIB)), asked(hosts(), distribution=V1))
     for prediction in predictions:
