@@ -181,7 +181,9 @@ class _Ladder:
         if problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._search_exhaustively()
         else:
-            redivided = redivide_pairs(problem, self.labels, partitions, cap)
+            # A split that meets the bound may have less communication than another, so without slack nothing ends early.
+            enough = self.bound * (1 + self._good_enough) if self._good_enough else 0.0
+            redivided = redivide_pairs(problem, self.labels, partitions, cap, enough=enough)
             self._adopt(improve(problem, redivided, partitions, cap), "pairs")
             # The bound rises when the best known cost falls: see bounds.py.
             self.bound = least_greatest_cost(problem, partitions, self._cost)

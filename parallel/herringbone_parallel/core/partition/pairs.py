@@ -43,19 +43,20 @@ def redivide_pairs(
     partitions: int,
     memory_cap: float | None = None,
     max_steps: int = MAX_STEPS,
+    enough: float = 0.0,
 ) -> list[int]:
     """Return a split that is no worse; `labels` must keep within `memory_cap` bytes, and so does the result.
 
     Iterated local search: after a first descent, a random run of groups moves to a random partition, and another
-    descent follows, until the steps reach `max_steps`.
+    descent follows, until the steps reach `max_steps`, or the greatest cost of a partition is at most `enough`.
     """
     # A fixed seed, because the same tree must give the same split in every process.
     generator = np.random.default_rng(0)
     pairs = Pairs(problem, partitions, memory_cap)
     pairs.steps = STEPS_OF_A_GROUP * problem.size
-    best = pairs.descend(labels, max_steps)
+    best = pairs.descend(labels, max_steps, enough)
     rank = weigh(problem, best, partitions).rank
-    while pairs.steps < max_steps:
+    while pairs.steps < max_steps and rank[0] > enough:
         start = int(generator.integers(problem.size))
         end = min(start + 1 + int(generator.integers(1 + problem.size // (2 * partitions))), problem.size)
         # A kick moves at most about half of a partition's groups, so that most of the split survives.
@@ -66,7 +67,7 @@ def redivide_pairs(
         loads = weigh(problem, kicked, partitions)
         if len(set(kicked)) < partitions or (memory_cap is not None and loads.memory.max() > memory_cap):
             continue
-        descended = pairs.descend(kicked, max_steps)
+        descended = pairs.descend(kicked, max_steps, enough)
         new_rank = weigh(problem, descended, partitions).rank
         if new_rank < rank:
             best, rank = descended, new_rank
@@ -138,14 +139,15 @@ class Pairs:
         self._problem, self._partitions = problem, partitions
         self._cap = np.inf if memory_cap is None else memory_cap
 
-    def descend(self, labels: Sequence[int], max_steps: int) -> list[int]:
+    def descend(self, labels: Sequence[int], max_steps: int, enough: float = 0.0) -> list[int]:
         """Return a split whose costs, sorted with the greatest first, are no greater; `labels` must keep the cap.
 
-        The descent ends when no pair can be divided better, or when `steps` reaches `max_steps`.
+        The descent ends when no pair can be divided better, when `steps` reaches `max_steps`, or when no cost is above
+        `enough`.
         """
         best, costs = list(labels), weigh(self._problem, labels, self._partitions).cost
         tried: set[frozenset[int]] = set()
-        while self.steps < max_steps:
+        while self.steps < max_steps and costs.max() > enough:
             # Pairs with the costliest partition first; a stable sort, so that ties are the same everywhere.
             order = np.argsort(-costs, kind="stable").tolist()
             pair = next((pair for pair in combinations(order, 2) if frozenset(pair) not in tried), None)

@@ -36,6 +36,8 @@ class TiedGradients:
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
         self._passes = list(_passes(measurement))
+        # The calls of each microbatch's backward.
+        self._backwards = list(_backwards(measurement)) if self._passes else []
 
     def lives(self, start: Slots, end: Slots, partition: Partition) -> tuple[Slots, Slots]:
         """Return the first slot of each tensor and the one after its last, on the ranks of a pipeline.
@@ -52,17 +54,12 @@ class TiedGradients:
 
     def _borders(self, partition: Partition) -> Slots:
         """Return, for each call of a backward, the slot after the last call of its visit."""
-        calls = self._measurement.calls
-        borders = np.full(len(calls), 2 * len(calls) + 2, dtype=np.int64)
-        # By microbatch, from the last call on: the partition of the visit, and its border.
-        visits: dict[int, tuple[int, int]] = {}
-        for number in range(len(calls) - 1, -1, -1):
-            if calls[number].phase != Phase.BACKWARD:
-                continue
-            home = int(partition.calls[number])
-            if visits.get(calls[number].microbatch, (None, 0))[0] != home:
-                visits[calls[number].microbatch] = (home, 2 * number + 1)
-            borders[number] = visits[calls[number].microbatch][1]
+        count = len(self._measurement.calls)
+        borders = np.full(count, 2 * count + 2, dtype=np.int64)
+        for calls in self._backwards:
+            lasts = np.append(np.flatnonzero(np.diff(partition.calls[calls])), len(calls) - 1)
+            last_of_visit = calls[lasts[np.searchsorted(lasts, np.arange(len(calls)))]]
+            borders[calls] = 2 * last_of_visit + 1
         return borders
 
     def _end_at_borders(self, tensors: Sequence[int], borders: Slots, start: Slots, end: Slots) -> None:
@@ -96,6 +93,13 @@ class TiedGradients:
     def _is_sum(self, tensor: int) -> bool:
         call = self._measurement.calls[self._measurement.tensors[tensor].born]
         return self._measurement.operations[call.operation].name.startswith("aten.add.")
+
+
+def _backwards(measurement: Measurement) -> Iterator[Slots]:
+    calls = measurement.calls
+    microbatches = np.array([call.microbatch if call.phase == Phase.BACKWARD else -1 for call in calls], dtype=np.int64)
+    for microbatch in np.unique(microbatches[microbatches >= 0]):
+        yield np.flatnonzero(microbatches == microbatch)
 
 
 def _passes(measurement: Measurement) -> Iterator[list[int]]:

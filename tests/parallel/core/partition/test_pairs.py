@@ -56,6 +56,21 @@ def test_a_split_never_gets_worse_and_keeps_within_the_cap():
     assert better > 10
 
 
+def test_a_descent_ends_at_a_cost_that_is_enough():
+    earlier = 0
+    for seed in range(20):
+        generator, problem = random_problem(seed)
+        labels = [0, 1, 2, *(generator.randrange(3) for _ in range(problem.size - 3))]
+        whole, part = Pairs(problem, 3), Pairs(problem, 3)
+        before = weigh(problem, labels, 3).rank[0]
+        best = weigh(problem, whole.descend(labels, max_steps=10**6), 3).rank[0]
+        enough = (before + best) / 2
+        assert weigh(problem, part.descend(labels, max_steps=10**6, enough=enough), 3).rank[0] <= enough
+        earlier += part.steps < whole.steps
+        assert Pairs(problem, 3).descend(labels, max_steps=10**6, enough=before) == labels
+    assert earlier > 10
+
+
 @pytest.mark.parametrize(
     ("partitions", "weight", "moves_alone", "reached"),
     [(2, 0.8, 0.5202, 0.5165), (4, 0.8, 0.2839, 0.2750), (8, 0.2, 0.2345, 0.2304)],
