@@ -181,7 +181,7 @@ class _Ladder:
         if problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._search_exhaustively()
         else:
-            # A split that meets the bound may have less communication than another, so without slack nothing ends early.
+            # Of splits that meet the bound one has the least communication, so without slack nothing ends early.
             enough = self.bound * (1 + self._good_enough) if self._good_enough else 0.0
             redivided = redivide_pairs(problem, self.labels, partitions, cap, enough=enough)
             self._adopt(improve(problem, redivided, partitions, cap), "pairs")

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.prediction.communication import (
@@ -28,6 +29,7 @@ from herringbone_parallel.core.prediction.compute import Array, Costs, ready_tim
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import LARGE_UNIT, Measurement, Phase
 from herringbone_parallel.core.prediction.shards import units_of_modules
+from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition
 from herringbone_parallel.core.sums.buckets import cut_buckets
 from herringbone_parallel.core.sums.simulate import Sum
@@ -66,9 +68,10 @@ class Exchanges:
     def __init__(self, measurement: Measurement, costs_on: Callable[[Hosts], Costs]) -> None:
         self._measurement = measurement
         self._costs_on = costs_on
+        self._elements = Elements(measurement)
         self._units = sum(module.unit for module in measurement.modules)
-        # By device, number of partitions, assignment, parts, and elements.
-        self._known_buckets: dict[tuple[str, int, int, int, float], list[tuple[int, float]]] = {}
+        # By device, number of partitions, assignment, parts, ranks of a tensor group, and elements.
+        self._known_buckets: dict[tuple[str, int, int, int, int, float], list[tuple[int, float]]] = {}
         self._ready: dict[str, list[tuple[int, float, int]]] = {}
 
     def of(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
@@ -97,7 +100,7 @@ class Exchanges:
             return Exchange()
         # Backwards before the last one of a step only add up their gradients.
         last_s = float(seconds.backward.max()) / layout.microbatches
-        buckets = self._buckets(hosts, partition, part, most)
+        buckets = self._buckets(hosts, partition, part, mesh.tensor, most)
         if not buckets:
             return Exchange()
         sums = [Sum(size, ready * last_s) for size, ready in buckets]
@@ -154,11 +157,12 @@ class Exchanges:
     def _version1_shards(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
         """Return one gather of the divided parameters before a step, and one reduction of their gradients after it."""
         mesh, limits = layout.mesh, layout.limits
-        size = float(self._sizes(partition, limits.whole).max()) / mesh.tensor
+        elements = self._elements.of_rank(mesh.tensor)
+        divided = elements >= limits.whole
+        size = float(self._sizes(partition, divided).max()) / mesh.tensor
         group = links.group("S")
         gathers = 1
-        divided = float(self._elements[self._elements >= limits.whole].sum())
-        if partition.count == 1 and divided > limits.live * mesh.tensor:
+        if partition.count == 1 and elements[divided].sum() > limits.live:
             # Modules gather their parameters themselves, for each forward and backward.
             gathers = 2 * layout.microbatches
         # gloo has no scatter that is faster than a sum of everything.
@@ -222,19 +226,22 @@ class Exchanges:
         seconds = 3 * (layout.mesh.context - 1) * group.send_s(sent)
         return Exchange(seconds, seconds)
 
-    def _buckets(self, hosts: Hosts, partition: Partition, part: int, most: float) -> list[tuple[int, float]]:
+    def _buckets(
+        self, hosts: Hosts, partition: Partition, part: int, tensor: int, most: float
+    ) -> list[tuple[int, float]]:
         """Return the buckets of the partition with the most parameters, of which a rank has one of `part` parts.
 
-        They have the parameters of fewer than `most` elements. A bucket is its bytes, and the part of the backward that
-        is over when it is complete.
+        They have the parameters of fewer than `most` elements on a rank of `tensor` ranks that share layers. A bucket
+        is its bytes, and the part of the backward that is over when it is complete.
         """
-        key = (device_key(hosts), partition.count, partition.assignment, part, most)
+        key = (device_key(hosts), partition.count, partition.assignment, part, tensor, most)
         if key not in self._known_buckets:
             homes, largest = partition.parameters, int(np.argmax(self._sizes(partition)))
+            smaller = self._elements.of_rank(tensor) < most
             ready = [
                 (size // part, at)
                 for index, at, size in self._ready_times(hosts)
-                if homes[index] == largest and self._elements[index] < most
+                if homes[index] == largest and smaller[index]
             ]
             sizes = [("gradient", size) for size, _ in ready]
             cut = cut_buckets(sizes, first_bytes=_FIRST_BUCKET, most_bytes=_BUCKET)
@@ -274,13 +281,9 @@ class Exchanges:
         units = units_of_modules(self._measurement)
         return np.bincount(units[owners], weights=self._gradient_bytes).astype(np.float64)
 
-    @cached_property
-    def _elements(self) -> Array:
-        return np.array([parameter.elements for parameter in self._measurement.parameters], dtype=np.float64)
-
-    def _sizes(self, partition: Partition, least: int = 0) -> Array:
-        """Return the bytes of each partition's gradients, of parameters with at least so many elements."""
-        weights = np.where(self._elements >= least, self._gradient_bytes, 0.0)
+    def _sizes(self, partition: Partition, which: NDArray[np.bool_] | bool = True) -> Array:
+        """Return the bytes of each partition's gradients, of all parameters or of some."""
+        weights = np.where(which, self._gradient_bytes, 0.0)
         sizes = np.bincount(partition.parameters, weights=weights, minlength=partition.count)
         return sizes.astype(np.float64)
 

@@ -32,7 +32,7 @@ from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
 from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.shards import Sharded, Units
-from herringbone_parallel.core.prediction.sharing import splits_of_modules
+from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition, Stages, Visit
 from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
 
@@ -112,12 +112,10 @@ class MemoryModel:
         self._passing = np.zeros(2 * len(measurement.calls) + 2, dtype=np.bool_)
         self._passing[: len(phases)] = (phases > Phase.DATA) & (phases < Phase.BETWEEN)
         parameters = measurement.parameters
-        splits = splits_of_modules(measurement)
-        self._split = np.array([splits[p.module] != "" for p in parameters], dtype=np.bool_)
         self._parameter_bytes = np.array([p.bytes for p in parameters], dtype=np.float64)
         self._state_bytes = np.array([p.state_bytes for p in parameters], dtype=np.float64)
         self._trainable = np.array([p.trainable for p in parameters], dtype=np.bool_)
-        self._elements = np.array([p.elements for p in parameters], dtype=np.float64)
+        self._elements = Elements(measurement)
 
     def memory(self, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
         """Return the memory of each partition's largest rank; one entry where the model is not split into partitions.
@@ -159,7 +157,7 @@ class MemoryModel:
         key = (timeline, ranks, tensor, allocator)
         if key not in self._shards:
             units, copied = self._units[timeline], allocator == "cpu"
-            self._shards[key] = units.sharded(ranks, self._fractions(tensor), copied=copied)
+            self._shards[key] = units.sharded(ranks, self._elements.fractions(tensor), copied=copied)
         return self._shards[key]
 
     def _sharded(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
@@ -206,9 +204,9 @@ class MemoryModel:
 
     def _training_state(self, layout: Layout, partition: Partition, index: int) -> _State:
         own, mesh, limits = partition.parameters == index, layout.mesh, layout.limits
-        fractions = self._fractions(mesh.tensor)
+        fractions = self._elements.fractions(mesh.tensor)
         sizes, states = self._parameter_bytes * fractions * own, self._state_bytes * fractions * own
-        elements = self._elements * fractions
+        elements = self._elements.of_rank(mesh.tensor)
         divided = own & (mesh.shard > 1) & (elements >= limits.whole)
         trained = sizes * self._trainable
         gathered = float(sizes[divided].sum())
@@ -277,10 +275,6 @@ class MemoryModel:
         if key not in self._timelines:
             self._timelines[key] = Timeline(self._measurement, checkpointing=layout.checkpointing, horizon=horizon)
         return self._timelines[key]
-
-    def _fractions(self, tensor: int) -> Bytes:
-        """Return the part of each parameter that a rank of a tensor group has."""
-        return np.where(self._split, 1.0 / tensor, 1.0)
 
     @cached_property
     def _last_passing(self) -> int:

@@ -32,7 +32,6 @@ from herringbone_contract.prediction.question import Hosts, Question
 from herringbone_parallel.core.prediction.layout import Layout
 from herringbone_parallel.core.prediction.predict import Predictor, held_bytes, refused
 
-
 # Costs that differ by less are equal for the choice: in benchmarks/plan the plainer of two such layouts was the faster.
 _TIE = 1.02
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase
 
+Array = NDArray[np.float64]
 COLUMN, ROW = "column", "row"
 _ATTENTION = "MultiheadAttention"
 
@@ -48,6 +49,27 @@ def divided_calls(measurement: Measurement) -> NDArray[np.bool_]:
                 inside = False
             divided[number] = inside
     return divided
+
+
+class Elements:
+    """The elements of each parameter, as a rank of a tensor group has them.
+
+    >>> Elements(measurement).of_rank(2)                                # doctest: +SKIP
+    array([500., 10.])
+    """
+
+    def __init__(self, measurement: Measurement) -> None:
+        splits = splits_of_modules(measurement)
+        self._split = np.array([splits[parameter.module] != "" for parameter in measurement.parameters], dtype=np.bool_)
+        self._whole = np.array([parameter.elements for parameter in measurement.parameters], dtype=np.float64)
+
+    def fractions(self, tensor: int) -> Array:
+        """Return the part of each parameter that a rank has whose group is of `tensor` ranks."""
+        return np.where(self._split, 1.0 / tensor, 1.0)
+
+    def of_rank(self, tensor: int) -> Array:
+        """Return the number of elements of each parameter on such a rank."""
+        return np.asarray(self._whole * self.fractions(tensor))
 
 
 def splits_of_modules(measurement: Measurement) -> list[str]:

@@ -37,6 +37,7 @@ from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Wor
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
+from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition, Stages
 
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
@@ -72,7 +73,7 @@ class _Pipeline(NamedTuple):
 
 
 class _Runtime(NamedTuple):
-    """The processor seconds of the pipeline's runtime, of a step, and of each microbatch on a rank of each partition."""
+    """Processor seconds of the pipeline's runtime: of a step, and of a microbatch on a rank of each partition."""
 
     step_s: float
     microbatch_s: Array
@@ -119,6 +120,7 @@ class StepModel:
         self._works: dict[tuple[str, int, int], Work] = {}
         self._ways: dict[tuple[object, ...], list[tuple[int, float]]] = {}
         self._simulated: dict[_Pipeline, float] = {}
+        self._elements = Elements(measurement)
         self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
 
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
@@ -219,7 +221,8 @@ class StepModel:
             return 1 / (mesh.shard * mesh.context)
         if layout.shard_optimizer_state:
             return 1 / mesh.data
-        divided = self._elements[self._elements >= layout.limits.whole].sum() / max(1.0, self._elements.sum())
+        elements = self._elements.of_rank(mesh.tensor)
+        divided = elements[elements >= layout.limits.whole].sum() / max(1.0, elements.sum())
         return float(divided / mesh.shard + 1 - divided)
 
     def _pipeline_s(self, pipeline: _Pipeline) -> float:
@@ -322,10 +325,6 @@ class StepModel:
         if slow > 1:
             reasons.append(f"{hosts.ranks_per_host} ranks share {hosts.cores} cores of a host: they take turns")
         return min(0.9, spread), tuple(reasons)
-
-    @cached_property
-    def _elements(self) -> Array:
-        return np.array([parameter.elements for parameter in self._measurement.parameters], dtype=np.float64)
 
     @cached_property
     def _first_forward(self) -> NDArray[np.bool_]:
