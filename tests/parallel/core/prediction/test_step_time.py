@@ -27,7 +27,6 @@ from herringbone_parallel.core.prediction.measurement import (
     PipelineWork,
     Timings,
 )
-from herringbone_parallel.core.prediction.stages import SEVERAL, Stages
 from herringbone_parallel.core.prediction.step_time import StepModel
 
 # Two layers of 1 s forward, 2 s backward and 0.5 s optimizer each, on a device of 1 FLOP/s.
@@ -313,30 +312,6 @@ def test_a_pipeline_takes_the_measured_time_of_its_runtime(cores: int, expected:
     measured = replace(STEP, tree=replace(TREE, values=(value,)))
     step = StepModel(measured, timings).step_time(layout, on_cores(2, cores))
     assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
-
-
-def test_every_rank_sees_modules_of_one_partition_and_operations_outside() -> None:
-    names = ("", "a", "a.x", "a.y", "b")
-    halves = CostNode(
-        path="a",
-        children=(
-            CostNode(path="a.x", parameters={1: 64}, seconds=1.5),
-            CostNode(path="a.y", parameters={3: 64}, seconds=1.5),
-        ),
-    )
-    # In "a" and its parts, outside, in "b", and twice outside.
-    calls = tuple(Call(0, names.index(name), Phase.FORWARD) for name in ("a", "a.x", "a.x", "a", "", "b", "", ""))
-    measured = replace(
-        STEP,
-        modules=tuple(Module(name, "Module") for name in names),
-        calls=calls,
-        parameters=tuple(replace(STEP.parameters[0], module=names.index(name)) for name in ("a.x", "a.y", "b")),
-        tree=replace(TREE, root=CostNode(path="", children=(halves, TREE.root.children[1]))),
-    )
-    layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1)
-    partition = Stages(measured).of(layout)
-    assert partition.modules.tolist() == [SEVERAL, 0, 0, 0, 1]
-    assert partition.seen == 5
 
 
 def test_timed_operations_replace_the_figures_of_the_device() -> None:
