@@ -339,9 +339,8 @@ def _runtime(partition: Partition, timings: Timings | None) -> _Runtime:
         return _Runtime(0.0, np.zeros(partition.count))
     work = timings.pipeline
     ends = np.array([(message.source, message.target) for message in partition.messages], dtype=np.int64)
-    values = np.bincount(ends.ravel(), minlength=partition.count)
-    microbatch_s: Array = work.microbatch_s + partition.seen * work.call_s + values * work.value_s
-    return _Runtime(work.step_s, microbatch_s)
+    values: Array = np.bincount(ends.ravel(), minlength=partition.count).astype(np.float64)
+    return _Runtime(work.step_s, work.microbatch_s + partition.seen * work.call_s + values * work.value_s)
 
 
 def _threads(hosts: Hosts, timings: Timings | None) -> int:

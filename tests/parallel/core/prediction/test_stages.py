@@ -5,13 +5,13 @@ import pytest
 pytest.importorskip("numpy")
 
 from msgspec.structs import replace
+from tests.parallel.core.prediction.steps import two_layers
 
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_parallel.core.partition.costs import CostNode
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Call, Module, Parameter, Phase
 from herringbone_parallel.core.prediction.stages import SEVERAL, Stages
-from tests.parallel.core.prediction.steps import two_layers
 
 
 def test_every_rank_sees_modules_of_one_partition_and_operations_outside() -> None:
