@@ -28,7 +28,7 @@ from herringbone_parallel.torch.measure.operations import tensors_of
 from herringbone_parallel.torch.operation_work import is_view
 
 # Elements of inputs and outputs together up to which an operation runs.
-_FEW = 1 << 12
+_FEW = 1 << 14
 # The same for operations whose inputs all have true values, such as a batch that a loader has read.
 _KNOWN = 1 << 22
 # Bytes of tensors without values up to which [4] runs on the whole of them.
@@ -127,16 +127,14 @@ class Skipper:
                     raise
             else:
                 if not known:
-                    self._forget_results(traits, args, kwargs, result)
+                    self._forget_results(func, args, kwargs, result)
                 return result, False
         # [3]
-        for position in traits.writes:
-            for tensor in tensors_of(_argument(position, args, kwargs)):
-                self.forget(tensor)
         result = self._made(traits, shapes, args, kwargs)
         truths = [tensor for tensor in tensors_of(result) if tensor.dtype is torch.bool]
         if truths:
             self._decide(func, args, kwargs, truths)
+        self._forget_written(func, args, kwargs)
         return result, False
 
     def _run(self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> Any:
@@ -155,9 +153,20 @@ class Skipper:
         except Exception:  # noqa: BLE001  an operation that does not take single elements
             truth = False
         for tensor in truths:
-            self._truth[tensor.untyped_storage()._cdata] = truth
-            if tensor.numel() <= _KNOWN:
-                tensor.fill_(truth)
+            self._set_truth(tensor, truth=truth)
+
+    def _set_truth(self, tensor: torch.Tensor, *, truth: bool) -> None:
+        self._truth[tensor.untyped_storage()._cdata] = truth
+        if tensor.numel() <= _KNOWN:
+            tensor.fill_(truth)
+
+    def _is_true(self, value: Any) -> bool:
+        """Say whether truth values are true, as far as known: one of them, or all that come from unknown contents."""
+        if not isinstance(value, torch.Tensor):
+            return value is True
+        if self.knows(value):
+            return bool(value.any())
+        return self._truth.get(value.untyped_storage()._cdata, False)
 
     def _one(self, leaf: Any) -> Any:
         """Return a tensor of one element for a tensor."""
@@ -239,12 +248,18 @@ class Skipper:
             return torch.rand_like(value)
         return torch.full_like(value, self._truth.get(value.untyped_storage()._cdata, True))
 
-    def _forget_results(self, traits: _Traits, args: Any, kwargs: Any, result: Any) -> None:
+    def _forget_results(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         for tensor in tensors_of(result):
             self.forget(tensor)
-        for position in traits.writes:
+        self._forget_written(func, args, kwargs)
+
+    def _forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        for position in _traits(func).writes:
             for tensor in tensors_of(_argument(position, args, kwargs)):
                 self.forget(tensor)
+                if tensor.dtype is torch.bool and self._is_true(_written(func, args, kwargs)):
+                    # Which elements of a mask have become true is not known, only that some have.
+                    self._set_truth(tensor, truth=True)
 
     def scalar(self, tensor: torch.Tensor) -> Any:
         """Return the number of a tensor of one element; 1 for one without a true, finite value."""
@@ -287,6 +302,20 @@ _TORCHS = {
 def _argument(position: tuple[int, str], args: Any, kwargs: Any) -> Any:
     index, name = position
     return kwargs.get(name) if index < 0 or index >= len(args) else args[index]
+
+
+@functools.cache
+def _value_of(func: Any) -> tuple[int, str] | None:
+    """Return the position and the name of the argument that an operation writes into some elements of another one."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name in ("value", "values", "src", "source"):
+            return index, argument.name
+    return None
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Any:
+    position = _value_of(func)
+    return None if position is None else _argument(position, args, kwargs)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -148,6 +148,26 @@ def test_sizes_that_depend_on_values_are_computed() -> None:
     assert any(operation.fallback for operation in measurement.operations)
 
 
+def test_a_mask_that_is_true_at_unknown_places_selects_all() -> None:
+    # A detector marks the boxes that it keeps. Nothing would come after it if none of them counted.
+    sizes: list[int] = []
+
+    def loop() -> None:
+        model = nn.Linear(32, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            scores = model(torch.randn(20_000, 32)).flatten()
+            keep = torch.zeros_like(scores, dtype=torch.bool)
+            keep[scores.topk(5_000).indices] = True
+            kept = scores[torch.where(keep)[0]]
+            sizes.append(len(kept))
+            kept.sum().backward()
+            optimizer.step()
+
+    measured(loop)
+    assert sizes == [20_000, 20_000]
+
+
 def test_an_operation_of_the_user_runs_once_and_is_named() -> None:
     sizes: list[torch.Size] = []
 
