@@ -54,7 +54,7 @@ def divided_calls(measurement: Measurement) -> NDArray[np.bool_]:
 class Elements:
     """The elements of each parameter, as a rank of a tensor group has them.
 
-        Elements(measurement).of_rank(2)        # half of those that are split
+    Elements(measurement).of_rank(2)        # half of those that are split
     """
 
     def __init__(self, measurement: Measurement) -> None:
