@@ -19,10 +19,11 @@ from herringbone.controller.log_files import LogFile
 from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
+from herringbone.jobs.checkpoints import settle_links
 from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING
 from herringbone.jobs.logs import STAMP_CHARS
 from herringbone.slots.release import free
-from herringbone_contract.constants import MAX_FAILURE_CHARS, MAX_RECORD_BYTES
+from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
@@ -70,6 +71,11 @@ def conclude(
             return Conclusion.FAILED
     # All hosts have ended. Before the record says that the job is over: the next job of the same caller may need them.
     free(config["claim"])
+    for host, _ in hosts:
+        folder = Path(host.base, INSIDE.checkpoints)
+        # Absolute links name this job's folder. Later jobs that go on from the checkpoints must not be led there.
+        with contextlib.suppress(OSError):
+            settle_links(folder, [str(folder), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"])
     record = record_of(config)
     model: Path | str | None = None
     try:

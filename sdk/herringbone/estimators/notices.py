@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 def say_before(plan: JobPlan, *, show_start: bool) -> None:
     """Show the job's first line, if wanted, and the notes of its plan."""
-    # On standard error: the log, or a program's own output, may be on standard output.
-    stderr = Console(sys.stderr)
     if show_start:
-        stderr.say(start_line(plan.job_name, plan.backend))
+        Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
     for note in plan.notes:
-        stderr.say(f"job {plan.job_name}: {note}")
+        say_of(plan, note)
+
+
+def say_of(plan: JobPlan, note: str) -> None:
+    """Show a note about a job that has not started."""
+    # On standard error: the log, or a program's own output, may be on standard output.
+    Console(sys.stderr).say(f"job {plan.job_name}: {note}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from herringbone.controller.links import listing_of, packed_target
 from herringbone.jobs.home import Home
+from herringbone_contract import safe_tree
+from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.errors import InputError, LaunchError
-from herringbone_contract.safe_tree import folder as open_folder
-from herringbone_contract.safe_tree import walk
+from herringbone_contract.masking import printable
+from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
@@ -24,8 +27,8 @@ def newest_files(folders: Iterable[Path]) -> dict[str, Path]:
     """
     newest: dict[str, tuple[int, Path, str]] = {}
     for folder in folders:
-        with open_folder(folder) as descriptor:
-            for entry in walk(descriptor):
+        with safe_tree.folder(folder) as descriptor:
+            for entry in safe_tree.walk(descriptor):
                 # Links stay links: nobody follows them here.
                 if entry.kind not in ("file", "link"):
                     continue
@@ -89,18 +92,56 @@ def free_folder(home: Home, job_name: str) -> Path:
     return folder
 
 
-def copy_checkpoints(files: dict[str, Path], into: Path) -> None:
-    """Copy files into a new folder, which appears complete or not at all. Raises `LaunchError`, for a full disk."""
+def settle_links(folder: Path, roots: Sequence[str], refuse: Callable[[str, str], None] | None = None) -> None:
+    """Make links of a folder relative if they are absolute and stay in it, so that they also work in a copy of it.
+
+    `roots` are the absolute paths by which the script knew the folder. With `refuse`, which gets the name and the
+    reason, links that leave the folder, FIFOs and sockets are removed; without it, they stay.
+    """
+    with safe_tree.folder(folder) as top:
+        entries = list(safe_tree.walk(top))
+        listing = listing_of(entries)
+        for entry in entries:
+            if entry.kind in ("file", "folder"):
+                continue
+            path = PurePosixPath(entry.name)
+            with safe_tree.folder(top, str(path.parent)) as parent:
+                try:
+                    if entry.kind != "link":
+                        raise ValueError(f"it is a {entry.kind}")
+                    target = packed_target(entry.name, listing, roots)
+                except ValueError as error:
+                    if refuse is not None:
+                        safe_tree.remove(parent, path.name)
+                        refuse(printable(entry.name), printable(str(error)))
+                    continue
+                if entry.target.startswith("/"):
+                    # A rename, because another job that goes on in the folder always finds the link.
+                    partial = f".link-{os.getpid()}"
+                    os.symlink(target, partial, dir_fd=parent)
+                    os.rename(partial, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def copy_checkpoints(files: Mapping[str, Path], into: Path, say: Callable[[str], None]) -> None:
+    """Copy files into a new folder, which appears complete or not at all. Raises `LaunchError`, for a full disk.
+
+    Links lead to the copies. A link that leads elsewhere would have the new job write into files of another one, so it
+    is left out; `say` gets a line for each.
+    """
     into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = into.with_name(f".{into.name}.partial")
     # Of a copy that was interrupted.
     shutil.rmtree(partial, ignore_errors=True)
+    folders = {path.parents[len(PurePosixPath(name).parts) - 1] for name, path in files.items()}
+    roots = [f"{DEFAULT_BASE}/{INSIDE.checkpoints}"]
+    roots += sorted({str(path) for folder in folders for path in (folder, folder.resolve())})
     try:
         for name, path in files.items():
             target = partial / name
             target.parent.mkdir(parents=True, exist_ok=True)
             # Not a hard link: the new job may write into a file, and the earlier job's must stay as it is.
             shutil.copy2(path, target, follow_symlinks=False)
+        settle_links(partial, roots, lambda name, reason: say(f"checkpoints: {name} is left out: {reason}"))
         os.rename(partial, into)  # noqa: PTH104 - unlike Path.replace, it says that nothing is replaced
     except OSError as error:
         raise LaunchError(f"the checkpoints cannot be copied to {into}: {error.strerror}") from error

@@ -302,10 +302,13 @@ def test_checkpoints_outlive_the_job_with_checkpoint_s3_uri(script, backend, tmp
         "folder = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'checkpoints')\n"
         "print(sorted(path.name for path in folder.iterdir()))\n"
         "(folder / 'step-1').write_text('')\n"
+        "if not (folder / 'last').is_symlink(): (folder / 'last').symlink_to(folder / 'step-1')\n"
     )
     kept = {"checkpoint_s3_uri": f"file://{tmp_path}/ckpt"}
     assert texts(submit(backend, **kept).wait()) == ["[]"]
-    assert texts(submit(backend, **kept).wait()) == ["['step-1']"]
+    # The script's absolute link names the first job's folder, which `herringbone rm` removes.
+    assert os.readlink(tmp_path / "ckpt" / "last") == "step-1"
+    assert texts(submit(backend, **kept).wait()) == ["['last', 'step-1']"]
     assert texts(submit(backend).wait()) == ["[]"]
 
 

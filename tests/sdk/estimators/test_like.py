@@ -130,12 +130,39 @@ def test_a_resumed_job_begins_from_a_copy_of_the_checkpoints(home):
     plan = estimator.plan()
     assert plan.options.checkpoint_s3_uri == str(folder)
     assert not folder.exists()  # a plan copies nothing
-    copy_checkpoints(estimator._copied_checkpoints, folder)
+    copy_checkpoints(estimator._copied_checkpoints, folder, pytest.fail)
     assert (folder / "last.pt").read_text() == "new"
     assert (folder / "deep/step-1.pt").read_text() == "x"
     assert os.readlink(folder / "latest") == "last.pt"
     # Another job that begins there has a folder of its own.
     assert PyTorch.like("one", resume=True).options.checkpoint_s3_uri == f"{folder}-2"
+
+
+def test_links_of_copied_checkpoints_lead_to_the_copies(home):
+    """Scripts link `last.ckpt` to an absolute path. The new job wrote through that link into the earlier job's file."""
+    submitted(home, instance_count=2)
+    first = checkpoint(home, "one", "algo-1", "a.ckpt")
+    second = checkpoint(home, "one", "algo-2", "deep/b.ckpt")
+    first.with_name("last.ckpt").symlink_to(first)
+    # By the path in a container, and to a file of another host, which is in the same folder afterwards.
+    first.with_name("best.ckpt").symlink_to("/opt/ml/checkpoints/a.ckpt")
+    (second.parent / "last.ckpt").symlink_to(second)
+    for name, target in {
+        "gone": first.parent / "gone.ckpt",
+        "model": first.parent.parent / "model",
+        "up": "../x",
+    }.items():
+        first.with_name(name).symlink_to(target)
+    estimator, folder, said = PyTorch.like("one", resume=True), home.path / "checkpoints" / "one", []
+    copy_checkpoints(estimator._copied_checkpoints, folder, said.append)
+    links = {str(path.relative_to(folder)): os.readlink(path) for path in folder.rglob("*") if path.is_symlink()}
+    assert links == {"last.ckpt": "a.ckpt", "best.ckpt": "a.ckpt", "deep/last.ckpt": "b.ckpt"}
+    assert said == [
+        "checkpoints: gone is left out: it is a link to nothing",
+        f"checkpoints: model is left out: it is a link to {first.parent.parent}/model, outside the folder; "
+        "write the file itself into the folder",
+        "checkpoints: up is left out: it is a link to ../x, outside the folder; write the file itself into the folder",
+    ]
 
 
 def test_a_job_with_a_folder_of_its_own_goes_on_in_it(home):

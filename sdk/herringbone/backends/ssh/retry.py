@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.aws.location import is_s3
-from herringbone.backends.ssh.checkpoints import merge_checkpoints, settle_links
+from herringbone.backends.ssh.checkpoints import merge_checkpoints
 from herringbone.backends.ssh.inventory import inventory_path, read_inventory
 from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
 from herringbone.backends.ssh.submission import NextAttempt, Submission
@@ -38,6 +38,7 @@ from herringbone.controller.retry import (
     policies_of,
 )
 from herringbone.events.job_events import JobEvents
+from herringbone.jobs.checkpoints import settle_links
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import change_state

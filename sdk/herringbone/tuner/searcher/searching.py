@@ -27,7 +27,7 @@ def search(store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], Non
             return False
         record = store.record()
         definition = record.definition
-        jobs = TrialJobs(store, definition, record.backend, plan)
+        jobs = TrialJobs(store, definition, record.backend, plan, say)
         if plan is None:
             # No strategy, which may need a package that this process lacks.
             Searcher(store, jobs, lambda trials, free: (), say=say).run()  # noqa: ARG005

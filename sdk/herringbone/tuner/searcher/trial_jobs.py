@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -70,11 +70,19 @@ class TrialJobs:
     `plan` is the shared plan with its secrets; None for a searcher that starts no job, but only stops those that run.
     """
 
-    def __init__(self, store: TuningStore, definition: TuningDefinition, backend: str, plan: JobPlan | None) -> None:
+    def __init__(
+        self,
+        store: TuningStore,
+        definition: TuningDefinition,
+        backend: str,
+        plan: JobPlan | None,
+        say: Callable[[str], None] = print,
+    ) -> None:
         self._store = store
         self._definition = definition
         self._backend = backend_named(backend)
         self._plan = plan
+        self._say = say
         self._settings: dict[str, Any] = {} if plan is None else shared_settings(plan)
 
     @property
@@ -89,7 +97,7 @@ class TrialJobs:
             left = Path(self._checkpoints(earlier) or "")
             # A script that writes no checkpoints trains from the beginning, with the same result.
             if files := newest_files([left] if left.is_dir() else []):
-                copy_checkpoints(files, Path(checkpoints))
+                copy_checkpoints(files, Path(checkpoints), lambda text: self._say(f"job {record.job}: {text}"))
         settings = trial_settings(
             self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
         )
