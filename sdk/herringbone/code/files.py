@@ -1,7 +1,7 @@
 """Select and check the files of a job's code, with one rule for every backend, whether it copies or packs them.
 
 source_dir (or the lone script)  -+-> left out: .git, __pycache__, Python environments, files that an ignore file
-dependencies, at the code's root -+             names, the jobs' folder
+dependencies, at the code's root -+             names, the jobs' folder, folders of results
                                   +-> refused: links out of the folder, files that look like secrets
 """
 
@@ -11,12 +11,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from herringbone.code.ignore import IgnoreRules
 from herringbone.code.near import alternatives
 from herringbone.code.secret_files import looks_secret
 from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import SourceCode
+from herringbone.estimators.links import results_of_job
 from herringbone_contract.errors import ArchiveError, InputError
 
 # Neither holds code, and `.git` can be larger than all the code.
@@ -24,6 +26,21 @@ _LEFT_OUT = (".git", "__pycache__")
 # A folder with one of these is a Python environment of this machine: of venv and virtualenv, and of conda.
 _ENVIRONMENT_MARKS = frozenset({"pyvenv.cfg", "conda-meta"})
 _SHOWN_SECRETS = 5
+
+
+class _Skipped(NamedTuple):
+    """Folders in the code that hold no code: the jobs' own folder, and those to which jobs write."""
+
+    jobs: Path
+    results: frozenset[Path]
+
+    def has(self, folder: Path) -> bool:
+        if folder == self.jobs or folder in self.results:
+            return True
+        # `output_path` may be the code's own folder: then each job has a folder in it.
+        return folder.parent in self.results and any(
+            Path(path).exists() for path in results_of_job(str(folder.parent), folder.name)
+        )
 
 
 def code_files(source: SourceCode, *, exclude: Path) -> dict[str, Path]:
@@ -65,14 +82,15 @@ def _collect(source: SourceCode, exclude: Path) -> tuple[dict[str, Path], dict[s
     """Return all files of the code, those that the user named one by one, and the environments that are left out."""
     assert source.folder is not None
     folder = Path(source.folder)
+    skipped = _Skipped(exclude, frozenset(map(Path, source.results)))
     environments: list[str] = []
     named = {source.entry_point: folder / source.entry_point}
     files = dict(named)
     if source.whole_folder:
-        files = {**dict(_files_below(folder, "source_dir", exclude, environments)), **named}
+        files = {**dict(_files_below(folder, "source_dir", skipped, environments)), **named}
     for dependency in map(Path, source.dependencies):
         if dependency.is_dir():
-            inside = dict(_files_below(dependency, "dependencies", exclude, environments))
+            inside = dict(_files_below(dependency, "dependencies", skipped, environments))
             files |= {f"{dependency.name}/{name}": path for name, path in inside.items()}
         else:
             named[dependency.name] = files[dependency.name] = dependency
@@ -175,11 +193,11 @@ def _allowed_secrets(source: SourceCode) -> dict[str, Path]:
     return allowed
 
 
-def _files_below(root: Path, option: str, exclude: Path, environments: list[str]) -> Iterator[tuple[str, Path]]:
+def _files_below(root: Path, option: str, skipped: _Skipped, environments: list[str]) -> Iterator[tuple[str, Path]]:
     """Yield the files below a folder by their names; add the Python environments that are left out."""
     real = os.path.realpath(root)
     try:
-        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, exclude, environments)
+        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, skipped, environments)
     except PermissionError as error:
         raise InputError(f"{option}: {error.filename}: no permission to read it") from None
 
@@ -190,7 +208,7 @@ def _walk(
     rules: IgnoreRules,
     trail: tuple[str, ...],
     option: str,
-    exclude: Path,
+    skipped: _Skipped,
     environments: list[str],
 ) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder and of the folders inside it; `trail` holds the real paths of the folders above."""
@@ -198,7 +216,7 @@ def _walk(
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             path, name, is_folder = Path(entry.path), above + entry.name, entry.is_dir()
-            if entry.name in _LEFT_OUT or path == exclude:
+            if entry.name in _LEFT_OUT or (is_folder and skipped.has(path)):
                 continue
             left_out = rules.leaves_out(name, is_folder=is_folder)
             # A pattern such as `!a/b` of .dockerignore may take a file out of a folder that is itself left out.
@@ -214,7 +232,7 @@ def _walk(
                 _check_link(path, real, trail, option, name)
             if is_folder:
                 inside = rules.enter(path, name)
-                yield from _walk(path, f"{name}/", inside, (*trail, real), option, exclude, environments)
+                yield from _walk(path, f"{name}/", inside, (*trail, real), option, skipped, environments)
             # Sockets, pipes and links to nothing are left out in silence.
             elif entry.is_file():
                 yield name, path

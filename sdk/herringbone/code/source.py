@@ -21,6 +21,7 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     - `archive` is a tar.gz that the supervisor unpacks: a path or an `s3://` address. `folder` is None then.
     - `whole_folder` is False for a lone script: the other files of its folder do not belong to the job.
     - `secrets` are the files of the code that may travel although they look like secrets.
+    - `results` are folders in the code, or the code's own folder, to which jobs write. What they hold is no code.
     - `revision` is `repository@commit` for code from git. Its `folder` is deleted once the job has been submitted.
     """
 
@@ -30,6 +31,7 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     whole_folder: bool = False
     dependencies: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     revision: str | None = None
 
     @property

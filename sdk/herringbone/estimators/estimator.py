@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,6 +16,7 @@ from herringbone.backends.registry import backend_for
 from herringbone.code.git import Checkout, check_inside, checked_out
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
+from herringbone.estimators.links import result_folders
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
@@ -259,7 +261,7 @@ class Estimator:
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
-        from herringbone.estimators.notices import say_before
+        from herringbone.estimators.notices import say_before, say_of
         from herringbone.jobs.job import TrainingJob
         from herringbone.notebook.choice import console_of
 
@@ -278,7 +280,8 @@ class Estimator:
             if self._copied_checkpoints:
                 from herringbone.jobs.checkpoints import copy_checkpoints
 
-                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
+                folder = Path(str(self.options.checkpoint_s3_uri))
+                copy_checkpoints(self._copied_checkpoints, folder, partial(say_of, plan))
                 # Another `fit` goes on in the same folder.
                 self._copied_checkpoints = {}
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
@@ -352,6 +355,7 @@ class Estimator:
                 base=folder if code is None else code.folder,
                 secrets=options.include_secrets,
             )
+            source = msgspec.structs.replace(source, results=result_folders(options, source, base=folder))
             if code is not None:
                 check_inside(source, code.folder)
                 source = msgspec.structs.replace(source, revision=code.revision)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from herringbone.estimators.inputs import local_path
+
+if TYPE_CHECKING:
+    from herringbone.code.source import SourceCode
+    from herringbone.estimators.options import Options
 
 
 def link_on_the_way(address: str, folder: str) -> Path | None:
@@ -34,3 +39,19 @@ def results_of_job(output: str, job: str) -> list[str]:
     'file:///srv/out/digits-1/output/model'
     """
     return [f"{output.rstrip('/')}/{job}/output/{kind}" for kind in ("model", "model.tar.gz", "output.tar.gz")]
+
+
+def result_folders(options: Options, source: SourceCode, *, base: Path) -> tuple[str, ...]:
+    """Return the folders to which a job with these options writes, as far as they lie in its code. Pure.
+
+    >>> source = SourceCode(entry_point="train.py", folder="/home/me/src", whole_folder=True)
+    >>> result_folders(Options(output_path="src/out", checkpoint_s3_uri="s3://mine/ck"), source, base=Path("/home/me"))
+    ('/home/me/src/out',)
+    """
+    config = options.tensorboard_output_config
+    addresses = [options.output_path, options.checkpoint_s3_uri, None if config is None else config.s3_output_path]
+    addresses += [text.partition(":")[2] for text in options.track if text.startswith("tensorboard:")]
+    paths = [path for address in filter(None, addresses) if (path := local_path(address, base=base)) is not None]
+    code = [*([source.folder] if source.folder is not None and source.whole_folder else []), *source.dependencies]
+    # `or ()`: Python 3.10 makes another empty tuple here, which msgspec would not take for the default.
+    return tuple(sorted({str(path) for path in paths if any(path.is_relative_to(folder) for folder in code)})) or ()

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from herringbone.code.files import check_source, code_files, measure_code
 from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import find_source
+from herringbone.estimators.links import result_folders
+from herringbone.estimators.options import Options, TensorBoardOutputConfig
 from herringbone_contract.errors import InputError
 
 NO_HOME = Path("/nonexistent")
@@ -216,3 +219,27 @@ def test_a_folder_as_entry_point_is_called_a_folder(write, entry_point, source_d
     folder = write({"src/lib/a.py": ""})
     with pytest.raises(InputError, match=message):
         check_source(find_source(entry_point, source_dir, (), base=folder.parent), exclude=NO_HOME)
+
+
+def test_what_jobs_write_is_no_code(write):
+    """A folder of results inside the code travelled with each later job, and grew with each."""
+    folder = write(
+        {"src/a.py": "", "src/out/one/output/model.tar.gz": "", "src/ck/1.pt": "", "src/tb/e": "", "lib/r/x": ""}
+    )
+    write({"lib/b.py": "", "src/keep/out/x": ""})
+    source = find_source("train.py", str(folder), ("lib",), base=folder.parent)
+    options = Options(
+        output_path="src/out",
+        checkpoint_s3_uri=f"file://{folder}/ck",
+        track=("tensorboard:src/tb", "mlflow:http://host"),
+        tensorboard_output_config=TensorBoardOutputConfig("lib/r"),
+    )
+    source = replace(source, results=result_folders(options, source, base=folder.parent))
+    assert list(code_files(source, exclude=NO_HOME)) == ["a.py", "keep/out/x", "lib/b.py", "train.py"]
+
+
+def test_results_next_to_the_code_are_no_code(write):
+    folder = write({"src/job-1/output/model.tar.gz": "", "src/job-2/output/model/x": "", "src/lib/output/a.py": ""})
+    source = find_source("train.py", str(folder), (), base=folder.parent)
+    source = replace(source, results=result_folders(Options(output_path="src"), source, base=folder.parent))
+    assert list(code_files(source, exclude=NO_HOME)) == ["lib/output/a.py", "train.py"]
