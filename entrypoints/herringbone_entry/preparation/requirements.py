@@ -1,13 +1,18 @@
 """Install a job's own packages into an overlay: a virtual environment on top of the host's own Python.
 
 The overlay sees everything that the host's Python sees, and its own packages come first. It is made once and kept by
-content, under a lock, so that jobs that start together share it.
+content, under a lock, so that jobs that start together share it:
+
+    environments/HASH                    the hash is that of requirements.txt and the files that it includes
+        herringbone-ready                made last: the local libraries, archives and wheels that pip took, by content
+    environments/HASH-2                  made anew because such a target has changed, while jobs still use the first
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -15,59 +20,74 @@ import signal
 import site
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import InputError, LaunchError
 
 _READY = "herringbone-ready"
+_LINK_OPTIONS = ("-f", "--find-links")
 _INCLUDE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
+# What builds and interpreters write into a library's own folder.
+_BUILT = frozenset({"__pycache__", ".git", "build", "dist"})
 _ERROR_LINES = 3
+_PIECE_BYTES = 1 << 20
 
 
 def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log: Callable[[str], None]) -> Path:
     """Return the Python of an overlay that has these requirements, and the user's own package, installed.
 
-    A second job with the same content reuses the overlay. pip's own settings (`PIP_INDEX_URL`, `PIP_NO_INDEX`,
-    `PIP_FIND_LINKS`, `--require-hashes` in the file) apply. `log` takes pip's lines.
+    A second job with the same content reuses the overlay. The content includes the local libraries, archives and
+    wheels that pip took. pip's own settings (`PIP_INDEX_URL`, `PIP_NO_INDEX`, `PIP_FIND_LINKS`, `--require-hashes` in
+    the file) apply. `log` takes pip's lines.
 
     Raises `InputError` when a file that the requirements include is missing. Raises `LaunchError`, with pip's own
     message and its name of the package, when the installation fails.
     """
     digest = fingerprint(requirements, package)
-    folder = cache / "environments" / digest
-    python = folder / "bin" / "python"
-    if (folder / _READY).exists():
-        return python
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{digest}.lock").open("w") as lock:
+    environments = cache / "environments"
+    environments.mkdir(parents=True, exist_ok=True)
+    base = package if requirements is None else requirements.parent
+    assert base is not None
+    with (environments / f"{digest}.lock").open("w") as lock:
         # The kernel releases the lock when its holder dies, so a killed job blocks nobody.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another job may have made it while this one waited for the lock.
-        if (folder / _READY).exists():
-            return python
-        # A job that was stopped half-way may have left a part.
-        shutil.rmtree(folder, ignore_errors=True)
-        _make(folder)
-        if requirements is not None:
-            _pip(python, ["-r", str(requirements)], log)
-        if package is not None:
-            _pip(python, [str(package)], log)
-        (folder / _READY).touch()
-    return python
+        for folder in _generations(environments / digest):
+            ready = folder / _READY
+            made = _made(ready)
+            if made is not None and all(content_of(base / name) == found for name, found in made.items()):
+                made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ready.stat().st_mtime))
+                log(f"requirements.txt: the environment of {made_at} is reused; to install anew: rm -r {folder}")
+                break
+            # Jobs that run still import from an environment whose local libraries have changed.
+            if not ready.exists() or _is_unused(ready):
+                # A job that was stopped half-way may have left a part.
+                shutil.rmtree(folder, ignore_errors=True)
+                _install(folder, requirements, package, base, log)
+                break
+        # Never closed, so that the lock shows for the life of this process that the environment is used.
+        fcntl.flock(os.open(ready, os.O_RDONLY), fcntl.LOCK_SH)
+    return folder / "bin" / "python"
 
 
 def fingerprint(requirements: Path | None, package: Path | None) -> str:
-    """Return a name for an overlay's content: a hash of the files and of the Python below it."""
+    """Return a name for what an overlay is made from: a hash of the files and of the Python below it."""
     digest = hashlib.sha256(f"{sys.version}\0{sys.prefix}\0".encode())
     if requirements is not None:
+        links = ({**_pip_settings(os.environ), **os.environ}.get("PIP_FIND_LINKS") or "").split()
         for path in included(requirements):
             digest.update(path.read_bytes() + b"\0")
+            links += [str(path.parent / value) for name, value in _options(path) if name in _LINK_OPTIONS]
+        # Of an unpinned package, pip takes the newest that is in these folders.
+        for folder in (Path(link.removeprefix("file://")) for link in links):
+            digest.update(
+                "\0".join([str(path) for path in sorted(folder.glob("*"))] if folder.is_dir() else []).encode()
+            )
     if package is not None:
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(str(content_of(package)).encode())
     return digest.hexdigest()[:24]
 
 
@@ -78,10 +98,94 @@ def included(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
     if not path.is_file():
         raise InputError(f"requirements file {path} does not exist")
     yield path
+    for name, value in _options(path):
+        if name in _INCLUDE_OPTIONS and "://" not in value:
+            yield from included(path.parent / value, seen | {path})
+
+
+def _options(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the options in a requirements file that have a value."""
     for line in path.read_text(encoding="utf-8").splitlines():
         words = line.split("#")[0].replace("=", " ").split() if line.lstrip().startswith("-") else []
-        if len(words) >= 2 and words[0] in _INCLUDE_OPTIONS and "://" not in words[1]:
-            yield from included(path.parent / words[1], seen | {path})
+        if len(words) >= 2:
+            yield words[0], words[1]
+
+
+def content_of(path: Path) -> str | None:
+    """Return a hash of a file, or of a folder's files without what builds leave in it; None if there is neither."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    for file in files:
+        name = file.relative_to(path)
+        if not any(part in _BUILT or part.endswith(".egg-info") for part in name.parts):
+            digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as content:
+                while piece := content.read(_PIECE_BYTES):
+                    digest.update(piece)
+    return digest.hexdigest() if files else None
+
+
+def local_targets(report: bytes, base: Path) -> dict[str, bool]:
+    """Return the files and folders of this machine in pip's report of an installation, and whether each is fixed.
+
+    Names are relative to `base` below it: the next job has a copy of its own. A repository is not fixed: its content
+    is that of a commit.
+
+    >>> local_targets(b'{"install": [{"download_info": {"url": "file:///src/my%20lib", "dir_info": {}}}]}', Path("/j"))
+    {'/src/my lib': True}
+    """
+    targets = {}
+    for package in json.loads(report)["install"]:
+        info = package["download_info"]
+        url = urlsplit(info["url"])
+        if url.scheme == "file":
+            path = Path(unquote(url.path))
+            targets[str(path.relative_to(base) if path.is_relative_to(base) else path)] = "vcs_info" not in info
+    return targets
+
+
+def _generations(first: Path) -> Iterator[Path]:
+    """Yield the folders of one name: more than one only while running jobs use an environment that is out of date."""
+    yield first
+    for number in itertools.count(2):
+        yield first.with_name(f"{first.name}-{number}")
+
+
+def _made(ready: Path) -> dict[str, str | None] | None:
+    """Return the local targets of a complete environment, with their content at the time; None for another one."""
+    try:
+        return dict(json.loads(ready.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _is_unused(ready: Path) -> bool:
+    """Report whether no running job imports from an environment."""
+    try:
+        with ready.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _install(
+    folder: Path, requirements: Path | None, package: Path | None, base: Path, log: Callable[[str], None]
+) -> None:
+    _make(folder)
+    python, report = folder / "bin" / "python", folder / "report.json"
+    targets: dict[str, bool] = {}
+    if requirements is not None:
+        _pip(python, ["--report", str(report), "-r", str(requirements)], log)
+        targets = local_targets(report.read_bytes(), base)
+    if package is not None:
+        # The package itself is a part of the fingerprint.
+        _pip(python, [str(package)], log)
+    made = {name: content_of(base / name) if fixed else "" for name, fixed in targets.items()}
+    # A rename is atomic: a file of that name is complete.
+    partial = folder / f"{_READY}.partial"
+    partial.write_text(json.dumps(made), encoding="utf-8")
+    partial.replace(folder / _READY)
 
 
 def _make(folder: Path) -> None:
@@ -121,7 +225,7 @@ def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
             os.killpg(pip.pid, signal.SIGKILL)
             raise
     if pip.returncode:
-        raise LaunchError(f"pip cannot install {' '.join(targets)}: {explain(lines, environment.get('PIP_CERT'))}")
+        raise LaunchError(f"pip cannot install {' '.join(targets[-2:])}: {explain(lines, environment.get('PIP_CERT'))}")
 
 
 def explain(lines: Sequence[str], certificate: str | None) -> str:

@@ -1,8 +1,28 @@
-"""A failure of pip names its cause, and pip gets the settings that the backend sent."""
+"""Environments are reused for the same content. pip gets the backend's settings, and its failures name their cause."""
 
+import fcntl
 import json
+import subprocess
+import textwrap
+import zipfile
+from pathlib import Path
 
-from herringbone_entry.preparation.requirements import _pip_settings, explain
+import pytest
+
+from herringbone_entry.preparation.requirements import _pip_settings, explain, local_targets, overlay
+
+# A build backend that lies in the library's own folder, so that pip needs no network.
+BACKEND = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with zipfile.ZipFile(folder + "/hbtiny-1-py3-none-any.whl", "w") as wheel:
+        wheel.write("hbtiny.py")
+        wheel.writestr("hbtiny-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: hbtiny\\nVersion: 1\\n")
+        wheel.writestr("hbtiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("hbtiny-1.dist-info/RECORD", "")
+    return "hbtiny-1-py3-none-any.whl"
+"""
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 # pip 23.2 behind a proxy that signs certificates itself.
 BEHIND_PROXY = [
@@ -30,3 +50,95 @@ def test_other_failures_are_pips_own_words():
 def test_settings_of_the_backend_are_for_pip():
     assert _pip_settings({"HERRINGBONE_PIP": json.dumps({"PIP_CERT": "/ca.pem"})}) == {"PIP_CERT": "/ca.pem"}
     assert _pip_settings({}) == {}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Makes the environment of a job, and returns what its library says and the lines that it logged."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    numbers = iter(range(9))
+
+    def run(requirements, files=()):
+        code = tmp_path / f"job-{next(numbers)}"
+        code.mkdir()
+        for name, write in files:
+            write(code / name)
+        (code / "requirements.txt").write_text(requirements)
+        lines = []
+        python = overlay(code / "requirements.txt", None, cache=tmp_path / "cache", log=lines.append)
+        says = subprocess.run([python, "-c", "import hbtiny; print(hbtiny.SAYS)"], capture_output=True, text=True)
+        return says.stdout.strip(), "\n".join(lines)
+
+    return run
+
+
+def library(folder, says):
+    folder.mkdir(exist_ok=True)
+    for name, text in {"pyproject.toml": PROJECT, "backend.py": BACKEND, "hbtiny.py": f"SAYS = {says!r}"}.items():
+        (folder / name).write_text(textwrap.dedent(text))
+
+
+def wheel(folder, says, version="1"):
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / f"hbtiny-{version}-py3-none-any.whl", "w") as file:
+        file.writestr("hbtiny.py", f"SAYS = {says!r}")
+        file.writestr(
+            f"hbtiny-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: hbtiny\nVersion: {version}\n"
+        )
+        file.writestr(
+            f"hbtiny-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"hbtiny-{version}.dist-info/RECORD", "")
+
+
+def test_a_library_of_this_machine_is_installed_anew_when_it_has_changed(job, tmp_path):
+    """The environment was kept by the text of requirements.txt alone, and the old library trained on."""
+    requirements = f"hbtiny @ file://{tmp_path}/lib\n"
+    library(tmp_path / "lib", "old")
+    assert job(requirements)[0] == "old"
+    (used,) = [path.parent for path in (tmp_path / "cache" / "environments").glob("*/herringbone-ready")]
+    says, log = job(requirements)
+    assert says == "old"
+    assert "UTC is reused; to install anew: rm -r " in log
+    library(tmp_path / "lib", "new")
+    says, log = job(requirements)
+    assert says == "new"
+    assert "is reused" not in log
+    # This process holds its locks until it ends, as that of a running job does.
+    with (used / "herringbone-ready").open("r+") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # The library is again as it was: so is the environment, which nobody has touched.
+    library(tmp_path / "lib", "old")
+    assert "is reused" in job(requirements)[1]
+
+
+def test_folders_of_wheels_that_have_changed(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    wheel(tmp_path / "wheels", "old")
+    assert job("hbtiny\n")[0] == "old"
+    wheel(tmp_path / "wheels", "rebuilt")
+    assert job("hbtiny\n")[0] == "rebuilt"
+    wheel(tmp_path / "wheels", "newer", version="2")
+    assert job("hbtiny\n")[0] == "newer"
+
+
+def test_a_wheel_in_the_code_is_that_of_the_job(job):
+    """Each job has a copy of its own, so the first job's wheel says nothing about the second job's."""
+    requirements = "--find-links wheels\nhbtiny\n"
+    assert job(requirements, [("wheels", lambda folder: wheel(folder, "old"))])[0] == "old"
+    assert job(requirements, [("wheels", lambda folder: wheel(folder, "new"))])[0] == "new"
+
+
+def test_what_pip_took_from_this_machine():
+    infos = [
+        {"url": "file:///src/lib", "dir_info": {"editable": True}},
+        {"url": "file:///job/wheels/a%20b-1-py3-none-any.whl", "archive_info": {}},
+        {"url": "file:///src/repository", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+        {"url": "https://index/c-1.whl", "archive_info": {}},
+    ]
+    report = json.dumps({"install": [{"download_info": info} for info in infos]}).encode()
+    assert local_targets(report, Path("/job")) == {
+        "/src/lib": True,
+        "wheels/a b-1-py3-none-any.whl": True,
+        "/src/repository": False,
+    }
