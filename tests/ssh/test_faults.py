@@ -85,6 +85,15 @@ def test_a_frozen_machine_is_lost_and_ends_its_host_when_it_thaws(submit, machin
         machines.thaw("h-3")
 
 
+def test_a_controller_that_stood_still_makes_no_stop_of_a_job_that_ended_well(submit, machines):
+    job = submit("import time\nprint('waits', flush=True)\ntime.sleep(3)", hosts=2)
+    expect(job, "waits", "waits")
+    (controller,) = machines.pids("h-2", "-m herringbone.controller")
+    os.kill(controller, signal.SIGSTOP)
+    # The client has the machine end the host that outlives the others.
+    assert job.wait().status == "Completed"
+
+
 def test_killed_connections_are_opened_again_without_losing_a_line(submit, machines):
     job = submit("import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)")
     lines = job.logs(follow=True)

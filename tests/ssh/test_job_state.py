@@ -1,6 +1,10 @@
 """Tests of the verdict on a job, from the states of its hosts."""
 
+from types import SimpleNamespace
+
+from herringbone.backends.ssh.agent.__main__ import Agent
 from herringbone.backends.ssh.job_state import HostState, is_over, judge_job
+from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone_contract.failure import Failure
 
 
@@ -50,6 +54,28 @@ def test_a_dead_controller_is_the_cause_and_not_the_hosts_that_stopped_with_it()
     abandoned.row["failure"] = Failure(message="its controller died").to_json()
     verdict = judge_job([state(1, "Failed", exit_code=143), abandoned])
     assert verdict.failure.message == "its controller died"
+
+
+def test_a_host_that_was_killed_because_it_outlived_the_others_is_no_stop(home):
+    """`description` is what the agent writes before it kills such a host."""
+    home.make()
+    index, killed = JobIndex(home.index), []
+    for name in ("asked", "late"):
+        index.add(JobRecord(name=name, backend="host", plan="{}", created=1.0))
+    agent = Agent(home)
+    agent._backends = dict.fromkeys(("asked", "late"), SimpleNamespace(kill=killed.append))
+    agent._kill({"job": "asked"}, b"")
+    agent._kill({"job": "late", "late": True}, b"")
+    asked, late = state(2, "Stopped"), state(2, "Stopped")
+    asked.row["description"], late.row["description"] = (index.get(name).description for name in killed)
+    assert judge_job([state(1), asked]).status == "Stopped"
+    verdict = judge_job([state(1), late])
+    assert (verdict.status, verdict.failure.host) == ("Failed", "algo-2")
+    assert "the other hosts completed, but gpu-2 did not end its host" in verdict.failure.message
+    # What the user asked for, and what the script did wrong, say more.
+    assert judge_job([state(1, "Stopped"), late]).status == "Stopped"
+    failed = state(1, "Failed", exit_code=1, exception="ValueError", message="bad")
+    assert judge_job([failed, late]).failure.message == "bad"
 
 
 def test_a_lost_machine_is_named():

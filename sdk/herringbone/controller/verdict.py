@@ -41,6 +41,8 @@ class Verdict:
 def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool = False) -> Verdict:
     """Return the verdict; `ends` are in the order of time, `stopped` and `max_run_over` say why hosts were signalled.
 
+    A stop or a limit that signalled no host leaves the verdict as it is.
+
     >>> judge([HostEnd("algo-1", 0), HostEnd("algo-2", 137)]).failure.render()
     'algo-2: exit code 137, killed by SIGKILL'
     """
@@ -51,7 +53,8 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool 
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
     if max_run_over:
         return Verdict(STOPPED, MAX_RUNTIME_EXCEEDED)
-    if stopped:
+    # A stop that came when all hosts had ended has stopped nothing.
+    if stopped and any(end.ordered for end in ends):
         return Verdict(STOPPED, STOPPED)
     return Verdict(COMPLETED, COMPLETED)
 

@@ -69,6 +69,12 @@ def test_a_job_that_saved_on_sigterm_is_still_stopped():
     assert judge([HostEnd("algo-1", 0, ordered=True)], stopped=True) == Verdict("Stopped", "Stopped")
 
 
+def test_a_stop_that_came_when_all_hosts_had_ended_stopped_nothing():
+    """A controller that stood still reads its signals later than the ends of its hosts."""
+    ends = [HostEnd("algo-1", 0), HostEnd("algo-2", 0)]
+    assert judge(ends, stopped=True) == Verdict("Completed", "Completed")
+
+
 def test_a_cause_that_the_host_could_not_see_is_in_the_failure():
     """The kernel killed the supervisor, or a rank of which the supervisor knows only the signal."""
     cause = "out of memory: the container may use 64 MiB"

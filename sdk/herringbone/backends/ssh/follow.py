@@ -300,7 +300,7 @@ class JobMonitor:
     def _send_kill(self, hosts: Sequence[HostMonitor]) -> None:
         for host in hosts:
             with contextlib.suppress(HostError):
-                host.send({"ask": "kill", "job": self.job})
+                host.send({"ask": "kill", "job": self.job, "late": True})
 
 
 def _blamed_host(row: Mapping[str, Any] | None) -> str | None:

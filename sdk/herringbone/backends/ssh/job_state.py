@@ -15,6 +15,8 @@ from herringbone_contract.failure_text import parse_failure
 
 # The exit code of a supervisor that was asked to stop, by its own controller or by another host.
 _STOPPED_CODE = 143
+# The column `description` of a host's row on its machine.
+KILLED_LATE = '{"killed": "it outlived the other hosts"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,20 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     # The first failure in time is the cause, and times of different machines compare by our clock only.
     done = sorted((state for state in states if state.done), key=lambda state: state.ended)
     rows = [state.row for state in done if state.row is not None]
-    stopped = any(row["secondary_status"] == STOPPED for row in rows)
+    stopped = any(row["secondary_status"] == STOPPED and not _was_killed_late(row) for row in rows)
     max_run_over = any(row["secondary_status"] == MAX_RUNTIME_EXCEEDED for row in rows)
     # A supervisor whose controller was killed makes all hosts stop.
     controller_died = any(row["status"] == FAILED and _failure(row).host is None for row in rows)
     ends = [_host_end(state, stop_requested=stopped or max_run_over or controller_died) for state in done]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
     lost = next((state for state in states if state.lost and not state.done), None)
-    return verdict if lost is None else _with_lost_machine(verdict, lost, heard=bool(done))
+    if lost is not None:
+        return _with_lost_machine(verdict, lost, heard=bool(done))
+    late = next((state for state in done if state.row is not None and _was_killed_late(state.row)), None)
+    if late is None or verdict.status != COMPLETED:
+        return verdict
+    reason = f"{late.machine} did not end its host, which was then killed; look at the machine, and run the job again"
+    return _without_host(late, reason)
 
 
 def _with_lost_machine(verdict: Verdict, lost: HostState, *, heard: bool) -> Verdict:
@@ -78,14 +86,23 @@ def _with_lost_machine(verdict: Verdict, lost: HostState, *, heard: bool) -> Ver
     if not heard:
         return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=reason, exit_code=0))
     if verdict.status == COMPLETED:
-        # The model is not complete without this host's part.
-        message = f"the other hosts completed, but {reason}; the results of {lost.host} are still on its machine"
-        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=message, exit_code=0))
+        return _without_host(lost, f"{reason}; the results of {lost.host} are still on its machine")
     if verdict.failure is not None and verdict.failure.host == lost.host:
         message = ": ".join(filter(None, (verdict.failure.message, reason)))
         verdict = replace(verdict, failure=verdict.failure._replace(message=message))
     # The other hosts may have failed only because they could not reach this one, so the retry rules count it as lost.
     return verdict if verdict.failure is None else replace(verdict, lost=lost.host)
+
+
+def _without_host(state: HostState, reason: str) -> Verdict:
+    # The model is not complete without this host's part.
+    message = f"the other hosts completed, but {reason}"
+    return Verdict(FAILED, FAILED, Failure(host=state.host, exception="HostError", message=message, exit_code=0))
+
+
+def _was_killed_late(row: dict[str, Any]) -> bool:
+    """Report whether a host was killed because it outlived the others; nobody asked the job to stop then."""
+    return row["secondary_status"] == STOPPED and row.get("description") == KILLED_LATE
 
 
 def _host_end(state: HostState, *, stop_requested: bool) -> HostEnd:

@@ -29,6 +29,7 @@ from herringbone.backends.ssh.agent.messages import Message, Unpacker, pack
 from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.agent.store import FileStore, ImageStore
 from herringbone.backends.ssh.agent.subscriptions import Subscriptions
+from herringbone.backends.ssh.job_state import KILLED_LATE
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
@@ -234,6 +235,9 @@ class Agent:
         return {}
 
     def _kill(self, message: Message, _: bytes) -> Message:
+        if message.get("late"):
+            # Before the kill: whoever judges the job must not take it for a request of the user.
+            JobIndex(self._home.index).update(message["job"], unless_done=True, description=KILLED_LATE)
         self._backend_of(message["job"]).kill(message["job"])
         return {}
 
