@@ -114,6 +114,21 @@ def test_the_log_names_silent_machines_and_silence_of_all_ends_no_job(world, tmp
     assert [line.text for line in logs.read()] == ["h-2 answers again"]
 
 
+def test_the_first_look_waits_for_answers_and_for_the_hosts_of_a_job_that_ends():
+    world = World()
+    times = iter(range(100, 10_000))
+    world.monitor = JobMonitor("digits-1", {"algo-1": Machine(name="h-1")}, world, clock=lambda: next(times))
+    world.monitor.first_look()
+    assert (world.monitor.hosts["algo-1"].row, world.connections["h-1"].requests) == (None, ["follow"])
+    machines = {"algo-1": Machine(name="h-1"), "algo-2": Machine(name="h-2")}
+    world.monitor = JobMonitor("digits-1", machines, world, clock=lambda: next(times))
+    world.connections["h-1"].incoming = [{"row": {**TRAINING, "status": "Completed", "ended": 1.0}, "now": 1.0}]
+    world.connections["h-2"].incoming = [HostError("h-2: there is no route to it")]
+    world.monitor.first_look()
+    assert world.monitor.is_over
+    assert "h-2 cannot be reached" in judge_job(world.monitor.states).failure.message
+
+
 def test_a_job_that_its_machines_do_not_know_any_more_is_over(world):
     for name in world.connections:
         world.receive(name, {"answer": 1, "refused": "no job 'digits-1' in /srv/work", "kind": "JobNotFoundError"})

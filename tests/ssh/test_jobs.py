@@ -4,15 +4,17 @@ import json
 import os
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.lifecycle import poll_until_done
 
-from .conftest import expect, members
+from .conftest import await_silence, expect, members
 
 pytestmark = pytest.mark.ssh
 
@@ -109,6 +111,8 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, tr
     elsewhere = Home(tmp_path / "elsewhere")
     backend = SshBackend(elsewhere, transport)
     assert job.name in backend.find_jobs(Path("hosts.yaml"))
+    # As `attach` does; a job that no user has named is only listed.
+    backend.find(job.name)
     other = TrainingJob(job.name, backend)
     assert other.status == "InProgress"
     expect(other, "waits", "waits", "waits")
@@ -131,6 +135,38 @@ def test_a_job_runs_on_without_its_client(submit, machines, home, transport):
     later = TrainingJob(job.name, SshBackend(home, transport))
     assert later.wait().status == "Completed"
     assert sum(line.text == "ends" for line in later.logs()) == 2
+
+
+def test_one_look_settles_a_job_whose_client_died(submit, machines, home, transport, tmp_path):
+    job = submit("import os; print('ends', flush=True); open(os.environ['SM_MODEL_DIR'] + '/m', 'w')", hosts=2)
+    expect(job, "ends", "ends")
+    job._backend._close(job.name)
+    assert [await_silence(machines, name) for name in machines.names] == [[], [], []]
+    over = time.time()
+    # Elsewhere a list names the state, and fetches nothing until somebody names the job.
+    other = SshBackend(Home(tmp_path / "elsewhere"), transport)
+    assert job.name in other.find_jobs(Path("hosts.yaml"))
+    assert (other.describe(job.name).status, other._completions) == ("Completed", {})
+    other.find(job.name)
+    assert wait_until_done(other, job.name).model.startswith(str(tmp_path / "elsewhere"))
+    # A list looks in threads that end with the program. The results' thread does not.
+    backend = SshBackend(home, transport)
+    looker = Thread(target=backend.describe, args=(job.name,), daemon=True)
+    looker.start()
+    looker.join()
+    assert [completion._thread.daemon for completion in backend._completions.values()] == [False]
+    record = wait_until_done(backend, job.name)
+    assert record.status == "Completed"
+    states = [event for event in TrainingJob(job.name, backend).events() if event["kind"] == "state"]
+    assert [event["state"] for event in states] == ["Starting", "Training", "Uploading", "Completed"]
+    # The hosts' end, and not the time of the look; packing counts, as where somebody waits for the job.
+    assert states[2]["t"] < over
+    assert states[3]["t"] == record.ended
+
+
+def wait_until_done(backend: SshBackend, name: str) -> JobRecord:
+    poll_until_done(backend.describe, name, seconds=60, pause=0.05)
+    return backend._index.get(name)
 
 
 def test_a_machine_runs_one_job_at_a_time(submit, home):

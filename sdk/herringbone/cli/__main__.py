@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 
 import click
@@ -22,6 +23,7 @@ from click.shell_completion import shell_complete
 
 from herringbone.cli.commands import COMPLETION_VARIABLE, MAX_HELP_WIDTH, LazyGroup, mistake, version_option
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
+from herringbone.jobs.names import RESULTS
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 from herringbone_contract.masking import printable
 
@@ -91,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
+        _finish_results()
         # Flush inside of the `try`, because a closed pipe may show only now.
         sys.stdout.flush()
         return code
@@ -123,6 +126,14 @@ def _run(arguments: list[str]) -> int:
     # The end of --help and the like.
     except click.exceptions.Exit as done:
         return done.exit_code
+
+
+def _finish_results() -> None:
+    """Wait for the results of jobs that a look has found over: once Python exits, it starts no threads for them."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(RESULTS):
+            _complain(f"herringbone: fetching the {thread.name}")
+            thread.join()
 
 
 def _complain(text: str) -> None:

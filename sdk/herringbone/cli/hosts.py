@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _DEVICE_COLUMNS = ("HOST", "DEVICE", "MEMORY", "TFLOP/S", "BANDWIDTH")
 _MEASURE_SECONDS = 0.5
+_THREADS = 8
 
 
 _inventory = click.argument("inventory", type=click.Path(path_type=Path))
@@ -121,7 +123,8 @@ def jobs(inventory: Path, as_json: bool) -> int:
     from herringbone.backends.ssh.backend import make_backend
 
     backend = make_backend()
-    records = [backend.describe(name) for name in backend.find_jobs(inventory)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        records = list(pool.map(backend.describe, backend.find_jobs(inventory)))
     if as_json:
         print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0

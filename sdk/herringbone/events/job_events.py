@@ -29,10 +29,13 @@ class JobEvents:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
 
-    def state(self, state: str, why: str = "") -> None:
-        """Write a change of the job's secondary status; a state that is the last one already is not written again."""
+    def state(self, state: str, why: str = "", *, at: float | None = None) -> None:
+        """Write a change of the job's secondary status; a state that is the last one already is not written again.
+
+        `at` is the time of the change, None for now.
+        """
         if state != self.last_state():
-            self._add("state", state=state, why=_one_line(why))
+            self._add("state", state=state, why=_one_line(why), **({} if at is None else {"t": at}))
 
     def restart(self, attempt: int, why: str, machines: Sequence[str]) -> None:
         """Write that attempt number `attempt` begins, without the excluded `machines`."""

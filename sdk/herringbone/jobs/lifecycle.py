@@ -203,9 +203,12 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     return index.get(name)
 
 
-def change_state(index: JobIndex, name: str, columns: Mapping[str, Any]) -> None:
-    """Write a new state of a running job that has no controller of its own into its events and its row."""
-    _note_state(index, name, columns)
+def change_state(index: JobIndex, name: str, columns: Mapping[str, Any], *, at: float | None = None) -> None:
+    """Write a new state of a running job that has no controller of its own into its events and its row.
+
+    `at` is when the job got it, None for now.
+    """
+    _note_state(index, name, {"ended": at, **columns})
     settle(index, name, columns)
 
 
@@ -213,7 +216,7 @@ def _note_state(index: JobIndex, name: str, columns: Mapping[str, Any]) -> None:
     folder = Home(index.path.parent).job(name)
     # Jobs of a service have no folder.
     if folder.logs.is_dir():
-        JobEvents(folder.job_events).state(columns["secondary_status"], why_of(columns))
+        JobEvents(folder.job_events).state(columns["secondary_status"], why_of(columns), at=columns.get("ended"))
 
 
 def settle_end(index: JobIndex, record: JobRecord, columns: Mapping[str, Any]) -> JobRecord:

@@ -51,20 +51,22 @@ def all_jobs(
     at this machine's line that the caller needs, too.
     """
     index = JobIndex(find_home().index)
-    running: dict[str, list[str]] = {}
+    running: dict[tuple[str, str], list[str]] = {}
     jobs = index.running()
     # One look at the line instead of a thousand at their processes. A job that is not in it is asked about below.
     line = line or LineLook(find_home())
     for record in jobs:
         if not (waits_here(record) and record.name in line.jobs):
-            running.setdefault(record.backend, []).append(record.name)
+            # A machine that does not answer must not keep those of other jobs from being asked.
+            group = record.name if record.backend == "ssh" else ""
+            running.setdefault((record.backend, group), []).append(record.name)
     # Several threads write to both; `list.append` and `dict.__setitem__` are atomic in CPython.
     errors: list[str] = []
     looks: dict[str, JobRecord] = {}
     askers = [
         # Daemons: a service that never answers must not keep the program from ending.
         threading.Thread(target=_look, args=(backend, names, looks, errors), daemon=True)
-        for backend, names in running.items()
+        for (backend, _), names in running.items()
     ]
     for asker in askers:
         asker.start()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from herringbone_contract.errors import JobNotFoundError
 
 NEWEST = "-"
+# Begins the name of a thread that fetches the results of the job whose name follows.
+RESULTS = "results of job "
 _MOST_LISTED = 5
 
 

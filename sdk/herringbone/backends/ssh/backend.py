@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.files import RemoteFiles
-from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
+from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.line.start import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
@@ -99,6 +101,8 @@ class SshBackend(OwnHostsBackend):
         self._completions: dict[str, Completion] = {}
         # Open logs per job; the last one that is closed closes the job's connections.
         self._readers: Counter[str] = Counter()
+        # Jobs that the user has named to this backend, which looks at others for a list.
+        self._named: set[str] = set()
         # Plans with their secrets, of the jobs that this Python submitted; the index has them masked.
         self._plans: dict[str, JobPlan] = {}
 
@@ -170,19 +174,32 @@ class SshBackend(OwnHostsBackend):
         self._index.update(name, service=attempt.to_json(), started=time.time(), secondary_status=TRAINING)
         JobEvents(self._home.job(name).job_events).state(TRAINING)
 
+    def find(self, name: str, session: object = None) -> None:
+        super().find(name, session)
+        self._named.add(name)
+
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         if record.done:
             return record
         if record.service is None:
             return self._being_submitted(record)
+        is_first = name not in self._monitors
         monitor = self._monitor_of(record)
         if monitor.job not in self._completions:
-            monitor.look()
+            if is_first:
+                monitor.first_look()
+            else:
+                monitor.look()
+            if monitor.is_over and current_attempt(record).code_path is None and name not in self._named:
+                # Lists fetch no results of jobs that others submitted: those may be many.
+                return _as_over(record, monitor.states)
             if monitor.is_over:
                 # The completion has a thread of its own; the row says when it is finished.
-                self._completions[monitor.job] = self._complete(record, monitor)
+                completion = self._completions[monitor.job] = self._complete(record, monitor)
                 monitor.close()
+                if is_first:
+                    completion.wait(FIRST_LOOK_SECONDS)
         return self._index.get(name)
 
     def logs(self, name: str) -> LogSource:
@@ -373,6 +390,18 @@ class SshBackend(OwnHostsBackend):
         monitor = self._monitors.pop(name, None)
         if monitor is not None:
             monitor.close()
+
+
+def _as_over(record: JobRecord, states: Sequence[HostState]) -> JobRecord:
+    """Return the row of a job that is over, as it will be when its results are fetched."""
+    verdict = judge_job(states)
+    return replace(
+        record,
+        status=verdict.status,
+        secondary_status=verdict.secondary_status,
+        ended=ended_at(states, time.time()),
+        failure=None if verdict.failure is None else verdict.failure.to_json(),
+    )
 
 
 def _is_later_attempt(known: JobRecord, reported: JobRecord) -> bool:

@@ -17,14 +17,14 @@ import fcntl
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends.on_s3 import send_packed
-from herringbone.backends.ssh.job_state import judge_job
+from herringbone.backends.ssh.job_state import ended_at, judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
@@ -33,6 +33,7 @@ from herringbone.controller.verdict import Verdict
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import change_state, settle
+from herringbone.jobs.names import RESULTS
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -91,8 +92,14 @@ class Completion:
         self._attempt = current_attempt(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
-        # Not a daemon thread: Python would kill that one at its exit, and leave the result half fetched.
-        Thread(target=self._run).start()
+        # Not a daemon thread, as that of a caller may be: Python would kill it at its exit, and leave the result half
+        # fetched. The `herringbone` command finds it by its name, and waits for it.
+        self._thread = Thread(target=self._run, name=f"{RESULTS}{record.name}", daemon=False)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Return when the job is completed, or after `seconds`."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         # A job that was submitted elsewhere has no folder here yet.
@@ -107,7 +114,10 @@ class Completion:
                 self._complete()
 
     def _complete(self) -> None:
+        begin = time.time()
         verdict, model = judge_job(self._monitor.states), None
+        # Nobody may have looked for days.
+        ended = ended_at(self._monitor.states, begin)
         if verdict.failure is not None:
             # The retry policies search the logs. A machine that is lost by now must not prevent the retry.
             with contextlib.suppress(HerringboneError):
@@ -118,7 +128,7 @@ class Completion:
             except (HerringboneError, OSError) as error:
                 why = f"{verdict.failure.message}; the job could not be restarted: {error}".removeprefix("; ")
                 verdict = replace(verdict, failure=verdict.failure._replace(message=why))
-        change_state(self._index, self._record.name, {"secondary_status": UPLOADING})
+        change_state(self._index, self._record.name, {"secondary_status": UPLOADING}, at=ended)
         try:
             # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
             self._for_each_host(self._fetch_results)
@@ -138,7 +148,7 @@ class Completion:
             {
                 "status": verdict.status,
                 "secondary_status": verdict.secondary_status,
-                "ended": time.time(),
+                "ended": ended + time.time() - begin,
                 "failure": None if verdict.failure is None else verdict.failure.to_json(),
                 "model": None if model is None else str(model),
             },
@@ -147,11 +157,14 @@ class Completion:
     def _for_each_host(self, fetch: Callable[[HostMonitor], None]) -> None:
         # Lost machines are left out: a copy from them would only run into its time limit.
         hosts = [host for host in self._monitor.hosts.values() if host.state.done]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            calls = [pool.submit(fetch, host) for host in hosts]
+        # No executor of `concurrent.futures`: Python's exit, which waits for this thread, forbids those.
+        with ThreadPool(_THREADS) as pool:
+            calls = [pool.apply_async(fetch, (host,)) for host in hosts]
+            for call in calls:
+                call.wait()
         # Raised only now: one machine's failure does not prevent the copies from the others.
         for call in calls:
-            call.result()
+            call.get()
 
     def _fetch_results(self, host: HostMonitor) -> None:
         """Fetch a host's log, model and output to the folders that a host on this machine would use."""

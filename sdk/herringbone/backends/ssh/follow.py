@@ -32,6 +32,9 @@ PATIENCE_SECONDS = 5.0
 BLAMED_PATIENCE_SECONDS = 1.0
 # Shorter interruptions are not reported: most connections are open again at once.
 _REPORT_SECONDS = 2.0
+# The first look at a job waits this long for machines that neither answer nor refuse the connection.
+FIRST_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 0.02
 # A machine with whose host the others lost contact gets a request, which a reachable machine answers within this time.
 ANSWER_SECONDS = 0.75
 
@@ -220,6 +223,20 @@ class JobMonitor:
             if not host.state.done:
                 host.look(now)
         self._give_up(now)
+
+    def first_look(self) -> None:
+        """Look until the machines have told how the job is: a caller that looks once must not get an old state.
+
+        That takes a while when some hosts are over: the others may end at any moment, or are lost.
+        """
+        begin = self._clock()
+        self.look()
+        while not self.is_over and not self._closed:
+            waits = any(host.row is None and not host.trouble for host in self.hosts.values())
+            if self._first_end is None and not (waits and self._clock() < begin + FIRST_LOOK_SECONDS):
+                return
+            time.sleep(_POLL_SECONDS)
+            self.look()
 
     @property
     def has_sent_all(self) -> bool:

@@ -53,6 +53,11 @@ def is_over(states: Sequence[HostState]) -> bool:
     return heard and all(state.done or state.lost for state in states)
 
 
+def ended_at(states: Sequence[HostState], now: float) -> float:
+    """Return when the last host ended, by our clock; `now` where a machine is lost, whose host's end nobody knows."""
+    return max(state.ended for state in states) if all(state.done for state in states) else now
+
+
 def judge_job(states: Sequence[HostState]) -> Verdict:
     """Return the verdict on a job that is over.
 

@@ -13,8 +13,8 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,9 +175,8 @@ class Retry:
             return None
         folder = self._folder.path / "checkpoints"
         hosts = [host for host in self._monitor.hosts.values() if host.state.done]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for call in [pool.submit(self._fetch_checkpoints, host, folder / host.host) for host in hosts]:
-                call.result()
+        with ThreadPool(_THREADS) as pool:
+            pool.starmap(self._fetch_checkpoints, [(host, folder / host.host) for host in hosts])
         merged = merge_checkpoints(folder)
         if merged is None and in_bucket and any(self._folder.s3_checkpoints.iterdir()):
             # No machine answers: those with which the job started.
