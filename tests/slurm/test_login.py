@@ -12,6 +12,7 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.slurm.backend import SlurmBackend
+from herringbone.backends.slurm.commands import PREFIXES, SlurmCommands
 from herringbone_contract.errors import SlurmError
 from tests.slurm.conftest import rank_lines
 from tests.ssh.machines import Machines, missing
@@ -19,12 +20,22 @@ from tests.ssh.machines import Machines, missing
 pytestmark = [pytest.mark.slurm, pytest.mark.ssh]
 
 
+# Options of Slurm's commands that a login file may set; each of them would overrule the plan or hide the job.
+OPTIONS = {
+    **{"SBATCH_TIMELIMIT": "1", "SBATCH_NO_REQUEUE": "1", "SBATCH_PARTITION": "paid", "SBATCH_ARRAY_INX": "0-1"},
+    **{"SBATCH_JOB_NAME": "other", "SBATCH_HOLD": "1", "SLURM_STDOUTMODE": "/dev/null", "SLURM_TIMELIMIT": "1"},
+    **{"SQUEUE_PARTITION": "paid", "SQUEUE_STATES": "PENDING", "SQUEUE_FORMAT": "%i", "SLURM_CLUSTERS": "other"},
+    **{"SINFO_PARTITION": "paid", "SINFO_FORMAT": "%n", "SACCT_LOCAL": "1", "SCONTROL_FUTURE": "1"},
+    **{"SCANCEL_PARTITION": "paid", "SCANCEL_STATE": "SUSPENDED", "SCANCEL_NAME": "other", "SCANCEL_USER": "nobody"},
+}
+
+
 @pytest.fixture(scope="module")
 def login(cluster) -> Iterator[Machines]:
     """The machine h-1, which can reach slurmctld."""
     if (reason := missing()) is not None:
         pytest.skip(reason)
-    variables = {"SLURM_CONF": str(cluster.configuration)}
+    variables = {"SLURM_CONF": str(cluster.configuration), **OPTIONS}
     with (
         tempfile.TemporaryDirectory(prefix="hbs") as folder,
         Machines(1, Path(folder), variables=variables) as machines,
@@ -52,7 +63,8 @@ def submit(backend: SlurmBackend, script: str, *, login: str) -> TrainingJob:
     return TrainingJob.submit(estimator._plan(backend, None, None), backend)
 
 
-def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend):
+def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend, cluster):
+    """Variables of the login machine's shell change nothing of it."""
     job = submit(backend, "import os; print('rank', os.environ['RANK'])", login="h-1")
     assert job.wait(timeout=60).status == "Completed", job.failure
     assert sorted(rank_lines(job)) == ["rank 0", "rank 1"]
@@ -60,8 +72,29 @@ def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend):
     for line in job.logs(follow=True):
         if line.text == "waits":
             break
+    (listed,) = cluster.ask("squeue", "--noheader", "--me", f"--name={job.name}", "--Format=JobID,Partition").splitlines()
+    assert listed.split()[1] == "gpu"
+    shown = cluster.ask("scontrol", "--oneliner", "show", "job", listed.split()[0]).split()
+    assert {"Requeue=1", "TimeLimit=1-00:00:00"} <= set(shown)
     job.stop()
     assert job.wait(timeout=60).status == "Stopped"
+
+
+@pytest.mark.parametrize("there", [None, "h-1"])
+def test_options_of_slurms_commands_in_a_shell_do_not_count(there):
+    """As any shell of the caller or of the login machine runs the words; there, ssh joins them with blanks."""
+    told = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "me", "HTTP_PROXY": "http://proxy", "MODULEPATH": "/m"}
+    words = SlurmCommands({}, there).words("env", "--null", terminal=False)
+    command = words if there is None else ["sh", "-c", words[-1]]
+    environment = {"PATH": os.environ["PATH"], **told, **OPTIONS, "SQUEUE_SORT": "a\nSLURM_CONF=other"}
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    left = dict(line.partition("=")[::2] for line in output.split("\0"))
+    assert {name: left.get(name) for name in told} == told
+    assert not [name for name in left if name not in told and name.partition("_")[0] in PREFIXES]
+    # What is missing is named, as without the cleaning.
+    words = SlurmCommands({}, there).words("no-such-program", terminal=False)
+    command = words if there is None else ["sh", "-c", words[-1]]
+    assert subprocess.run(command, capture_output=True).returncode == 127
 
 
 def test_a_login_node_that_cannot_be_reached_is_named(backend):

@@ -10,8 +10,22 @@ from herringbone_contract.errors import SlurmError
 
 # A slurmctld that restarts answers within this time.
 _ANSWER_SECONDS = 60.0
-# Variables that a command needs to find and reach the cluster. sbatch gets no others: it sends its whole environment
-# to slurmctld, which stores it on disk, and SBATCH_* variables would overrule the script.
+# Beginnings of the variables by which users set options of Slurm's commands. They would overrule the script and the
+# questions, and some, such as SBATCH_ARRAY_INX, have no option that could overrule them.
+PREFIXES = ("SBATCH", "SLURM", "SRUN", "SQUEUE", "SCANCEL", "SACCT", "SINFO", "SCONTROL", "SALLOC")
+# Those that say where the cluster is, and who the user is.
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+# Runs a command without such variables. Only sh and awk are needed, and no letter that a login shell (csh, fish) would
+# take for its own between single quotes.
+_CLEAN = (
+    "names=$(awk 'BEGIN { "
+    + "".join(f'delete ENVIRON["{name}"]; ' for name in _KEPT)
+    + f"for (name in ENVIRON) if (name ~ /^({'|'.join(PREFIXES)})_[A-Za-z0-9_]+$/) print name }}') || exit 126; "
+    'unset names $names; exec "$@"'
+)
+_CLEANED = ("sh", "-c", _CLEAN, "sh")
+# Variables that a command on this machine needs to find and reach the cluster. sbatch gets no others: it sends its
+# whole environment to slurmctld, which stores it on disk.
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH"),
     *("SLURM_CONF", "SLURM_CONF_SERVER", "SSH_AUTH_SOCK", "KRB5CCNAME"),
@@ -33,7 +47,8 @@ class SlurmCommands:
     >>> SlurmCommands(os.environ).ask("sinfo", "--version")      # doctest: +SKIP
     'slurm-wlm 22.05.8'
 
-    ssh uses the user's configuration: agents, known hosts, jump hosts. It never asks for a password.
+    ssh uses the user's configuration: agents, known hosts, jump hosts. It never asks for a password. Variables that set
+    options of Slurm's commands count neither here nor there: the plan has all options.
     """
 
     def __init__(self, environ: Mapping[str, str], login: str | None = None, *, run: Run = subprocess.run) -> None:
@@ -50,7 +65,7 @@ class SlurmCommands:
         command = list(words)
         if self._login is not None:
             # ssh joins its arguments with blanks for the other machine's shell, so each one must be quoted.
-            command = ["ssh", "-o", "BatchMode=yes", "--", self._login, shlex.join(words)]
+            command = ["ssh", "-o", "BatchMode=yes", "--", self._login, shlex.join((*_CLEANED, *words))]
         try:
             process = self._run(
                 command,
@@ -75,6 +90,8 @@ class SlurmCommands:
 
     def words(self, *words: str, terminal: bool) -> list[str]:
         """Return the words of a program that the caller runs in its own terminal, or without one."""
+        # The caller's environment is that of the user's shell.
+        words = (*_CLEANED, *words)
         if self._login is None:
             return list(words)
         # -tt: srun needs a terminal there, too. The text is for the other machine's shell, so each word is quoted.

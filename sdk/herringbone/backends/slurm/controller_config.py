@@ -9,6 +9,7 @@ from pathlib import Path
 
 from herringbone.backends.detached import PATIENCE_SECONDS, stop_grace
 from herringbone.backends.on_s3 import s3_config
+from herringbone.backends.slurm.commands import PREFIXES
 from herringbone.backends.slurm.containers import (
     Container,
     Runtime,
@@ -28,7 +29,7 @@ from herringbone_contract.constants import BASE_VARIABLE, HostVariable, masked
 
 # Variables that Slurm or the node sets, and variables whose values mean nothing on another machine.
 _NOT_FORWARDED = re.compile(
-    r"(SLURM|SBATCH|SRUN|SQUEUE|SINFO|SCANCEL|SALLOC|PMI|PMIX)\w*|(CUDA|ROCR|HIP|NVIDIA)_VISIBLE_DEVICES"
+    rf"({'|'.join(PREFIXES)}|PMI|PMIX)\w*|(CUDA|ROCR|HIP|NVIDIA)_VISIBLE_DEVICES"
     r"|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|HOSTNAME|TMPDIR|PWD|OLDPWD|SSH_\w+|DISPLAY|XDG_\w+|DBUS_\w+|_"
 )
 _SETTINGS = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
