@@ -72,7 +72,9 @@ def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend, cluster):
     for line in job.logs(follow=True):
         if line.text == "waits":
             break
-    (listed,) = cluster.ask("squeue", "--noheader", "--me", f"--name={job.name}", "--Format=JobID,Partition").splitlines()
+    (listed,) = cluster.ask(
+        "squeue", "--noheader", "--me", f"--name={job.name}", "--Format=JobID,Partition"
+    ).splitlines()
     assert listed.split()[1] == "gpu"
     shown = cluster.ask("scontrol", "--oneliner", "show", "job", listed.split()[0]).split()
     assert {"Requeue=1", "TimeLimit=1-00:00:00"} <= set(shown)

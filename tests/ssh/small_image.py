@@ -25,6 +25,8 @@ def make_small_image(engine: Any, name: str) -> None:
     """Import the image into an engine, a client of docker-py; takes a second."""
     repository, _, tag = name.partition(":")
     changes = ["LABEL dev.herringbone.contract=1", "ENV PATH=/usr/local/bin:/usr/bin:/bin"]
+    # As images of others have them; the job's folders take their places.
+    changes.append('VOLUME ["/opt/ml/model", "/opt/ml/output", "/opt/ml/input/data"]')
     engine.import_image_from_data(_content(), repository=repository, tag=tag, changes=changes)
 
 

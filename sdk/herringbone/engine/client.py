@@ -338,7 +338,11 @@ def answer(connection: socket.socket, request: str) -> Any:
 
 
 def read_head(connection: socket.socket) -> int:
-    """Read an answer's status and headers, and no byte of its content. Raises `ConnectionError`."""
+    """Read an answer's head, and no byte of its content, and return the status. Raises `ConnectionError`."""
+    return int(whole_head(connection).split(None, 2)[1])
+
+
+def whole_head(connection: socket.socket) -> bytes:
     head = b""
     # Read byte by byte: another process may inherit the connection and read the content.
     while not head.endswith(b"\r\n\r\n"):
@@ -346,7 +350,7 @@ def read_head(connection: socket.socket) -> int:
         if not byte or len(head) > _MAX_HEAD_BYTES:
             raise ConnectionError("it closed the connection without an answer")
         head += byte
-    return int(head.split(None, 2)[1])
+    return head
 
 
 def _head(method: str, path: str, query: Mapping[str, object], version: str) -> str:

@@ -24,8 +24,10 @@ from herringbone.backends.docker.layers import can_overlay, disks_of_this_machin
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
+from herringbone.backends.docker.volumes import refuse_links, volume_mounts
 from herringbone.engine.client import ANSWER_SECONDS, Engine
 from herringbone.engine.docker_settings import docker_folder, proxy_variables
+from herringbone.engine.links import link_target
 from herringbone.engine.locate import find_engine
 from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
 from herringbone.jobs.facts import add_facts
@@ -212,11 +214,16 @@ class DockerBackend(DetachedBackend):
             # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)
             mounts = [*mounts_of(plan, host, folder), *self._pip_mounts(plan, host), Mount(str(cache), CACHE)]
+            taken = {mount.target for mount in mounts}
+            over_volumes = volume_mounts(context.image, plan, folder.host(host.name))
+            mounts += [mount for mount in over_volumes if mount.target not in taken]
             if any(mount.layer is not None for mount in mounts):
                 overlays = can_overlay(self._engine.get("/info"), os.uname().release)
                 mounts = with_layers(mounts, disks_of_this_machine() if overlays else ())
                 make_layers(mounts)
         objects.create_container(plan, host, container_request(plan, host, context, mounts=mounts, gpus=gpus))
+        if self._engine.is_local:
+            refuse_links(context.image, partial(link_target, self._engine, objects.ids[host.name]))
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, objects: JobObjects) -> None:
         """Send a container of a remote engine the files that a local engine would mount."""

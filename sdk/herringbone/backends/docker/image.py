@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +26,14 @@ class Image:
     """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line.
 
     `digest` is the name by which any engine can pull it, `repository@sha256:...`; "" for an image that no registry has.
+    `volumes` are the folders that it, or an image below it, declares as volumes.
     """
 
     name: str
     id: str
     is_ours: bool
     digest: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> Image:
@@ -63,7 +65,8 @@ def find_image(engine: Engine, name: str) -> Image | None:
         return None
     labels = details["Config"].get("Labels") or {}
     digests = details.get("RepoDigests") or [""]
-    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT, digests[0])
+    volumes = tuple(details["Config"].get("Volumes") or ())
+    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT, digests[0], volumes)
 
 
 def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
@@ -107,4 +110,4 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     for code in codes:
         # A host would install the file's packages again.
         (code / requirements.name).unlink()
-    return Image(baked.name, baked.id, is_ours=True)
+    return replace(image, name=baked.name, id=baked.id, digest="")

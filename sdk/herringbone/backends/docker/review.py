@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from herringbone.backends.docker.image import Image
+from herringbone.backends.docker.volumes import volume_mounts
 from herringbone.engine.client import Engine
 from herringbone.planning.channels import is_piped
 from herringbone.planning.checks import check_files, check_served, unused_of
@@ -57,6 +59,9 @@ def check_image(plan: JobPlan, image: Image, backend: str = _NAME) -> None:
         refuse(
             f"{backend}, with {image.name}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS)
         )
+
+    # The tree does not matter for what is refused.
+    volume_mounts(image, plan, Path())
 
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:

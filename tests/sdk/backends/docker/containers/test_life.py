@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import InstanceGroup, JobFailedError, PyTorch, TrainingInput
+from herringbone_contract.errors import UnsupportedError
 
 pytestmark = pytest.mark.docker
 TWO_RANKS = {"mpi": {"enabled": True, "processes_per_host": 2}}
@@ -193,6 +194,57 @@ def make_wheel(folder, name):
         wheel.writestr(f"{info}/RECORD", "")
 
 
+VOLUMES = (
+    "VOLUME /opt/ml/ /opt/ml/model /opt/ml/output /opt/ml/output/data /opt/ml/checkpoints /opt/ml/code\n"
+    "VOLUME /opt/ml/input/config /opt/ml/input/data/training/ /opt/ml/input/data/test /opt/ml/shared /data /tmp"
+)
+
+
+def test_volumes_of_an_image_cover_nothing_of_the_job(submit, derived, engine):
+    """The engine laid empty volumes over the mounted folders: the job was Completed, its model and output gone."""
+    image = derived(f"USER root\nRUN mkdir -p /data && chmod 777 /data\n{VOLUMES}")
+    Path("data").mkdir()
+    for name in "ab":
+        Path("data", name).write_text(name)
+    text = (
+        "import os, pathlib, sys\n"
+        "ml, host = pathlib.Path('/opt/ml'), os.environ['SM_CURRENT_HOST']\n"
+        "read = sorted(path.read_text() for path in (ml / 'input/data').glob('*/*'))\n"
+        "print(host, *read, (ml / 'input/config/hyperparameters.json').exists(), sys.argv[1:], flush=True)\n"
+        "for folder in ('model', 'output/data', 'checkpoints', 'shared'):\n"
+        "    (ml / folder / f'{host}-{len(list((ml / folder).iterdir()))}').write_text('')\n"
+        "pathlib.Path('/data/x').write_text('')\n"
+        "if os.environ['SM_CURRENT_HOST'] == 'algo-2' and len(list((ml / 'checkpoints').iterdir())) == 1:\n"
+        "    print('again', flush=True); sys.exit(3)"
+    )
+    before = {volume["Name"] for volume in engine.volumes()["Volumes"] or ()}
+    inputs = {"training": TrainingInput("file://data", "ShardedByS3Key"), "test": "file://data/a"}
+    retry = {"max_retry_attempts": 1, "log_policies": {"again": "restart"}}
+    job = submit(text, inputs=inputs, instance_count=2, image_uri=image, **retry)
+    assert job.wait().status == "Completed", job.failure
+    lines = {line.text for line in job.logs() if line.rank is not None}
+    assert lines == {"algo-1 a a True []", "algo-2 a b True []", "again"}
+    assert set(files_of(job.model_data)) == {"algo-1-0", "algo-2-0"}
+    assert files_of(job.output_data).keys() >= {"algo-1-0"}
+    assert {volume["Name"] for volume in engine.volumes()["Volumes"] or ()} <= before
+
+
+def test_a_volume_at_a_link_to_the_contracts_tree_is_refused(submit, derived):
+    linked = derived("USER root\nRUN mkdir -p /a/b && ln -s /a/b /ab && ln -s ../../opt/ml/model /a/b/w\nVOLUME /ab/w")
+    with pytest.raises(UnsupportedError, match=r"declares a volume at /ab/w. By links .* it is at /opt/ml/model"):
+        submit("pass", image_uri=linked)
+    inside = derived("VOLUME /opt/ml/model/part")
+    with pytest.raises(UnsupportedError, match="declares a volume at /opt/ml/model/part"):
+        submit("pass", image_uri=inside)
+
+
+def test_volumes_of_an_image_of_a_remote_engine_cover_nothing(submit, derived, by_tcp):
+    text = "import pathlib\nfor name in ('model', 'output/data'): pathlib.Path('/opt/ml', name, 'w').write_text('')"
+    job = submit(text, image_uri=derived(VOLUMES)).wait()
+    assert job.status == "Completed", job.failure
+    assert (set(files_of(job.model_data)), set(files_of(job.output_data))) == ({"w"}, {"w"})
+
+
 FOREIGN = """\
 #!/usr/bin/env python3
 import json, os, sys
@@ -210,7 +262,7 @@ def foreign(derived):
     """An image with a `train` of its own, as images with AWS's toolkit have, and without our label."""
     return derived(
         "USER root\nCOPY train /usr/local/bin/train\nRUN chmod 755 /usr/local/bin/train\n"
-        'ENV PATH=/usr/local/bin:$PATH\nLABEL dev.herringbone.contract=""',
+        'ENV PATH=/usr/local/bin:$PATH\nLABEL dev.herringbone.contract=""\nVOLUME /opt/ml/model /opt/ml/output',
         train=FOREIGN,
     )
 
