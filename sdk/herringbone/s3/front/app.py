@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -30,8 +30,10 @@ from herringbone.s3.front.answers import (
     xml,
 )
 from herringbone.s3.front.body import receive_file, receive_text
+from herringbone.s3.front.conditions import Conditions
 from herringbone.s3.front.documents import Member, document, time_text
-from herringbone.s3.front.listing import list_page
+from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
+from herringbone.s3.front.operations import find_operation
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.store import Facts, Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
@@ -39,23 +41,8 @@ from herringbone.s3.front.uploads import Uploads
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-_MAX_KEYS = 1000
-# Parts of a query that name an operation; others belong to a signature or to a listing.
-_OPERATIONS = ("uploads", "uploadId", "delete", "location", "versioning")
-# Operations for which this front has nothing: an answer that ignores them would promise something.
-_REFUSED = frozenset(
-    (
-        *("acl", "cors", "encryption", "lifecycle", "logging", "notification", "object-lock", "ownershipControls"),
-        *("policy", "publicAccessBlock", "replication", "restore", "retention", "select", "tagging", "torrent"),
-        *("versionId", "website"),
-    )
-)
-# Headers that ask for encryption with a key of the user's, tags, locks or a redirection. Without a key, encryption is
-# the server's own affair: the SDKs for SageMaker ask for `aws:kms` by default, and no answer confirms it.
-_REFUSED_HEADERS = (
-    *("x-amz-server-side-encryption-", "x-amz-copy-source-server-side-encryption-", "x-amz-tagging"),
-    *("x-amz-object-lock", "x-amz-website-redirect-location", "x-amz-grant-"),
-)
+# Options of a query by which access logs name an operation.
+_LOGGED = ("uploads", "uploadId", "delete", "location", "versioning")
 # Lists of access that say what holds anyway: the bucket's owner, and nobody else.
 _PRIVATE_LISTS = ("private", "bucket-owner-full-control", "bucket-owner-read")
 
@@ -69,6 +56,10 @@ class _Call:
     bucket: str
     key: str
     options: dict[str, str]
+
+    @property
+    def conditions(self) -> Conditions:
+        return Conditions.of(self.request.headers)
 
 
 _Handler = Callable[[_Call], Awaitable[Response]]
@@ -118,6 +109,30 @@ class Front:
     ) -> None:
         self._store, self._uploads, self._verifier, self._host = store, uploads, verifier, host
         self._observer = observer
+        # [2] By the names of `operations.OPERATIONS`.
+        self._handlers: dict[str, _Handler] = {
+            "ListBuckets": self._list_buckets,
+            "CreateBucket": self._create_bucket,
+            "HeadBucket": self._head_bucket,
+            "DeleteBucket": self._delete_bucket,
+            "ListObjects": self._list,
+            "ListObjectsV2": self._list,
+            "GetBucketLocation": self._region,
+            "GetBucketVersioning": self._versioning,
+            "ListMultipartUploads": self._list_uploads,
+            "DeleteObjects": self._delete_objects,
+            "GetObject": self._get,
+            "HeadObject": self._get,
+            "PutObject": self._put,
+            "CopyObject": self._copy,
+            "DeleteObject": self._delete,
+            "CreateMultipartUpload": self._create_upload,
+            "UploadPart": self._put_part,
+            "UploadPartCopy": self._copy_part,
+            "CompleteMultipartUpload": self._complete,
+            "AbortMultipartUpload": self._abort,
+            "ListParts": self._list_parts,
+        }
 
     async def answer(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers."""
@@ -155,20 +170,11 @@ class Front:
         # In S3's addresses "+" is a plus; parse_qsl reads forms, where it is a space.
         query = signed.query.replace("+", "%2B")
         options = dict(parse_qsl(query, keep_blank_values=True, errors="replace"))
-        if refused := sorted(_REFUSED.intersection(options)):
-            raise S3Error("NotImplemented", f"This server has no {refused[0]}.", 501)
-        _check_headers(request.headers)
-        call = _Call(request, signer, bucket, key, options)
-        handler: _Handler | None
-        if not bucket:
-            handler = {"GET": self._list_buckets}.get(request.method)
-        elif not key:
-            handler = self._of_bucket(request.method, options)
-        else:
-            handler = self._of_object(request.method, options, request)
-        if handler is None:
-            raise S3Error("MethodNotAllowed", "The specified method is not allowed against this resource.", 405)
-        return await handler(call)
+        resource = "object" if key else "bucket" if bucket else "service"
+        name = find_operation(request.method, resource, options, request.headers)
+        if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
+            raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
+        return await self._handlers[name](_Call(request, signer, bucket, key, options))
 
     def _location(self, request: Request, path: str) -> tuple[str, str]:
         """[1] Return bucket and key, "" for none."""
@@ -185,46 +191,11 @@ class Front:
         bucket, _, key = text.partition("/")
         return bucket, key
 
-    def _of_bucket(self, method: str, options: dict[str, str]) -> _Handler | None:
-        operation = next((name for name in _OPERATIONS if name in options), "")
-        return {
-            ("PUT", ""): self._create_bucket,
-            ("HEAD", ""): self._head_bucket,
-            ("DELETE", ""): self._delete_bucket,
-            ("GET", ""): self._list,
-            ("GET", "location"): self._region,
-            ("GET", "versioning"): self._versioning,
-            ("GET", "uploads"): self._list_uploads,
-            ("POST", "delete"): self._delete_objects,
-        }.get((method, operation))
-
-    def _of_object(self, method: str, options: dict[str, str], request: Request) -> _Handler | None:
-        """[2] Return the operation on an object."""
-        operation = next((name for name in _OPERATIONS if name in options), "")
-        if method == "PUT" and "x-amz-copy-source" in request.headers:
-            return {"": self._copy, "uploadId": self._copy_part}.get(operation)
-        return {
-            ("GET", ""): self._get,
-            ("HEAD", ""): self._get,
-            ("PUT", ""): self._put,
-            ("DELETE", ""): self._delete,
-            ("POST", "uploads"): self._create_upload,
-            ("PUT", "uploadId"): self._put_part,
-            ("POST", "uploadId"): self._complete,
-            ("DELETE", "uploadId"): self._abort,
-            ("GET", "uploadId"): self._list_parts,
-        }.get((method, operation))
-
     async def _list_buckets(self, call: _Call) -> Response:
-        buckets = await run_in_threadpool(self._store.buckets)
-        items: list[Member] = [
-            ("Bucket", [("Name", name), ("CreationDate", time_text(made))]) for name, made in buckets
-        ]
-        owner: list[Member] = [("ID", call.signer.identity), ("DisplayName", call.signer.identity)]
-        return xml("ListAllMyBucketsResult", [("Owner", owner), ("Buckets", items)])
+        return await run_in_threadpool(list_buckets, self._store, call.signer.identity, call.options)
 
     async def _create_bucket(self, call: _Call) -> Response:
-        await receive_text(call.request, call.signer, documents.MAX_BYTES)
+        documents.check_bucket(await receive_text(call.request, call.signer, documents.MAX_BYTES))
         await run_in_threadpool(self._store.create_bucket, call.bucket)
         return Response(headers={"location": f"/{call.bucket}"})
 
@@ -253,9 +224,9 @@ class Front:
 
         def delete() -> list[Member]:
             members: list[Member] = []
-            for key in keys:
+            for key, etag in keys:
                 try:
-                    self._store.delete(call.bucket, key)
+                    self._store.delete(call.bucket, key, Conditions(match=etag))
                 except S3Error as error:
                     members.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
                 else:
@@ -273,25 +244,15 @@ class Front:
             raise
 
     async def _put(self, call: _Call) -> Response:
-        await self._check_condition(call)
+        # Before the body arrives, and again by `keep`: another client may be faster.
+        await run_in_threadpool(self._store.check, call.bucket, call.key, call.conditions)
         with self._store.new_file(call.bucket) as file:
             etag = await receive_file(call.request, call.signer, file)
-            # Again: another client may have been faster.
-            await self._check_condition(call)
+            meta = meta_of(call.request.headers)
             facts = await run_in_threadpool(
-                self._store.keep, file, call.bucket, call.key, etag, meta_of(call.request.headers)
+                self._store.keep, file, call.bucket, call.key, etag, meta, conditions=call.conditions
             )
         return Response(headers={"etag": f'"{facts.etag}"'})
-
-    async def _check_condition(self, call: _Call) -> None:
-        if call.request.headers.get("if-none-match") == "*":
-            try:
-                await run_in_threadpool(self._store.facts, call.bucket, call.key)
-            except S3Error as error:
-                if error.code == "NoSuchKey":
-                    return
-                raise
-            raise S3Error("PreconditionFailed", "At least one of the preconditions you specified did not hold.", 412)
 
     async def _copy(self, call: _Call) -> Response:
         source, facts = await run_in_threadpool(self._open_source, call.request)
@@ -299,7 +260,9 @@ class Front:
         with source, self._store.new_file(call.bucket) as file:
             etag = await run_in_threadpool(copy_content, source, file, 0, facts.size)
             meta = meta_of(call.request.headers) if replaces else facts.meta
-            facts = await run_in_threadpool(self._store.keep, file, call.bucket, call.key, etag, meta)
+            facts = await run_in_threadpool(
+                self._store.keep, file, call.bucket, call.key, etag, meta, conditions=call.conditions
+            )
         return xml("CopyObjectResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{facts.etag}"')])
 
     async def _copy_part(self, call: _Call) -> Response:
@@ -320,12 +283,20 @@ class Front:
         return xml("CopyPartResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{etag}"')])
 
     def _open_source(self, request: Request) -> tuple[IO[bytes], Facts]:
-        text = request.headers["x-amz-copy-source"].partition("?")[0]
+        text, _, version = request.headers["x-amz-copy-source"].partition("?")
+        if version:
+            raise S3Error("NotImplemented", f"This server has no {version.partition('=')[0]} of a copy's source.", 501)
         bucket, _, key = unquote_to_bytes(text).decode("utf-8", "replace").removeprefix("/").partition("/")
-        return self._store.open(bucket, key)
+        file, facts = self._store.open(bucket, key)
+        try:
+            Conditions.of(request.headers, "x-amz-copy-source-if-").check_read(facts, copies=True)
+        except BaseException:
+            file.close()
+            raise
+        return file, facts
 
     async def _delete(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.delete, call.bucket, call.key)
+        await run_in_threadpool(self._store.delete, call.bucket, call.key, call.conditions)
         return Response(status_code=204)
 
     async def _create_upload(self, call: _Call) -> Response:
@@ -342,7 +313,10 @@ class Front:
 
     async def _complete(self, call: _Call) -> Response:
         parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES))
-        facts = await run_in_threadpool(self._uploads.complete, call.bucket, call.key, call.options["uploadId"], parts)
+        size, upload = call.request.headers.get("x-amz-mp-object-size"), call.options["uploadId"]
+        facts = await run_in_threadpool(
+            self._uploads.complete, call.bucket, call.key, upload, parts, size=size, conditions=call.conditions
+        )
         members: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("ETag", f'"{facts.etag}"')]
         return xml("CompleteMultipartUploadResult", members)
 
@@ -351,33 +325,17 @@ class Front:
         return Response(status_code=204)
 
     async def _list_parts(self, call: _Call) -> Response:
-        upload = call.options["uploadId"]
-        parts = await run_in_threadpool(self._uploads.parts, call.bucket, call.key, upload)
-        items: list[Member] = [
-            ("Part", [("PartNumber", part.number), ("ETag", f'"{part.etag}"'), ("Size", part.size)]) for part in parts
-        ]
-        named: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("UploadId", upload), ("IsTruncated", False)]
-        return xml("ListPartsResult", [*named, *items])
+        return await run_in_threadpool(list_parts, self._uploads, call.bucket, call.key, call.options)
 
     async def _list_uploads(self, call: _Call) -> Response:
-        uploads = await run_in_threadpool(self._uploads.all, call.bucket, call.options.get("prefix", ""))
-        items: list[Member] = [("Upload", [("Key", key), ("UploadId", upload)]) for key, upload in uploads]
-        return xml("ListMultipartUploadsResult", [("Bucket", call.bucket), ("IsTruncated", False), *items])
-
-
-def _check_headers(headers: Mapping[str, str]) -> None:
-    """Raise `S3Error` for a header that asks for something about an object that no file has."""
-    if refused := sorted(name for name in headers if name.startswith(_REFUSED_HEADERS)):
-        raise S3Error("NotImplemented", f"This server has nothing that {refused[0]} could set.", 501)
-    if headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
-        raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
+        return await run_in_threadpool(list_uploads, self._uploads, call.bucket, call.options)
 
 
 def _operation(request: HttpRequest) -> str:
     """Return an operation's name as S3's server access logs have it."""
     bucket, _, key = request.path.removeprefix("/").partition("/")
     options = {part.partition("=")[0] for part in request.query.split("&")}
-    kind = next((name.upper() for name in _OPERATIONS if name in options), "")
+    kind = next((name.upper() for name in _LOGGED if name in options), "")
     if not kind:
         kind = "OBJECT" if key else "BUCKET" if bucket else "SERVICE"
     return f"REST.{request.method}.{kind}"

@@ -74,13 +74,31 @@ def parse_parts(text: bytes) -> list[tuple[int, str]]:
     return parts
 
 
-def parse_deletion(text: bytes) -> tuple[list[str], bool]:
-    """Return the keys of a DeleteObjects, and whether only errors are answered. Raises `S3Error`."""
+def parse_deletion(text: bytes) -> tuple[list[tuple[str, str]], bool]:
+    """Return the keys of a DeleteObjects, each with the ETag that it must have, and whether only errors are answered.
+
+    Raises `S3Error`.
+    """
     root = _parse(text)
-    keys = [_text(item, "Key") for item in _children(root, "Object")]
+    objects = _children(root, "Object")
+    for item in objects:
+        _check_members(item, "Key", "ETag")
+    keys = [(_text(item, "Key"), next((child.text or "" for child in _children(item, "ETag")), "")) for item in objects]
     if not 0 < len(keys) <= 1000:
         raise _malformed()
     return keys, any(item.text == "true" for item in _children(root, "Quiet"))
+
+
+def check_bucket(text: bytes) -> None:
+    """Raise `S3Error` for a CreateBucket that asks for more than a region, which a folder does not have."""
+    if text:
+        _check_members(_parse(text), "LocationConstraint")
+
+
+def _check_members(element: ElementTree.Element, *known: str) -> None:
+    for child in element:
+        if (name := child.tag.rpartition("}")[2]) not in known:
+            raise S3Error("NotImplemented", f"This server has no {name} in this request.", 501)
 
 
 def _parse(text: bytes) -> ElementTree.Element:

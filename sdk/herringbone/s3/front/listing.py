@@ -1,4 +1,4 @@
-"""One page of a bucket's listing, in both versions of the operation."""
+"""Listings: of buckets, of objects in both versions of the operation, of uploads and of their parts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from herringbone.s3.front.answers import entry, grouped, key_of, number_of, token_of, xml
-from herringbone.s3.front.documents import Member, encoded
+from herringbone.s3.front.documents import Member, encoded, time_text
 from herringbone.s3.front.refusals import S3Error
 from herringbone.s3.front.store import Store
+from herringbone.s3.front.uploads import MAX_PART, Uploads
 
 _MAX_KEYS = 1000
 
@@ -60,3 +61,42 @@ def _page(store: Store, bucket: str, prefix: str, delimiter: str, after: str, mo
             return names, most > 0
         names.append(name)
     return names, False
+
+
+def list_buckets(store: Store, identity: str, options: Mapping[str, str]) -> Response:
+    """Return the buckets that the options ask for. Raises `S3Error`."""
+    prefix, most = options.get("prefix", ""), number_of(options.get("max-buckets", "10000"), "max-buckets")
+    after = key_of(options.get("continuation-token", ""))
+    buckets = [bucket for bucket in store.buckets() if bucket[0].startswith(prefix) and bucket[0] > after]
+    shown: list[Member] = [
+        ("Bucket", [("Name", name), ("CreationDate", time_text(made))]) for name, made in buckets[:most]
+    ]
+    members: list[Member] = [("Owner", [("ID", identity), ("DisplayName", identity)]), ("Buckets", shown)]
+    members += [("ContinuationToken", token_of(buckets[most - 1][0]))] if 0 < most < len(buckets) else []
+    return xml("ListAllMyBucketsResult", [*members, *([("Prefix", prefix)] if prefix else [])])
+
+
+def list_parts(uploads: Uploads, bucket: str, key: str, options: Mapping[str, str]) -> Response:
+    """Return the parts of an upload that have arrived and that the options ask for. Raises `S3Error`."""
+    upload, after = options["uploadId"], number_of(options.get("part-number-marker", "0"), "part-number-marker")
+    most = number_of(options.get("max-parts", str(MAX_PART)), "max-parts")
+    parts = [part for part in uploads.parts(bucket, key, upload) if part.number > after]
+    items: list[Member] = [
+        ("Part", [("PartNumber", part.number), ("ETag", f'"{part.etag}"'), ("Size", part.size)])
+        for part in parts[:most]
+    ]
+    truncated = 0 < most < len(parts)
+    named: list[Member] = [("Bucket", bucket), ("Key", key), ("UploadId", upload), ("IsTruncated", truncated)]
+    named += [("NextPartNumberMarker", parts[most - 1].number)] if truncated else []
+    return xml("ListPartsResult", [*named, *items])
+
+
+def list_uploads(uploads: Uploads, bucket: str, options: Mapping[str, str]) -> Response:
+    """Return the uploads of a bucket that are not complete."""
+    encoding = options.get("encoding-type")
+    items: list[Member] = [
+        ("Upload", [("Key", encoded(key, encoding)), ("UploadId", upload)])
+        for key, upload in uploads.all(bucket, options.get("prefix", ""))
+    ]
+    items += [("EncodingType", encoding)] if encoding else []
+    return xml("ListMultipartUploadsResult", [("Bucket", bucket), ("IsTruncated", False), *items])

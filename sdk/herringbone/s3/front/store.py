@@ -11,6 +11,7 @@ facts of another file: its ETag is computed when it is first asked for.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from herringbone.s3.front.conditions import ALWAYS, Conditions
 from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone_contract import safe_tree
@@ -71,9 +73,13 @@ class Store:
     def delete_bucket(self, name: str) -> None:
         with self._lock:
             bucket = self.bucket(name)
-            if next(self.keys(name), None) is not None:
-                raise S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409)
-            shutil.rmtree(bucket)
+            try:
+                _remove_without_files(bucket)
+                bucket.rmdir()
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                raise S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409) from None
 
     def bucket(self, name: str) -> Path:
         """Return a bucket's folder. Raises `S3Error` where there is none."""
@@ -101,14 +107,38 @@ class Store:
             with suppress(FileNotFoundError):
                 os.unlink(name)  # noqa: PTH108
 
-    def keep(self, file: IO[bytes], bucket: str, key: str, etag: str, meta: dict[str, str]) -> Facts:
-        """Give a whole file the name of its key, in place of an earlier object."""
+    def check(self, bucket: str, key: str, conditions: Conditions) -> None:
+        """Raise `S3Error` where the object, as it is now, must not be replaced or removed."""
+        if conditions == ALWAYS:
+            return
+        try:
+            facts = self.facts(bucket, key)
+        except S3Error as error:
+            if error.code != "NoSuchKey":
+                raise
+            facts = None
+        conditions.check_write(facts)
+
+    def keep(
+        self,
+        file: IO[bytes],
+        bucket: str,
+        key: str,
+        etag: str,
+        meta: dict[str, str],
+        *,
+        conditions: Conditions = ALWAYS,
+    ) -> Facts:
+        """Give a whole file the name of its key, in place of an earlier object. Raises `S3Error`."""
+        # Outside of the lock as well: the ETag of a file that came by other means is computed here, and kept.
+        self.check(bucket, key, conditions)
         file.flush()
         # Before the rename: after a power cut the name must not lead to a file without its content.
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), 0o644)
         state = os.fstat(file.fileno())
         with self._lock:
+            self.check(bucket, key, conditions)
             top = self.bucket(bucket)
             with _place(top, path_of(key)) as (parent, target):
                 self._write_facts(top, key, state, etag, meta)
@@ -128,9 +158,14 @@ class Store:
                     raise
         raise S3Error("NoSuchKey", "The specified key does not exist.", 404)
 
-    def delete(self, bucket: str, key: str) -> None:
-        """Remove an object, and the folders that are empty then; one that does not exist is no error."""
+    def delete(self, bucket: str, key: str, conditions: Conditions = ALWAYS) -> None:
+        """Remove an object, and the folders that are empty then; one that does not exist is no error.
+
+        Raises `S3Error` where the conditions do not hold.
+        """
+        self.check(bucket, key, conditions)
         with self._lock:
+            self.check(bucket, key, conditions)
             top = self.bucket(bucket)
             for path in _places(path_of(key)):
                 folder, _, name = path.rpartition("/")
@@ -151,7 +186,7 @@ class Store:
         With `by_folder`, the keys behind the next slash are one entry that ends with the slash.
         """
         top = self.bucket(bucket)
-        return _walk(top, "", prefix, after, by_folder)
+        return _walk(top, "", "", prefix, after, by_folder)
 
     def facts(self, bucket: str, key: str) -> Facts:
         """Return what is known of an object. Raises `S3Error` where there is none."""
@@ -234,27 +269,55 @@ def _remove_empty(top: Path, path: str) -> None:
         path = above
 
 
-def _walk(folder: Path, start: str, prefix: str, after: str, by_folder: bool) -> Iterator[str]:
-    """Yield the keys below a folder whose keys begin with `start`."""
-    entries: dict[str, Path | None] = {}
+def _remove_without_files(bucket: Path) -> None:
+    """Remove all folders and links in a bucket, and the front's own folder. Raises `OSError` (ENOTEMPTY) for files.
+
+    Files of any name count, also those that no key can mean: whoever made them may need them.
+    """
+    with safe_tree.folder(bucket) as top:
+        entries = [entry for entry in safe_tree.walk(top) if entry.name.partition("/")[0] != OWN]
+        if any(entry.kind not in ("folder", "link") for entry in entries):
+            raise OSError(errno.ENOTEMPTY, "there are files in it")
+        # From the last one up. A file that has come meanwhile keeps its folders.
+        for entry in reversed(entries):
+            above, _, name = entry.name.rpartition("/")
+            with safe_tree.folder(top, above) as parent:
+                (os.unlink if entry.kind == "link" else os.rmdir)(name, dir_fd=parent)
+        safe_tree.remove(top, OWN)
+
+
+def _listed(top: Path, inside: str) -> list[tuple[str, bool]]:
+    """Return the names of folders and files in a folder of a bucket, each with True for a folder."""
     try:
-        listing = list(os.scandir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        # Removed since its folder was listed.
-        return
-    for entry in listing:
-        if is_own(entry.name) or entry.is_symlink():
-            continue
-        key = start + key_part(entry.name)
-        if entry.is_dir():
-            entries[f"{key}/"] = Path(entry.path)
-        elif entry.is_file():
+        # Part by part: a job that may write here can replace a folder by a link at any moment.
+        with safe_tree.folder(top, inside) as folder, os.scandir(folder) as listing:
+            return [
+                (entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in listing
+                if not is_own(entry.name)
+                and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
+            ]
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        # Removed or replaced since its folder was listed.
+        return []
+
+
+def _walk(top: Path, inside: str, start: str, prefix: str, after: str, by_folder: bool) -> Iterator[str]:
+    """Yield the keys below the folder `inside` of a bucket; they begin with `start`."""
+    entries: dict[str, str | None] = {}
+    for name, is_folder in _listed(top, inside):
+        key = start + key_part(name)
+        if is_folder:
+            entries[f"{key}/"] = f"{inside}{name}/"
+        else:
             # A key whose last part is empty ends with a slash, as a folder does; it comes before the folder's keys.
             entries.setdefault(key, None)
     # Surrogates stand for names that are no UTF-8, which no key can mean.
     for key in sorted((key for key in entries if _is_text(key)), key=str.encode):
-        inside = entries[key]
-        if inside is None:
+        below = entries[key]
+        if below is None:
             if key > after and key.startswith(prefix):
                 yield key
         elif not (key.startswith(prefix) or prefix.startswith(key)) or f"{key}{_LAST}" <= after:
@@ -262,10 +325,10 @@ def _walk(folder: Path, start: str, prefix: str, after: str, by_folder: bool) ->
         elif by_folder and key.startswith(prefix) and key != prefix:
             # Behind a key in the folder, the folder is an entry only for the rest of its keys.
             within = after if after.startswith(key) and after != key else ""
-            if (key > after or within) and next(_walk(inside, key, key, within, False), None) is not None:
+            if (key > after or within) and next(_walk(top, below, key, key, within, False), None) is not None:
                 yield key
         else:
-            yield from _walk(inside, key, prefix, after, by_folder)
+            yield from _walk(top, below, key, prefix, after, by_folder)
 
 
 def _places(path: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from herringbone.s3.front.conditions import ALWAYS, Conditions
 from herringbone.s3.front.refusals import S3Error
 from herringbone.s3.front.store import OWN, Facts, Store
 
@@ -77,18 +78,34 @@ class Uploads:
                     uploads.append((key, folder.name))
         return sorted(uploads)
 
-    def complete(self, bucket: str, key: str, upload: str, wanted: Sequence[tuple[int, str]]) -> Facts:
-        """Make the object of the parts that the client names, each by number and ETag. Raises `S3Error`."""
+    def complete(
+        self,
+        bucket: str,
+        key: str,
+        upload: str,
+        wanted: Sequence[tuple[int, str]],
+        *,
+        size: str | None = None,
+        conditions: Conditions = ALWAYS,
+    ) -> Facts:
+        """Make the object of the parts that the client names, each by number and ETag. Raises `S3Error`.
+
+        `size` is what the client says about the whole. An upload whose conditions do not hold stays.
+        """
         with self._lock:
             folder, stored = self._upload(bucket, key, upload)
+            self._store.check(bucket, key, conditions)
             parts = self._wanted(folder, wanted)
+            if size is not None and size != str(sum(part.size for part in parts)):
+                raise S3Error("InvalidRequest", f"The parts have {sum(part.size for part in parts)} bytes, not {size}.")
             digest = hashlib.md5(usedforsecurity=False)
             with self._store.new_file(bucket) as target:
                 for part in parts:
                     digest.update(bytes.fromhex(part.etag))
                     with part.path.open("rb") as source:
                         shutil.copyfileobj(source, target, _COPY_BYTES)
-                facts = self._store.keep(target, bucket, key, f"{digest.hexdigest()}-{len(parts)}", stored["meta"])
+                etag = f"{digest.hexdigest()}-{len(parts)}"
+                facts = self._store.keep(target, bucket, key, etag, stored["meta"], conditions=conditions)
             shutil.rmtree(folder, ignore_errors=True)
         return facts
 
