@@ -8,6 +8,7 @@ import random
 import threading
 import time
 
+import msgspec
 import pytest
 
 pytest.importorskip("starlette")
@@ -20,6 +21,7 @@ from herringbone.service import logs as logs_module
 from herringbone.service.app import Service, Verifier
 from herringbone.service.audit import Audit
 from herringbone.service.errors import invalid
+from herringbone.service.links import Held
 from herringbone.service.logs import LogOperations
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.settings import HostType, Mapping, Quota, Settings
@@ -150,6 +152,27 @@ def test_a_refused_job_leaves_nothing(client, monkeypatch):
     assert "s3://mine/data: no AWS credentials" in answer["message"]
     assert client.trainings.records.all() == []
     assert JobIndex(client.home.index).names() == []
+
+
+def test_a_job_in_a_folder_that_a_running_job_writes_is_refused_and_leaves_nothing(client, tmp_path):
+    home, buckets = client.home, tmp_path / "buckets"
+    (buckets / "mine" / "checkpoints" / "digits" / "x").mkdir(parents=True)
+    client.trainings.settings = msgspec.structs.replace(client.settings, buckets=str(buckets))
+    client.add("running", client="1 1 1", place="elsewhere 1 1 1")
+    client.trainings.records.change("running", held=Held(writes=("mine/checkpoints/digits/",)))
+    request = {**REQUEST, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
+    request["CheckpointConfig"] = {"S3Uri": "s3://mine/checkpoints/digits/x"}
+    answer = client.call("CreateTrainingJob", request)[1]
+    assert answer["__type"] == "ResourceInUse"
+    assert "s3://mine/checkpoints/digits/x is in s3://mine/checkpoints/digits, to which another" in answer["message"]
+    # Of a restarted service, too: the places are in the record.
+    assert json.loads((home.path / "service/jobs/running.json").read_text())["held"]["writes"]
+    JobIndex(home.index).update("running", **OVER)
+    # The next refusal is of the link that the job has left.
+    (buckets / "mine" / "checkpoints" / "digits" / "x").rmdir()
+    (buckets / "mine" / "checkpoints" / "digits" / "x").symlink_to(home.path)
+    assert "digits/x is a link" in client.call("CreateTrainingJob", request)[1]["message"]
+    assert [record.name for record in client.trainings.records.all()] == ["running"]
 
 
 def test_calls_are_counted_replays_and_strangers_refused(client):

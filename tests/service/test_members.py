@@ -7,7 +7,7 @@ import pytest
 
 from herringbone.s3.front.keys import path_of
 from herringbone.service.errors import ApiError
-from herringbone.service.links import check_links
+from herringbone.service.links import Held, check_held, check_links, held_by
 from herringbone.service.members import RULES, Fate, check_fates, rule_of
 from herringbone.service.settings import HostType, Mapping, Settings
 from herringbone.service.translate import check_role, local_address, message_for_client, translate
@@ -163,6 +163,108 @@ def test_addresses_lead_through_no_link(tmp_path, place):
         return
     with pytest.raises(ApiError, match=f"s3://mine/{place} is a link"):
         check_links(translated, "digits-1", settings)
+
+
+def held(settings=SETTINGS, *, searches=False, name="digits-1", hosts=1, **members):
+    """Return the places of a job that reads s3://mine/data and has these members."""
+    resources = {**REQUEST["ResourceConfig"], "InstanceCount": hosts}
+    request = {
+        **REQUEST,
+        "CheckpointConfig": {"S3Uri": f"s3://mine/own/{name}"},
+        "ResourceConfig": resources,
+        **members,
+    }
+    return held_by(translate(request, settings), name, settings, searches=searches)
+
+
+def checkpoints(key):
+    return {"CheckpointConfig": {"S3Uri": f"s3://mine/{key}"}}
+
+
+def tensorboard(key):
+    return {"TensorBoardOutputConfig": {"S3OutputPath": f"s3://mine/{key}"}}
+
+
+def training(key):
+    source = {"S3DataType": "S3Prefix", "S3Uri": f"s3://mine/{key}"}
+    return {"InputDataConfig": [{"ChannelName": "training", "DataSource": {"S3DataSource": source}}]}
+
+
+@pytest.mark.parametrize("writer", [checkpoints("ck"), tensorboard("ck")])
+@pytest.mark.parametrize(
+    ("members", "place"),
+    [
+        (training("ck/x"), "mine/ck/x"),
+        (training("ck"), "mine/ck"),
+        (training("ck/a/b c"), "mine/ck/a/b c"),
+        (checkpoints("ck/x"), "mine/ck/x"),
+        (tensorboard("ck/x"), "mine/ck/x"),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://mine/ck"}}, "mine/ck/digits-1/output/model"),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://mine/ck/out"}}, "mine/ck/out/digits-1/output/model"),
+        ({"HyperParameters": {"sagemaker_program": "a.py", "sagemaker_submit_directory": "s3://mine/ck/a.tar.gz"}}, ""),
+    ],
+)
+def test_no_address_is_in_a_folder_that_a_running_job_writes(writer, members, place):
+    """Its script could replace a part of the address by a link, between our check and the engine's mount."""
+    new, running = held(**members), held(name="other", **writer)
+    with pytest.raises(ApiError, match=f"s3://{place}.* is in s3://mine/ck, to which another job writes") as error:
+        check_held(new, [held(name="third"), running])
+    assert error.value.code == "ResourceInUse"
+    with pytest.raises(ApiError, match="is in s3://mine/ck, to which this job would write"):
+        check_held(running, [new])
+    # One job alone: its hosts start one after the other, and again after a failure.
+    with pytest.raises(ApiError, match="is in s3://mine/ck, to which this job writes") as error:
+        check_held(held(**{**writer, **members}) if writer.keys() != members.keys() else both(writer, members), [])
+    assert error.value.code == "ValidationException"
+
+
+def both(writer, members):
+    """Return the places of a job that has two writers of one kind: no request can say so."""
+    one, two = held(**writer), held(**members)
+    return Held((*one.opens, *two.opens), (*one.writes, *two.writes))
+
+
+def test_places_side_by_side_are_free():
+    others = [
+        held(name="a", **checkpoints("ck")),
+        held(name="b", **checkpoints("ck-2/x")),
+        held(name="c", hosts=2, **tensorboard("tb")),
+        held(name="tuned", searches=True, **checkpoints("all")),
+        held(name="tuned-2", searches=True, **checkpoints("all")),
+    ]
+    for members in (
+        checkpoints("ck"),
+        {**checkpoints("all/tuned-001"), **training("ck-2")},
+        {**training("ck-"), "OutputDataConfig": {"S3OutputPath": "s3://mine/all"}},
+        tensorboard("tb"),
+    ):
+        if members == tensorboard("tb"):
+            with pytest.raises(ApiError, match="s3://mine/tb/algo-1 is in s3://mine/tb, to which this job would write"):
+                check_held(held(**members), others)
+            check_held(held(hosts=2, **members), others)
+            continue
+        check_held(held(**members), others)
+    for members in (training("all/tuned-007/x"), checkpoints("all")):
+        with pytest.raises(ApiError, match="is in s3://mine/all"):
+            check_held(held(**members), others)
+    assert check_held(held(searches=True, **checkpoints("all")), others) is None
+
+
+def test_two_buckets_that_are_one_folder_are_one(tmp_path):
+    settings = msgspec.structs.replace(SETTINGS, buckets=str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "alias").symlink_to("mine")
+    running = held(settings, name="other", CheckpointConfig={"S3Uri": "s3://alias/ck"})
+    with pytest.raises(ApiError, match="s3://mine/ck/x is in s3://mine/ck"):
+        check_held(held(settings, **training("ck/x")), [running])
+    assert held(msgspec.structs.replace(SETTINGS, buckets=None)) == Held()
+
+
+def test_a_manifest_names_no_files_of_the_service():
+    channel = training("data")["InputDataConfig"][0]
+    channel["DataSource"]["S3DataSource"]["S3DataType"] = "AugmentedManifestFile"
+    with pytest.raises(ApiError, match="channel training: S3DataType is S3Prefix alone with buckets"):
+        translate({**REQUEST, "InputDataConfig": [channel]}, SETTINGS)
 
 
 @pytest.mark.parametrize(

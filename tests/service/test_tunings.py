@@ -16,6 +16,7 @@ pytest.importorskip("botocore")
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.service.errors import ApiError
 from herringbone.service.limits import Use, check_limits
+from herringbone.service.links import Held
 from herringbone.service.members import check_fates
 from herringbone.service.model import check_answer, find_operation
 from herringbone.service.records import ServiceRecord
@@ -206,10 +207,14 @@ def test_a_tuning_job_of_another_user_does_not_exist(client):  # noqa: F811
 
 def test_trials_become_training_jobs_that_outlive_their_tuning_job(client):  # noqa: F811
     add_tuning(client, "digits", trials=2)
+    held = Held(writes=("mine/ck/digits-",))
+    client.trainings.records.tunings.change("digits", held=held)
     jobs = client.call("ListTrainingJobs", {"SortBy": "Name", "SortOrder": "Ascending"})[1]["TrainingJobSummaries"]
     assert [job["TrainingJobName"] for job in jobs] == ["digits-001", "digits-002"]
     arn = "arn:aws:sagemaker:us-east-1:000000000000:hyper-parameter-tuning-job/digits"
     assert client.call("DescribeTrainingJob", {"TrainingJobName": "digits-002"})[1]["TuningJobArn"] == arn
+    # A trial may run on when its search has failed.
+    assert client.trainings.records.get("digits-002").held == held
     tags = [{"Key": "b", "Value": "2"}]
     assert client.call("AddTags", {"ResourceArn": arn, "Tags": tags})[1]["Tags"][1:] == tags
     assert client.call("ListTags", {"ResourceArn": jobs[0]["TrainingJobArn"]})[1]["Tags"] == [

@@ -1,16 +1,76 @@
-"""Refuse addresses that lead through a link in a bucket.
+"""Keep the addresses of a job from leading elsewhere: no links in buckets, and nobody who could make one meanwhile.
 
-A container may write into its folder of checkpoints, which is a folder of a bucket. If its script makes a link to a
-folder of this machine there, and another job has the address of that link as a channel, the engine follows the link on
-this machine when it mounts the channel. So whoever has a key could read and write the files of the service.
+A container may write into its folders of checkpoints and of TensorBoard, which are folders of a bucket. If its script
+makes a link to a folder of this machine there, the engine and the service follow the link when they open an address
+that leads through it. So whoever has a key could read and write the files of the service.
+
+    [1] `check_held`: from its creation to its end, no other job writes to a folder in which a job's addresses are
+    [2] `check_links`: no address leads through a link that an earlier job has left
+
+The names of [2] are used later, also hours later, and at each restart. [1] holds until then, so nobody can change what
+they lead to in between.
 """
 
 from __future__ import annotations
 
-from herringbone.estimators.links import link_on_the_way, results_of_job
-from herringbone.service.errors import invalid
+import os
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from herringbone.estimators.inputs import local_path
+from herringbone.estimators.links import link_on_the_way
+from herringbone.service.errors import ApiError, in_use, invalid
 from herringbone.service.settings import Settings
 from herringbone.service.translate import Translated
+
+
+class Held(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The places that a job uses from its creation to its end, each as `bucket/path`.
+
+    `opens` are opened by their names. `writes` are the folders to which its containers write, each with a slash: they
+    can change all that is inside of such a folder, and not the folder itself. Of trials, the folders begin so.
+    """
+
+    opens: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+def held_by(translated: Translated, job: str, settings: Settings, *, searches: bool = False) -> Held:
+    """Return the places of a training job; with `searches`, those of all trials of a tuning job.
+
+    >>> held_by(translate(request, settings), "digits-1", settings).writes           # doctest: +SKIP
+    ('mine/checkpoints/',)
+    """
+    # Trials differ in their numbers alone.
+    name = f"{job}-001" if searches else job
+    checkpoints, tensorboard = (_place(address, settings) for address in translated.written)
+    mounted = [tensorboard]
+    if tensorboard and translated.hosts > 1:
+        mounted = [f"{tensorboard}/algo-{number}" for number in range(1, translated.hosts + 1)]
+    writes = [f"{place}/" for place in mounted if place]
+    if checkpoints:
+        mounted.append(f"{checkpoints}/{name}" if searches else checkpoints)
+        writes.append(f"{checkpoints}/{job}-" if searches else f"{checkpoints}/")
+    # The service lists and copies some of these, so the folder itself must not be one that others write to.
+    read = [f"{place}/." for address in translated.read if (place := _place(address, settings))]
+    results = [_place(address, settings) for address in translated.results_of(name)]
+    return Held((*read, *filter(None, (*results, *mounted))), tuple(writes))
+
+
+def check_held(held: Held, others: Iterable[Held]) -> None:
+    """Raise `ApiError` where a job's address is in a folder to which the job itself, or one of the others, writes.
+
+    >>> check_held(Held(("mine/a/b",)), [Held(("mine/a",), ("mine/a/",))])     # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    herringbone.service.errors.ApiError: s3://mine/a/b is in s3://mine/a, to which another job writes until it is over
+    """
+    _check(held, held, invalid, "to which this job writes; give another folder")
+    for other in others:
+        _check(held, other, in_use, "to which another job writes until it is over")
+        _check(other, held, in_use, "to which this job would write; the job that uses the former is not over")
 
 
 def check_links(translated: Translated, job: str, settings: Settings) -> None:
@@ -22,11 +82,26 @@ def check_links(translated: Translated, job: str, settings: Settings) -> None:
     """
     if settings.buckets is None:
         return
-    addresses = translated.addresses
-    if isinstance(output := translated.arguments.get("output_path"), str):
-        # The results go there, into folders that another job may have made already.
-        addresses += results_of_job(output, job)
-    for address in addresses:
+    # The results go there, into folders that another job may have made already.
+    for address in (*translated.addresses, *translated.results_of(job)):
         if (link := link_on_the_way(address, settings.buckets)) is not None:
             shown = link.relative_to(settings.buckets)
             raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")
+
+
+def _check(opener: Held, writer: Held, error: Callable[[str], ApiError], why: str) -> None:
+    for place, start in product(opener.opens, writer.writes):
+        # Of trials, whose folders begin so, the folder itself is not inside.
+        if place.startswith(start) and (start.endswith("/") or "/" in place[len(start) :]):
+            raise error(f"s3://{place.removesuffix('/.')} is in s3://{start.rstrip('/')}, {why}")
+
+
+def _place(address: str | None, settings: Settings) -> str | None:
+    """Return the place of an address, by the real path of its bucket: two buckets may be one folder."""
+    folder = settings.buckets
+    path = None if address is None or folder is None else local_path(address, base=Path("/"))
+    if folder is None or path is None or not path.is_relative_to(folder):
+        return None
+    bucket, *parts = path.relative_to(folder).parts
+    top = os.path.relpath(os.path.realpath(Path(folder, bucket)), os.path.realpath(folder))
+    return "/".join((top, *parts))

@@ -57,6 +57,7 @@ _CREATE = {
     "AlgorithmSpecification.TrainingImageConfig": _ignored("the engine pulls images with its own login"),
     "RoleArn": _used("only its name is checked; jobs have the rights of the service's own user"),
     "InputDataConfig": _USED,
+    "InputDataConfig[].DataSource.S3DataSource.S3DataType": _used("with `--buckets`, S3Prefix alone"),
     "InputDataConfig[].DataSource.S3DataSource.ModelAccessConfig": _refused(_NO_REST),
     "InputDataConfig[].DataSource.S3DataSource.HubAccessConfig": _refused(_NO_REST),
     "InputDataConfig[].DataSource.FileSystemDataSource": _refused("no EFS or FSx is mounted here; give S3DataSource"),

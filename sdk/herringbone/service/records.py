@@ -20,6 +20,7 @@ import msgspec
 
 from herringbone.jobs.home import Home
 from herringbone.service.files import write_private
+from herringbone.service.links import Held
 from herringbone_contract.errors import InputError
 
 
@@ -28,7 +29,8 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `call` is the SHA-256 of the call that created the job: the client's invocation id and the body. Its repetition gets
     the same answer. `submitted` is false until a controller has the job. `modified` is the last change by a call.
-    `tuning` is the tuning job that a training job is a trial of. `problem` says why a tuning job cannot go on.
+    `tuning` is the tuning job that a training job is a trial of. `problem` says why a tuning job cannot go on. `held`
+    are the places that nobody else may change until the job is over.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     modified: float = 0.0
     tuning: str = ""
     problem: str = ""
+    held: Held = Held()
 
 
 class RecordFolder:

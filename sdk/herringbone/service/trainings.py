@@ -1,11 +1,11 @@
 """The training jobs of the service: created, described, listed, stopped, deleted, by their owners.
 
-    create  [1] the request is translated and planned: a refusal leaves nothing
-            [2] the limits allow the job, and the record claims the name: one job at a time
-            [3] the backend submits the job; after an error the record goes
+    create  [1] the request is translated: a refusal leaves nothing
+            [2] limits and running jobs allow the job; the record claims its name and its places: one job at a time
+            [3] the job is planned, and the backend submits it; after an error the record goes
             [4] the record says `submitted`
 
-[1] and [3] take as long as disks and machines do, so only jobs of the same user wait for each other there.
+[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there.
 
 A service that is killed between [2] and [4] has answered nobody. `recover` decides at the next start whether a
 controller has such a job: then it runs on, else it goes, and the client's repeated call creates it again.
@@ -45,11 +45,11 @@ from herringbone.service.calls import (
 from herringbone.service.describe import State
 from herringbone.service.errors import ApiError, in_use, invalid, not_found
 from herringbone.service.limits import Turns, Use, check_limits
-from herringbone.service.links import check_links
+from herringbone.service.links import check_held, check_links, held_by
 from herringbone.service.records import RecordFolder, Records, ServiceRecord
 from herringbone.service.settings import TRAINING_JOB, TUNING_JOB, Settings
 from herringbone.service.translate import Translated, check_role, message_for_client, translate, wanted_hosts
-from herringbone.service.tunings.trials import Trials
+from herringbone.service.tunings.trials import Trials, use_of
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -128,26 +128,26 @@ class Trainings:
         name = request["TrainingJobName"]
         answer = {"TrainingJobArn": self.settings.arn(call.region, name)}
         translated = translate(request, self.settings)
-        check_links(translated, name, self.settings)
         check_role(request["RoleArn"], self.settings)
         record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock())
+        record = msgspec.structs.replace(record, held=held_by(translated, name, self.settings))
         with self.turns.of(call.key.name):
             if is_repeated(self.records.get(name), call):
                 return answer
-            wanted = Use(call.key.name, wanted_hosts(request))
-            # Before the plan, which may take long, and again when it is certain that the job starts.
-            check_limits(wanted, self.uses(), self.settings.mapping)
-            plan = self._planned(translated, name)
             with self.claiming:
                 if self.trials.owns_name(name):
                     raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
-                check_limits(wanted, self.uses(), self.settings.mapping)
+                self.check_free(record)
                 if not self.records.add(record):
                     raise name_taken(name)
-            self._submit(
-                name, lambda: TrainingJob.submit(plan, backend_for(*{host.instance_type for host in plan.hosts}))
-            )
+            self._submit(name, translated)
         return answer
+
+    def check_free(self, record: ServiceRecord) -> None:
+        """Raise `ApiError` where limits, or places of running jobs, forbid a new job. The caller holds `claiming`."""
+        running = self._running()
+        check_limits(_use_of(record), map(_use_of, running), self.settings.mapping)
+        check_held(record.held, (other.held for other in running))
 
     def _planned(self, translated: Translated, name: str) -> JobPlan:
         try:
@@ -158,9 +158,12 @@ class Trainings:
         # A job whose GPUs are taken waits, as at AWS.
         return plan if plan.options.gpus is None else msgspec.structs.replace(plan, queue=True)
 
-    def _submit(self, name: str, submit: Callable[[], object]) -> None:
+    def _submit(self, name: str, translated: Translated) -> None:
         try:
-            submit()
+            # Not before the record holds the places: until then others may change them.
+            check_links(translated, name, self.settings)
+            plan = self._planned(translated, name)
+            TrainingJob.submit(plan, backend_for(*{host.instance_type for host in plan.hosts}))
         except BaseException as error:
             self.records.remove(name)
             if isinstance(error, JobNameError):
@@ -172,16 +175,16 @@ class Trainings:
             raise
         self.records.change(name, submitted=True)
 
-    def uses(self) -> list[Use]:
+    def _running(self) -> list[ServiceRecord]:
         """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
         running = {row.name for row in self._index.running()}
         searches = self.trials.running()
-        uses = [
-            Use(record.owner, wanted_hosts(record.request))
+        jobs = [
+            record
             for record in self.records.all()
             if record.tuning not in searches and (record.name in running or not record.submitted)
         ]
-        return uses + list(searches.values())
+        return jobs + list(searches.values())
 
     def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request["TrainingJobName"])
@@ -348,3 +351,9 @@ class Trainings:
             for event in events
             if event["kind"] == "state"
         ]
+
+
+def _use_of(record: ServiceRecord) -> Use:
+    if "HyperParameterTuningJobConfig" in record.request:
+        return use_of(record)
+    return Use(record.owner, wanted_hosts(record.request))

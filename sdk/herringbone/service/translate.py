@@ -17,6 +17,7 @@ import msgspec
 
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.estimators.inputs import TrainingInput
+from herringbone.estimators.links import results_of_job
 from herringbone.estimators.options import changed_options
 from herringbone.planning.settings import is_of_aws
 from herringbone.s3.front.keys import check_bucket_name, path_of
@@ -29,7 +30,8 @@ from herringbone_contract.errors import HerringboneError
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
 
-_ADDRESSES = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
+_READ = ("source_dir", "model_uri")
+_ADDRESSES = (*_READ, "output_path", "checkpoint_s3_uri")
 _NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
 # Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
 _DROPPED = (
@@ -58,12 +60,32 @@ class Translated:
     inputs: dict[str, TrainingInput]
 
     @property
-    def addresses(self) -> list[str]:
-        """All addresses of data that the job reads or writes."""
-        values = [self.arguments.get(name) for name in _ADDRESSES]
-        values.append(self.arguments.get("tensorboard_output_config", {}).get("s3_output_path"))
+    def read(self) -> list[str]:
+        """The addresses of code and data."""
+        values = [self.arguments.get(name) for name in _READ]
         values += [channel.s3_data for channel in self.inputs.values()]
         return [value for value in values if isinstance(value, str)]
+
+    @property
+    def written(self) -> tuple[str | None, str | None]:
+        """The addresses to which the job's script writes: of checkpoints, and of TensorBoard."""
+        tensorboard = self.arguments.get("tensorboard_output_config", {}).get("s3_output_path")
+        return self.arguments.get("checkpoint_s3_uri"), tensorboard
+
+    @property
+    def addresses(self) -> list[str]:
+        """All addresses of data that the job reads or writes."""
+        return [*self.read, *filter(None, (self.arguments.get("output_path"), *self.written))]
+
+    def results_of(self, job: str) -> list[str]:
+        """Return the addresses of a job's results."""
+        output = self.arguments.get("output_path")
+        return results_of_job(output, job) if isinstance(output, str) else []
+
+    @property
+    def hosts(self) -> int:
+        groups = self.arguments.get("instance_groups") or ()
+        return sum(group.instance_count for group in groups) or self.arguments["instance_count"]
 
     def estimator(self) -> Estimator:
         """Return the estimator. Raises `UsageError`."""
@@ -92,6 +114,11 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
     for channel in request.get("InputDataConfig", ()):
         if "S3DataSource" not in channel["DataSource"]:
             raise invalid(f"InputDataConfig: channel {channel['ChannelName']} has no S3DataSource")
+        if settings.buckets is not None and channel["DataSource"]["S3DataSource"]["S3DataType"] != "S3Prefix":
+            # Its lines name files, and would be read as this machine's.
+            raise invalid(
+                f"InputDataConfig: channel {channel['ChannelName']}: S3DataType is S3Prefix alone with buckets"
+            )
     hosts = wanted_hosts(request)
     kinds = {name: _known_type(name, settings) for name, _ in hosts}
     try:

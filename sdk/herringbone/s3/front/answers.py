@@ -14,10 +14,9 @@ from starlette.background import BackgroundTask
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 
-from herringbone.s3.front.conditions import Conditions
+from herringbone.s3.front.conditions import Conditions, Facts
 from herringbone.s3.front.documents import Member, document, encoded, time_text
 from herringbone.s3.front.refusals import S3Error
-from herringbone.s3.front.store import Facts
 from herringbone.s3.front.uploads import MAX_PART
 
 _PIECE_BYTES = 1 << 20

@@ -30,12 +30,12 @@ from herringbone.s3.front.answers import (
     xml,
 )
 from herringbone.s3.front.body import receive_file, receive_text
-from herringbone.s3.front.conditions import Conditions
+from herringbone.s3.front.conditions import Conditions, Facts
 from herringbone.s3.front.documents import Member, document, time_text
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
 from herringbone.s3.front.operations import find_operation
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
-from herringbone.s3.front.store import Facts, Store, remove_abandoned
+from herringbone.s3.front.store import Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
 
 if TYPE_CHECKING:

@@ -10,7 +10,15 @@ from herringbone.s3.front.refusals import S3Error
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from herringbone.s3.front.store import Facts
+
+class Facts(NamedTuple):
+    """An object without its content. `modified` is in seconds since 1970; `meta` are headers to send with it."""
+
+    key: str
+    size: int
+    etag: str
+    modified: float
+    meta: dict[str, str]
 
 
 class Conditions(NamedTuple):

@@ -23,9 +23,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-from herringbone.s3.front.conditions import ALWAYS, Conditions
+from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone_contract import safe_tree
@@ -33,16 +33,6 @@ from herringbone_contract import safe_tree
 OWN = ".herringbone"
 _READ_BYTES = 1 << 20
 _LAST = "\U0010ffff"
-
-
-class Facts(NamedTuple):
-    """An object without its content. `modified` is in seconds since 1970; `meta` are headers to send with it."""
-
-    key: str
-    size: int
-    etag: str
-    modified: float
-    meta: dict[str, str]
 
 
 class Store:

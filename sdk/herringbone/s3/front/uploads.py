@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from herringbone.s3.front.conditions import ALWAYS, Conditions
+from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.refusals import S3Error
-from herringbone.s3.front.store import OWN, Facts, Store
+from herringbone.s3.front.store import OWN, Store
 
 MAX_PART = 10_000
 # All parts but the last one.

@@ -33,8 +33,7 @@ from herringbone.service.calls import (
     tag_list,
 )
 from herringbone.service.errors import ApiError, in_use, invalid
-from herringbone.service.limits import check_limits
-from herringbone.service.links import check_links
+from herringbone.service.links import check_links, held_by
 from herringbone.service.records import ServiceRecord
 from herringbone.service.settings import TUNING_JOB
 from herringbone.service.trainings import Trainings
@@ -48,7 +47,6 @@ from herringbone.service.tunings.requests import (
     shared_request,
     stored_tuning,
 )
-from herringbone.service.tunings.trials import use_of
 from herringbone.tuner.creation import create_tuning
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.own import OwnTuning
@@ -127,14 +125,15 @@ class Tunings:
         shared = shared_request(request)
         check_role(shared.get("RoleArn", ""), self._settings)
         translated = translate(shared, self._settings)
-        check_links(translated, name, self._settings)
         definition = self._with_results(call, definition_for(request, secrets.randbelow(2**31)))
         record = new_record(call, name, stored_tuning(request), request.get("Tags", ()), self._trainings.clock())
+        held = held_by(translated, name, self._settings, searches=True)
+        record = msgspec.structs.replace(record, held=held)
         with self._trainings.turns.of(call.key.name):
             if is_repeated(self._records.get(name), call, _NOUN):
                 return answer
             with self._trainings.claiming:
-                check_limits(use_of(record), self._trainings.uses(), self._settings.mapping)
+                self._trainings.check_free(record)
                 if not self._records.add(record):
                     raise name_taken(name, _NOUN)
             self._trials.forget(name)
@@ -144,6 +143,7 @@ class Tunings:
     def _submit(self, translated: Translated, definition: TuningDefinition, record: ServiceRecord) -> None:
         name = record.name
         try:
+            check_links(translated, name, self._settings)
             self._handles[name] = create_tuning(
                 translated.estimator(),
                 translated.inputs or None,

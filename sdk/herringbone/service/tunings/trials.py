@@ -70,10 +70,10 @@ class Trials:
         """Let a name be used for a new tuning job."""
         self._settled.discard(name)
 
-    def running(self) -> dict[str, Use]:
-        """Return what each tuning job that is not over uses, by its name."""
+    def running(self) -> dict[str, ServiceRecord]:
+        """Return the tuning jobs that are not over, by their names."""
         return {
-            record.name: use_of(record)
+            record.name: record
             for record in self._records.tunings.all()
             if record.name not in self._settled and not (record.submitted and self.store(record.name).state().done)
         }
@@ -94,6 +94,7 @@ class Trials:
                     tags=tuning.tags,
                     submitted=True,
                     tuning=tuning.name,
+                    held=tuning.held,
                 )
             )
 
