@@ -16,7 +16,7 @@ from herringbone_contract.resources import num_gpus
 from herringbone_entry.host import read_host
 from herringbone_entry.inherited import inherited
 from herringbone_entry.preparation import devices
-from herringbone_entry.ranks.environment import contract_environment
+from herringbone_entry.ranks.environment import contract_environment, python_environment
 
 # The codes of a shell for a program that is not there, and for one that cannot be run.
 _NOT_FOUND_CODE, _NOT_EXECUTABLE_CODE = 127, 126
@@ -31,8 +31,9 @@ def main() -> None:
     except HerringboneError as error:
         sys.exit(f"herringbone: {error}")
     cpus, gpus = devices.num_cpus(), num_gpus(os.environ)
-    environment = {**inherited(os.environ), **contract_environment(host, num_cpus=cpus, num_gpus=gpus)}
-    code = str(host.paths.code)
+    code, mine = str(host.paths.code), inherited(os.environ)
+    variables = contract_environment(host, num_cpus=cpus, num_gpus=gpus)
+    environment = {**mine, **variables, **python_environment(mine, code=code)}
     os.chdir(code if os.path.isdir(code) else host.paths.output)  # noqa: PTH112
     sys.exit(run(command, environment))
 

@@ -29,7 +29,7 @@ from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import fill, find_program
 from herringbone_entry.preparation.prepare import Prepared, find_python
 from herringbone_entry.preparation.shims import shims
-from herringbone_entry.ranks.environment import arguments, contract_environment
+from herringbone_entry.ranks.environment import arguments, contract_environment, python_environment
 from herringbone_entry.supervisor.start_message import start_message
 
 _MEASURE = "herringbone_parallel.torch.measure"
@@ -63,12 +63,13 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except HerringboneError as error:
         print(f"herringbone: {error}", file=sys.stderr)
         sys.exit(_USAGE_CODE)
-    python, script = command
-    sys.exit(run([python, "-m", _MEASURE, *given.options, "--arguments-in", _ARGUMENTS, script], environment))
+    python, *paths, script = command
+    words = ["--arguments-in", _ARGUMENTS, "--paths", os.pathsep.join(paths), script]
+    sys.exit(run([python, "-m", _MEASURE, *given.options, *words], environment))
 
 
-def command_of(host: Host, placement: RankPlacement, gpus: int) -> tuple[tuple[str, str], dict[str, str]]:
-    """Return Python and script of a rank, and its environment; fills the code folder where it is empty.
+def command_of(host: Host, placement: RankPlacement, gpus: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return a rank's Python, its first search paths, its script, and its environment; fills an empty code folder.
 
     Raises `UnsupportedError` for an entry point that is no Python script, and the errors of `prepare`.
     """
@@ -96,7 +97,10 @@ def command_of(host: Host, placement: RankPlacement, gpus: int) -> tuple[tuple[s
     )
     rendezvous = Rendezvous(_LOOPBACK, _PORT, _PORT + 1)
     message = start_message(placement, prepared, host, rendezvous=rendezvous, variables={}, interface=None, token="")
-    return (python, message["program"]), {**host.base_environment, **message["environment"]}
+    # Without the code's folder, where a module of the user's could hide one that the measuring program imports.
+    pythons = python_environment(host.base_environment, code="", shims=prepared.shims)
+    environment = {**host.base_environment, **message["environment"], **pythons}
+    return (python, *message["first_paths"], message["program"]), environment
 
 
 def _library_settings(distribution: Distribution) -> dict[str, str]:

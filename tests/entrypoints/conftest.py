@@ -100,7 +100,9 @@ class FakeJob:
                 if host in members:
                     resources["current_group_name"] = group
             lay_tree(self.base(host), resources, {"sagemaker_program": program, **hyperparameters})
-            (self.base(host) / "code" / program).write_text(textwrap.dedent(script))
+            path = self.base(host) / "code" / program
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(textwrap.dedent(script))
 
     def start(self, *hosts: str, **variables: str) -> None:
         for host in hosts or self.hosts:

@@ -13,10 +13,10 @@ def replaced(tmp_path, monkeypatch):
     base = tmp_path / "ml"
     config = base / "input" / "config"
     config.mkdir(parents=True)
-    (base / "code").mkdir()
-    (base / "code" / "train.py").write_text("")
+    (base / "code" / "scripts").mkdir(parents=True)
+    (base / "code" / "scripts" / "train.py").write_text("")
     hosts = {"current_host": "algo-1", "hosts": ["algo-1", "algo-2"], "network_interface_name": "lo"}
-    values = {"sagemaker_program": '"train.py"', "password": '"hunter2"', "epochs": "3"}
+    values = {"sagemaker_program": '"scripts/train.py"', "password": '"hunter2"', "epochs": "3"}
     (config / "resourceconfig.json").write_text(json.dumps(hosts))
     (config / "hyperparameters.json").write_text(json.dumps(values))
     (config / "inputdataconfig.json").write_text("{}")
@@ -35,9 +35,16 @@ def test_hyperparameters_are_in_the_environment_and_not_in_the_words(replaced):
     assert "hunter2" not in " ".join(words)
     variable = words[words.index("--arguments-in") + 1]
     assert json.loads(environment[variable]) == ["--epochs", "3", "--password", "hunter2"]
-    assert words[-1].endswith("/code/train.py")
+    assert words[-1].endswith("/code/scripts/train.py")
     assert (environment["WORLD_SIZE"], environment["LOCAL_WORLD_SIZE"], environment["SM_CURRENT_HOST"]) == (
         "4",
         "2",
         "algo-1",
     )
+
+
+def test_the_code_is_on_the_path_of_the_script_and_not_of_the_measuring_program(replaced):
+    words, environment = replaced
+    code = words[-1].removesuffix("/scripts/train.py")
+    assert words[words.index("--paths") + 1] == f"{code}/scripts:{code}"
+    assert code not in environment["PYTHONPATH"].split(":")

@@ -25,6 +25,15 @@ class Program(NamedTuple):
     name: str
     leading: tuple[str, ...] = ()
 
+    def search_path(self, code: Path) -> list[str]:
+        """Return the folders that come first on `sys.path`: the script's own, as for `python SCRIPT`, then `code`."""
+        if self.entry != "script":
+            return [str(code)]
+        # Python resolves a script that is a link. Folders of the code keep the name that the job gave them.
+        folder, root = Path(self.name).resolve().parent, code.resolve()
+        inside = folder.is_relative_to(root)
+        return list(dict.fromkeys([str(code / folder.relative_to(root) if inside else folder), str(code)]))
+
 
 def fill(
     folder: Path, submit_directory: str | None, *, environ: Mapping[str, str] = os.environ, region: str | None = None

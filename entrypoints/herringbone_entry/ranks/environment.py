@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -18,6 +19,7 @@ THREADS = "OMP_NUM_THREADS"
 _STATUS_URL, _STATUS_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 _LOOPBACK = "127.0.0.1"
 _USE_CPU = "ACCELERATE_USE_CPU"
+_UNBUFFERED = "PYTHONUNBUFFERED"
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -58,6 +60,20 @@ def rank_environment(placement: RankPlacement, *, master_address: str, master_po
         RankVariable.MASTER_ADDRESS: master_address,
         RankVariable.MASTER_PORT: str(master_port),
     }
+
+
+def python_environment(inherited: Mapping[str, str], *, code: str, shims: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables for the Pythons that a script starts: the path to the job's code, and output at once.
+
+    >>> python_environment({"PYTHONPATH": "/mine"}, code="/opt/ml/code", shims=["/shim"])
+    {'PYTHONPATH': '/opt/ml/code:/mine:/shim', 'PYTHONUNBUFFERED': '1'}
+
+    A child inherits neither `sys.path` nor the line buffering of the rank. Python would keep its output until 8 KiB are
+    full, and a signal that ends it would take them along. The shims come last, so that the user's packages win. The
+    second variable is left out if the user has set it, to an empty text for example, with which Python buffers.
+    """
+    path = os.pathsep.join(filter(None, [code, inherited.get("PYTHONPATH"), *shims]))
+    return {"PYTHONPATH": path, **({} if _UNBUFFERED in inherited else {_UNBUFFERED: "1"})}
 
 
 def thread_environment(

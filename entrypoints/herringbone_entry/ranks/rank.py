@@ -218,9 +218,9 @@ def _descriptor_of(secret: str, *, inheritable: bool) -> str:
 
 def _run_python(message: Message) -> None:
     sys.argv = [message["program"], *message["arguments"]]
-    # As `python script.py` does.
-    sys.path.insert(0, message["code"])
-    sys.path.extend(path for path in message["paths"] if path not in sys.path)
+    # As `python script.py` does. PYTHONSAFEPATH leaves out the script's own folder.
+    sys.path[:0] = message["first_paths"] if not getattr(sys.flags, "safe_path", False) else [message["code"]]
+    sys.path.extend(path for path in message["last_paths"] if path not in sys.path)
     if message["entry"] == "module":
         import runpy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from herringbone_contract.constants import Key, ReduceVariable
 from herringbone_contract.launcher import Launcher
@@ -17,6 +18,7 @@ from herringbone_entry.preparation.prepare import Prepared
 from herringbone_entry.ranks.environment import (
     THREADS,
     accelerate_environment,
+    python_environment,
     rank_environment,
     thread_environment,
     with_partitions,
@@ -40,8 +42,9 @@ def start_message(
 
     `variables` are those of all ranks of this host, `interface` leads to the other hosts, and `token` is the secret of
     the job's ranks. `environment` in the message holds the variables that the rank inherits neither from its supervisor
-    nor through mpirun. `listen` is the address of torch's rendezvous store, empty for all addresses. Each of
-    `secrets` becomes a descriptor, and the variable of that name points to it.
+    nor through mpirun. `first_paths` and `last_paths` are the ends of its `sys.path`. `listen` is where torch's
+    rendezvous store listens, empty for all addresses. Each of `secrets` is a descriptor, and the variable of that name
+    points to it.
     """
     inherited = host.base_environment
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
@@ -78,16 +81,15 @@ def start_message(
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
         environment |= {name: interface for name in names if name not in inherited}
-    if prepared.shims:
-        # Last, so that the user's own packages win. The rank's children need it: they inherit no sys.path.
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited.get("PYTHONPATH"), *prepared.shims]))
+    environment |= python_environment(inherited, code=str(host.paths.code), shims=prepared.shims)
     return {
         "environment": environment,
         "code": str(host.paths.code),
         "entry": prepared.program.entry,
         "program": prepared.program.name,
         "arguments": list(prepared.arguments),
-        "paths": list(prepared.shims),
+        "first_paths": prepared.program.search_path(Path(host.paths.code)),
+        "last_paths": list(prepared.shims),
         "secrets": secrets,
         # Only rank 0 has torch's rendezvous store.
         "listen": rendezvous.listen if placement.rank == 0 else "",

@@ -139,6 +139,80 @@ def test_os_exit_of_a_forked_child_does_not_end_the_rank(make_job) -> None:
     assert (ended.code, ended.lines) == (0, ["[algo-1:0] 3"])
 
 
+IN_A_FOLDER = """
+    import multiprocessing, os, subprocess, sys
+    import helper, twin, package.part
+
+    def values(_=0):
+        import helper, twin, package.part
+        return [helper.value, twin.value, package.part.value]
+
+    if __name__ == "__main__":
+        print(values(), [os.path.relpath(path, os.environ["SM_BASE"]) for path in sys.path[:2]])
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map(values, [0]))
+        child = "import package.part; print(package.part.value, __import__('twin').value)"
+        subprocess.run([sys.executable, "-c", child], cwd="/")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["plain", "torch_distributed", "mpi"])
+def test_a_script_in_a_folder_finds_its_neighbours_and_the_code(make_job, mpirun, launcher: str) -> None:
+    job = make_job(SM_BASE="")
+    if launcher == "mpi":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun("openmpi5")
+    strategy = {} if launcher == "plain" else {f"sagemaker_{launcher}_enabled": True}
+    job.write(IN_A_FOLDER, program="scripts/train.py", **strategy)
+    code = job.base() / "code"
+    job.environment["SM_BASE"] = str(code)
+    (code / "package").mkdir()
+    for name, value in (("scripts/helper", 1), ("scripts/twin", 2), ("twin", 3), ("package/part", 4)):
+        (code / f"{name}.py").write_text(f"value = {value}")
+    assert job.run()["algo-1"].rank_lines == [
+        "[algo-1:0] [1, 2, 4] ['scripts', '.']",
+        "[algo-1:0] [[1, 2, 4]]",
+        "[algo-1:0] 4 3",
+    ]
+
+
+def test_the_folder_of_a_script_is_pythons_choice(make_job) -> None:
+    """Python takes the folder to which a link of the script leads, and none under PYTHONSAFEPATH."""
+    job = make_job()
+    job.write("import helper, sys; print(helper.value, sys.path[0] == sys.path[1])", program="real/train.py")
+    code = job.base() / "code"
+    (code / "real" / "helper.py").write_text("value = 1")
+    (code / "helper.py").write_text("value = 2")
+    (code / "linked.py").symlink_to("real/train.py")
+    hyperparameters = job.base() / "input" / "config" / "hyperparameters.json"
+    hyperparameters.write_text('{"sagemaker_program": "linked.py"}')
+    assert job.run()["algo-1"].lines == ["[algo-1:0] 1 False"]
+    if sys.version_info >= (3, 11):
+        assert job.run(PYTHONSAFEPATH="1")["algo-1"].lines == ["[algo-1:0] 2 False"]
+
+
+def test_a_shell_scripts_pythons_find_the_code_and_write_at_once(make_job) -> None:
+    job = make_job(PYTHON=sys.executable)
+    job.environment.pop("PYTHONUNBUFFERED", None)
+    job.write('cd / && "$PYTHON" "$ROOT/algo-1/ml/code/scripts/train.py"', program="scripts/run.sh")
+    code = job.base() / "code"
+    lost = "import os, signal, root\nprint(root.value)\nos.kill(os.getpid(), signal.SIGKILL)"
+    (code / "scripts" / "train.py").write_text(lost)
+    (code / "root.py").write_text("value = 5")
+    assert job.run()["algo-1"].lines[0] == "[algo-1:0] 5"
+    # Python buffers for a user who asks for it.
+    assert job.run(PYTHONUNBUFFERED="")["algo-1"].lines[0] != "[algo-1:0] 5"
+
+
+def test_a_rank_itself_writes_by_the_line(make_job) -> None:
+    """Not by the piece, which would be two writes for each `print`: only its children have the variable."""
+    job = make_job()
+    job.environment.pop("PYTHONUNBUFFERED", None)
+    job.write(
+        "import os, sys; print(sys.stdout.write_through, sys.stdout.line_buffering, os.environ['PYTHONUNBUFFERED'])"
+    )
+    assert job.run()["algo-1"].lines == ["[algo-1:0] False True 1"]
+
+
 def test_only_a_rank_can_import_smdistributed(make_job) -> None:
     job = make_job()
     job.write("import importlib.util; print(importlib.util.find_spec('smdistributed') is not None)")

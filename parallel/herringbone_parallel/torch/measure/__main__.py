@@ -1,7 +1,7 @@
 """Measure a training script without training it.
 
 Usage: python -m herringbone_parallel.torch.measure --output FILE [--ranks N] [--device cpu|cuda] [--timeout S]
-       [--stop-at N] [--once] [--arguments-in VARIABLE] SCRIPT [ARGUMENTS]
+       [--stop-at N] [--once] [--arguments-in VARIABLE] [--paths FOLDERS] SCRIPT [ARGUMENTS]
 
 The script runs unchanged, as rank 0 of N, until its second optimizer step returns. Nothing is computed, and no GPU is
 needed. Then it runs as one of 2 N ranks until its first step, which shows whether its batch depends on N.
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds = f"{options.timeout:g}"
         _leave(_say(f"no step of an optimizer after {seconds} s: {place}. Give more time with --timeout", NO_STEP))
 
-    watch = Watch(session.where, path.parent, options.timeout, give_up)
+    watch = Watch(session.where, Path(options.paths[-1]), options.timeout, give_up)
     watch.start()
     try:
         with session.measuring():
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
-    """Enter the script's folder, with the environment of rank 0 of `ranks`."""
+    """Enter the folder of the code, with the environment and the search path of rank 0 of `ranks`."""
     from herringbone_parallel.torch.measure.environment import is_version_1, measured_environment
     from herringbone_parallel.torch.measure.script import Session
 
@@ -93,7 +93,11 @@ def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    os.chdir(options.script.parent)
+    code = options.paths[-1]
+    os.chdir(code)
+    sys.path[:0] = options.paths
+    # For Pythons that the script starts. Set here: before, a module of the user's would hide one of this program's.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))
     return Session(ranks=ranks, device=options.device, steps=steps, pipelined=is_version_1(os.environ))
 
 
@@ -104,6 +108,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="the job's device (%(default)s)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds (%(default)s)")
     parser.add_argument("--stop-at", type=int, default=2, metavar="N", help="stop after N optimizer steps (2)")
+    parser.add_argument("--paths", help="first folders of sys.path, the code's last (the script's own folder)")
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.add_argument("--once", action="store_true", help="do not run the script again to see if its batch divides")
@@ -115,6 +120,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--ranks and --stop-at are 1 or more")
     if not options.script.is_file():
         parser.error(f"{options.script} is no file")
+    options.paths = options.paths.split(os.pathsep) if options.paths else [str(options.script.absolute().parent)]
     return options
 
 

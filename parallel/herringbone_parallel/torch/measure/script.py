@@ -126,9 +126,8 @@ def _noting_optimizers(recorder: Recorder) -> Iterator[None]:
 
 
 def run(path: Path, arguments: list[str]) -> None:
-    """Run a script in this process as `python script.py` would."""
+    """Run a script in this process as `python script.py` would; its folder is on `sys.path` already."""
     sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.parent))
     main = ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__.update(__builtins__=__builtins__, __cached__=None, __spec__=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_measures_and_writes_nothing_else(tmp_path: Path) -> None:
     measurement = parse((tmp_path / "out.json").read_bytes())
     assert (measurement.ranks, measurement.batch, measurement.batch_divides) == (4, 16, True)
     assert [path.name for path in (tmp_path / "code").iterdir()] == ["train.py"]
+
+
+def test_script_in_a_folder_of_the_code(tmp_path: Path) -> None:
+    """Its neighbours come before modules of the code, in which it starts, and none of them hides one of ours."""
+    code = tmp_path / "code"
+    (code / "scripts").mkdir(parents=True)
+    for name, value in (("scripts/helper", "64"), ("helper", "1 / 0"), ("numbers_of", "8"), ("tempfile", "1 / 0")):
+        (code / f"{name}.py").write_text(f"value = {value}")
+    script = """
+import os, subprocess, sys, helper, numbers_of
+assert (helper.value, numbers_of.value, os.path.exists("numbers_of.py")) == (64, 8, True)
+subprocess.run([sys.executable, "-c", "import numbers_of"], cwd="/", check=True)
+"""
+    (code / "train.py").write_text("")
+    paths = ("--paths", os.pathsep.join([str(code / "scripts"), str(code)]))
+    result = measure(code / "scripts", script + TRAINS, "64", options=("--ranks", "4", *paths))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "code" / "out.json").exists()
 
 
 def test_script_that_hangs(tmp_path: Path) -> None:
