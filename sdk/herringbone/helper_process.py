@@ -72,6 +72,13 @@ class HelperProcess:
             while view:
                 view = view[os.write(self._input, view) :]
 
+    def offer(self, line: bytes) -> None:
+        """Send a whole line of at most `PIPE_BUF` bytes, 4 KiB, if the process runs and the pipe has room for it."""
+        # A pipe that counts as writable takes so many bytes at once.
+        if self._pid is not None and len(line) <= select.PIPE_BUF and select.select([], [self._input], [], 0)[1]:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._input, line)
+
     def finish(self, patience: float | None, is_ended: Callable[[], bool] = lambda: False) -> tuple[str, bool]:
         """Close the input, and return the answer and whether it is whole; a process that is too late is killed.
 

@@ -145,6 +145,20 @@ def test_a_hang_is_an_alert_until_the_job_goes_on():
     assert data(hang, {"kind": "metrics", "t": 160.0, "name": "loss", "values": [1.0]})["alerts"] == []
 
 
+def test_defined_metrics_without_a_value_are_named_at_the_end():
+    definitions = [{"Name": name, "Regex": "(.)"} for name in ("loss", "top5")]
+    plan = json.dumps({"options": {"metric_definitions": definitions}})
+    over = JobRecord(**{**_columns(ROW), "plan": plan, "status": "Completed", "ended": 190.0})
+    value = {"kind": "metrics", "t": 160.0, "name": "loss", "values": [1.0]}
+    assert data(value, record=over)["happenings"][-1] == {
+        "t": 190.0,
+        "kind": "metrics",
+        "text": "metric_definitions found no number for top5",
+    }
+    running = JobRecord(**{**_columns(ROW), "plan": plan})
+    assert "metrics" not in [happening["kind"] for happening in data(value, record=running)["happenings"]]
+
+
 def test_stacks_are_shown_however_they_are_folded():
     shown = data(
         {

@@ -16,6 +16,8 @@ from herringbone_contract.constants import LIVE_MARK
 # A longer line is cut: otherwise a program that prints no newline would fill the supervisor's memory.
 MAX_LINE_BYTES = 8 * 1024 * 1024
 BAR_INTERVAL_SECONDS = 1.0
+# A program may write one state in several pieces, and half of a number is another number.
+_PIECES_SECONDS = 0.05
 _TAIL_LINES = 60
 _TAIL_LINE_BYTES = 1_000
 
@@ -61,7 +63,7 @@ class LineStream:
         self._size = 0
         # The last state of the progress bar that was printed.
         self._shown = b""
-        self._shown_at = float("-inf")
+        self._shown_at = self._fed_at = float("-inf")
         self.bar = False
 
     def feed(self, chunk: bytes, now: float) -> bytes:
@@ -80,9 +82,9 @@ class LineStream:
 
     def tick(self, now: float) -> bytes:
         """Return a progress bar's state as a marked line, if none was printed for a second."""
-        if not self.bar or now - self._shown_at < BAR_INTERVAL_SECONDS:
+        if not self.bar or now - self._shown_at < BAR_INTERVAL_SECONDS or now - self._fed_at < _PIECES_SECONDS:
             return b""
-        return self._show(b"".join(self._parts).rpartition(b"\r")[2], now)
+        return self._show(_last_state(b"".join(self._parts)), now)
 
     def close(self) -> bytes:
         """Return the last line, which had no newline."""
@@ -94,6 +96,7 @@ class LineStream:
         return self._whole(rest + b"\n") if rest else b""
 
     def _feed_bar(self, chunk: bytes, now: float) -> bytes:
+        self._fed_at = now
         *whole, rest = b"".join([*self._parts, chunk]).split(b"\n")
         out = []
         for line in whole:
@@ -107,14 +110,14 @@ class LineStream:
                 out.append(self._whole(state + ending))
             # The newline ends the bar; the next bar begins with nothing printed.
             self._shown, self.bar = b"", False
-        # A trailing carriage return may be the first half of a line ending, so it does not end a state yet.
+        # A trailing carriage return may be the first half of a line ending, so it does not end a state before a `tick`.
         states, _, current = rest[:-1].rpartition(b"\r")
         current += rest[-1:]
-        self.bar = b"\r" in rest[:-1]
-        if self.bar and now - self._shown_at >= BAR_INTERVAL_SECONDS:
+        is_redrawn, self.bar = b"\r" in rest[:-1], b"\r" in rest
+        if is_redrawn and now - self._shown_at >= BAR_INTERVAL_SECONDS:
             out.append(self._show(_last_state(states), now))
         # Keep a carriage return in front, so that the next chunk continues a bar and not a plain line.
-        self._reset(b"\r" + current if self.bar else rest)
+        self._reset(b"\r" + current if is_redrawn else rest)
         out.append(self._overflow())
         return b"".join(out)
 

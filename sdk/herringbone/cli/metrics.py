@@ -65,10 +65,11 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_c
         if not metrics and (removed := removed_log(name)):
             print(removed, file=sys.stderr)
         elif not metrics:
-            print(
-                f"job {name} has no metrics: call herringbone.log_metrics in its script, or give metric_definitions",
-                file=sys.stderr,
-            )
+            defined = (jobs[name].describe().get("AlgorithmSpecification") or {}).get("MetricDefinitions")
+            reason = "call herringbone.log_metrics in its script, or give metric_definitions"
+            if defined:
+                reason = "its metric_definitions found no number; the end of its log says what they matched"
+            print(f"job {name} has no metrics: {reason}", file=sys.stderr)
     if as_csv:
         print("\n".join(map(printable, csv_lines(values))))
         return 0

@@ -271,6 +271,9 @@ class Controller:
         host.drain()
         if host.has_mllog and not had_mllog:
             self._find_metrics()
+        if host.log.states:
+            self._metrics.show(host.log.states)
+            host.log.states = []
         if pipe is not None and host.output is None:
             # epoll has dropped the closed descriptor already, but the selector's own map has not, and the number is
             # given out again.

@@ -137,6 +137,8 @@ class LogFile:
         self._events = EventsFile(f"{path.removesuffix('.log')}.events", host)
         # The prefix of a rank's lines -> its line in the live file.
         self._live: dict[bytes, bytes] = {}
+        # The states of progress bars, as lines of a log, since somebody last took them.
+        self.states: list[bytes] = []
         # The controller of an earlier attempt may have been killed.
         self._write_live()
 
@@ -199,6 +201,7 @@ class LogFile:
             # Only behind the prefix of a rank of this host: a text, or a foreign image, may have such bytes as well.
             if mark and prefix.startswith(self._rank_prefix) and prefix[len(self._rank_prefix) :].isdigit():
                 self._live[prefix] = stamp(now) + line
+                self.states.append(self._live[prefix])
                 continue
             # Any other line of the rank ends its bar.
             self._live.pop(line.partition(b"] ")[0], None)

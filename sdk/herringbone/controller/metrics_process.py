@@ -11,7 +11,7 @@ from herringbone.helper_process import HelperProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Host
@@ -55,6 +55,11 @@ class MetricsProcess:
         }
         # A process that could not be started has no notes. The job goes on, and its log has the values.
         self._process.start(json.dumps(request).encode())
+
+    def show(self, states: Iterable[bytes]) -> None:
+        """Send states of progress bars, which are in no log; a process that is behind does not see them."""
+        for state in states:
+            self._process.offer(state)
 
     def finish(self) -> list[str]:
         """Wait until the process has read the whole log, kill it if that takes too long, and return its notes."""

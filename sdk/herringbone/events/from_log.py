@@ -3,7 +3,8 @@
 `python -m herringbone.events.from_log`, a process next to the job's controller, started only for jobs that have
 metric definitions or print MLLOG lines:
 
-    standard input     one line: the logs and the definitions. The end of the input means that the job is over.
+    standard input     a line with the logs and the definitions, then states of progress bars, which no log has, as
+                       lines of one. The end of the input means that the job is over.
     logs/algo-1.log    -> logs/algo-1.metrics.events
     standard output    notes for the log, one a line
 
@@ -14,10 +15,12 @@ is given up, and a note says so.
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -27,8 +30,9 @@ from types import FrameType
 from herringbone.events.job_events import append_lines
 from herringbone.jobs.logs import STAMP_CHARS, LogLine, Metric, parse_line
 from herringbone_contract import mllog
-from herringbone_contract.constants import split_line
+from herringbone_contract.constants import LIVE_MARK, split_line
 from herringbone_contract.events.format import LOG, MLLOG, Event, Point, batches, encode
+from herringbone_contract.resources import host_names
 
 _MLLOG_MARK = mllog.PREFIX.encode()
 _READ_BYTES = 1 << 20
@@ -41,9 +45,15 @@ _SEARCH_SECONDS = 0.5
 _MAX_FILE_BYTES = 1 << 30
 # A longer line is searched up to here, as CloudWatch has it.
 _SEARCHED_CHARS = 256 * 1024
+# A rank has at most one state a second, and the lines of its log are read every half.
+_KEPT_STATES = 16
+# A note has as much of a match that is no number.
+_SHOWN_CHARS = 80
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from io import FileIO
+
     from herringbone.estimators.options import MetricDefinition
 
 
@@ -58,8 +68,8 @@ class Finder:
     >>> finder.find("loss=0.5 loss=none", "[algo-1:0]")
     [('loss', 0.5, 'log')]
 
-    A match without a number is ignored. The end of a run, an epoch or another interval yields `run_seconds`,
-    `epoch_seconds` and so on. `slow` has the names of definitions that were given up.
+    The end of a run, an epoch or another interval yields `run_seconds`, `epoch_seconds` and so on. `slow` has the
+    names of definitions that were given up, and `notes` names those that found no number.
     """
 
     def __init__(self, definitions: Iterable[tuple[str, str]]) -> None:
@@ -67,6 +77,10 @@ class Finder:
         # One reader per rank: the start and the end of an interval come from the same rank.
         self._readers: dict[str, mllog.Reader] = defaultdict(mllog.Reader)
         self.slow: list[str] = []
+        # By name: the matches, those without a number, and what the first of those holds instead.
+        self._matches: dict[str, tuple[int, int, str]] = {name: (0, 0, "") for name, _ in self._patterns}
+        # By rank: the newest states of its progress bar, each with its time stamp.
+        self._states: dict[str, list[tuple[bytes, str]]] = {}
         # What `watch` compares: the number of the search, and whether one runs.
         self._number, self._is_searching, self._seen = 0, False, -1
 
@@ -79,10 +93,24 @@ class Finder:
         """Report whether there may be a value; without definitions, only MLLOG lines have any."""
         return bool(self._patterns) or _MLLOG_MARK in lines
 
-    def find(self, text: str, prefix: str) -> list[tuple[str, float, str]]:
-        """Return the name, value and source of each value in a line; `prefix` tells ranks apart."""
-        found = []
+    def find(self, text: str, prefix: str, *, live: bool = False, stamp: bytes = b"") -> list[tuple[str, float, str]]:
+        """Return the name, value and source of each value in a line; `prefix` tells ranks apart.
+
+        The state of a progress bar, `live`, may come before older lines: its `stamp` has the order. The line that ends
+        a bar is its last state once more, and has no further value.
+        """
+        found: list[tuple[str, float, str]] = []
         text = text[:_SEARCHED_CHARS]
+        if live:
+            self._states[prefix] = [*self._states.get(prefix, ())[1 - _KEPT_STATES :], (stamp, text)]
+        elif prefix in self._states:
+            # The line replaces the states before it.
+            states = self._states.pop(prefix)
+            before = [state for state in states if state[0] <= stamp]
+            if newer := states[len(before) :]:
+                self._states[prefix] = newer
+            if before and before[-1][1] == text.rstrip("\r"):
+                return found
         if event := mllog.parse(text):
             found += [(name, value, MLLOG) for name, value in self._readers[prefix].numbers(event)]
         for definition in tuple(self._patterns):
@@ -91,15 +119,42 @@ class Finder:
             self._is_searching = True
             try:
                 for match in pattern.finditer(text):
-                    # A group that does not take part, or holds no number.
-                    with suppress(TypeError, ValueError):
-                        found.append((name, float(match.group(1)), LOG))
+                    matches, failures, first = self._matches[name]
+                    # A group that does not take part is None.
+                    value = match.group(1)
+                    try:
+                        found.append((name, float(value), LOG))
+                    except (TypeError, ValueError):
+                        first, failures = first or repr(value)[:_SHOWN_CHARS], failures + 1
+                    self._matches[name] = matches + 1, failures, first
             except SlowPatternError:
                 self._patterns.remove(definition)
                 self.slow.append(name)
             finally:
                 self._is_searching = False
         return found
+
+    def notes(self, hosts: Sequence[str]) -> list[str]:
+        """Return lines about definitions whose values are missing, for the end of the log of these hosts.
+
+        >>> finder = Finder([("loss", r"loss=(\\S+)"), ("top", "top=(.)")])
+        >>> _ = finder.find("loss=1,234.5", "[algo-1:0]")
+        >>> finder.notes(["algo-1"])[0]
+        "metric_definitions: 'loss' matched 1 time, 1 of them without a number (first: '1,234.5')"
+        """
+        notes = [
+            f"the regular expression of {name!r} needed too long for one line and was given up" for name in self.slow
+        ]
+        for name, (matches, failures, first) in self._matches.items():
+            if failures:
+                times = f"{matches} time{'s' * (matches > 1)}"
+                notes.append(f"{name!r} matched {times}, {failures} of them without a number (first: {first})")
+        # Where each machine of a job searches its own log, most print nothing: the first host is that of rank 0.
+        unseen = [repr(name) for name, counts in self._matches.items() if not counts[0] and name not in self.slow]
+        if unseen and host_names(1)[0] in hosts:
+            place = f"the log of {hosts[0]}" if len(hosts) == 1 else f"the logs of {len(hosts)} hosts"
+            notes.append(f"{', '.join(unseen)} matched nothing in {place}")
+        return [f"metric_definitions: {note}" for note in notes]
 
     def watch(self) -> None:
         """Raise `SlowPatternError` when the search that ran at the last call still runs; called by a timer."""
@@ -109,7 +164,7 @@ class Finder:
 
 
 class HostMetrics:
-    """Finds the metrics in one host's log, from pieces of whole lines.
+    """Finds the metrics in one host's log, from pieces of whole lines, which may be states of progress bars.
 
     >>> metrics = HostMetrics("algo-1", Finder([("loss", r"loss=(\\S+)")]))
     >>> [metric.value for metric in metrics.take(b"2026-11-21T11:44:37.123456Z [algo-1:0] loss=0.5\\n")]
@@ -131,8 +186,12 @@ class HostMetrics:
             if self._finder.may_match(line):
                 # A line without a time stamp is all text, and has the time of the one before it.
                 host, rank, text = split_line(line[STAMP_CHARS:]) if is_stamped else (self._host, None, line)
-                prefix = f"{host}:{rank}"
-                for name, value, source in self._finder.find(text.decode("utf-8", "replace"), prefix):
+                if is_stamped and host == self._host and rank is None:
+                    # The supervisor's and the controller's own lines, which may quote a line of a rank.
+                    continue
+                live = rank is not None and text.startswith(LIVE_MARK)
+                shown, stamp = text[live:].decode("utf-8", "replace"), self._stamped[:STAMP_CHARS]
+                for name, value, source in self._finder.find(shown, f"{host}:{rank}", live=live, stamp=stamp):
                     time = parse_line(self._stamped, self._host).time
                     metrics.append(Metric(name, value, time, host or self._host, rank, source=source))
         return metrics
@@ -143,7 +202,7 @@ def find_metrics(lines: Iterable[LogLine], finder: Finder) -> list[Metric]:
     return [
         Metric(name, value, line.time, line.host, line.rank, source=source)
         for line in lines
-        for name, value, source in finder.find(line.text, line.prefix)
+        for name, value, source in finder.find(line.text, line.prefix, live=line.live)
     ]
 
 
@@ -175,26 +234,32 @@ class _Log:
         self._target = f"{folder}/{host}.metrics.events"
         self._metrics = HostMetrics(host, finder)
         self._partial = b""
-        self._written = 0
+        self._written = self._end = 0
+
+    def look(self) -> None:
+        """Note the end of the log, up to which `read` reads."""
+        with suppress(OSError):
+            self._end = os.stat(self._path).st_size  # noqa: PTH116
 
     def read(self) -> bool:
         """Write the metrics of the next piece of the log; return whether there was one."""
         try:
             with open(self._path, "rb") as file:  # noqa: PTH123
                 file.seek(self._position)
-                chunk = file.read(_READ_BYTES)
+                chunk = file.read(min(_READ_BYTES, max(0, self._end - self._position)))
         except OSError:
             return False
         self._position += len(chunk)
         lines, _, self._partial = (self._partial + chunk).rpartition(b"\n")
-        self._write(lines)
+        self.take(lines)
         return bool(chunk)
 
     def finish(self) -> None:
         """Write the metrics of a last line without its end: nobody writes any more."""
-        self._write(self._partial)
+        self.take(self._partial)
 
-    def _write(self, lines: bytes) -> None:
+    def take(self, lines: bytes) -> None:
+        """Write the metrics of whole lines."""
         events = b"".join(map(encode, metric_events(self._metrics.take(lines))))
         if events and self._written < _MAX_FILE_BYTES:
             append_lines(self._target, events)
@@ -206,7 +271,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # The controller ends this process by the end of its input. Slurm signals every process of a batch job.
         signal.signal(number, signal.SIG_IGN)
-    request = json.loads(sys.stdin.buffer.readline())
+    # Unbuffered: what is read beyond the first line would be missing below.
+    source = open(0, "rb", buffering=0)  # noqa: SIM115
+    request = json.loads(source.readline())
     finder = Finder(request["definitions"])
 
     def watch(_: int, __: FrameType | None) -> None:
@@ -215,19 +282,37 @@ def main() -> None:
     # The `re` module looks for signals during a search. Processor time: a machine that computes is no slow pattern.
     signal.signal(signal.SIGPROF, watch)
     signal.setitimer(signal.ITIMER_PROF, _SEARCH_SECONDS, _SEARCH_SECONDS)
-    logs = [_Log(request["logs"], host, begin, finder) for host, begin in request["hosts"].items()]
-    over = False
+    logs = {host: _Log(request["logs"], host, begin, finder) for host, begin in request["hosts"].items()}
+    over, partial = False, b""
     while not over:
-        # Asked before the logs are read: what was written before the end is read after it.
-        over = bool(select.select([sys.stdin], [], [], _LOOK_SECONDS)[0])
+        # In this order: the line that ends a progress bar is read after all states of the bar. An input that ends
+        # between the two is still at its end in the next round, when all of the logs is written.
+        states, over = _read(source, _LOOK_SECONDS)
+        for log in logs.values():
+            log.look()
+        *lines, partial = (partial + states + _read(source, 0.0)[0]).split(b"\n")
+        for line in lines:
+            if log_of_line := logs.get(split_line(line[STAMP_CHARS:])[0] or ""):
+                log_of_line.take(line)
         # One piece of each at a time, so that no host waits for another's backlog.
-        while [log for log in logs if log.read()]:
+        while [log for log in logs.values() if log.read()]:
             pass
-    for log in logs:
+    for log in logs.values():
         log.finish()
-    for name in finder.slow:
-        print(f"metric_definitions: the regular expression of {name!r} needed too long for one line and was given up")
+    for note in finder.notes(list(logs)):
+        print(note)
     sys.stdout.flush()
+
+
+def _read(source: FileIO, seconds: float) -> tuple[bytes, bool]:
+    """Return all that comes within some seconds, and whether the input is over."""
+    content, until = b"", time.monotonic() + seconds
+    while select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+        chunk = source.read(_READ_BYTES)
+        if not chunk:
+            return content, True
+        content += chunk
+    return content, False
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Members that SageMaker has no name for are below `Herringbone`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from herringbone_contract.failure_text import parse_failure
 def describe_service_job(record: JobRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored answer of a service, which is complete, with the tags and with what only this machine knows."""
     description: dict[str, Any] = json.loads(record.description or "{}")
-    own = {name: facts[name] for name in ("Code", "Prediction") if name in facts}
+    own = {name: facts[name] for name in ("Code", "Prediction") if name in facts} | _without_value(record, description)
     return description | tags_of(record.plan_dict) | ({"Herringbone": own} if own else {})
 
 
@@ -71,7 +71,16 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
         name: facts[name] for name in ("ImageId", "Code", "Versions", "Prediction", "Queue", "Slots") if facts.get(name)
     }
     known = {name: value for name, value in members.items() if value is not None}
-    return known | description | tags_of(plan) | {"Herringbone": ours}
+    return known | description | tags_of(plan) | {"Herringbone": ours | _without_value(record, known)}
+
+
+def without_value(definitions: Iterable[Mapping[str, str]], names: Collection[str]) -> list[str]:
+    """Return the metrics of definitions that are not among `names`, those with a value.
+
+    >>> without_value([{"Name": "loss", "Regex": "loss=(.)"}, {"Name": "top5", "Regex": "top5=(.)"}], ["loss"])
+    ['top5']
+    """
+    return [name for name in dict.fromkeys(one["Name"] for one in definitions) if name not in names]
 
 
 def checkpoint_folders(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Path]:
@@ -134,6 +143,13 @@ def _algorithm(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, A
         "MetricDefinitions": options.get("metric_definitions") or None,
     }
     return {name: value for name, value in members.items() if value is not None} or None
+
+
+def _without_value(record: JobRecord, description: Mapping[str, Any]) -> dict[str, Any]:
+    definitions = (description.get("AlgorithmSpecification") or {}).get("MetricDefinitions") or ()
+    names = [metric["MetricName"] for metric in description.get("FinalMetricDataList") or ()]
+    missing = without_value(definitions, names) if record.done else []
+    return {"MetricsWithoutValue": missing} if missing else {}
 
 
 def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from herringbone.events.view import JobView
+from herringbone.jobs.description import without_value
 from herringbone.jobs.index import JobRecord
 from herringbone.page.thin import number
 from herringbone.sizes import shown_bytes
@@ -37,6 +38,10 @@ def happenings(record: JobRecord, view: JobView) -> list[dict[str, Any]]:
         found += [
             {"t": event["t"], "kind": kind, "text": _text_of(kind, event)} for event in list(events)[-_MAX_OF_KIND:]
         ]
+    definitions = record.plan_dict.get("options", {}).get("metric_definitions") or ()
+    if record.done and (missing := without_value(definitions, {key[0] for key in view.series})):
+        text = f"metric_definitions found no number for {', '.join(missing)}"
+        found.append({"t": record.ended or record.created, "kind": "metrics", "text": _short(text)})
     return sorted(found, key=lambda happening: happening["t"])
 
 

@@ -57,6 +57,15 @@ def test_p14_a_bar_that_pauses_shows_its_state() -> None:
     assert not lines.bar
 
 
+def test_a_state_that_is_still_being_written_is_not_shown() -> None:
+    lines = stream()
+    lines.feed(b"\rloss=0.", now=0.0)
+    lines.feed(b"2", now=0.99)
+    assert lines.tick(now=1.0) == b""
+    lines.feed(b"5", now=1.001)
+    assert lines.tick(now=2.0) == LIVE + b"loss=0.25\n"
+
+
 WIPED = b"\r" + b" " * 6 + b"\r"
 
 

@@ -59,10 +59,16 @@ def test_csv_and_json(herringbone, jobs):
     assert metric["Min"] == {"Value": 0.5, "Number": 2, "Timestamp": "2026-11-21T12:00:02+00:00"}
 
 
-def test_a_job_without_metrics_is_named(herringbone, jobs):
+def test_a_job_without_metrics_is_named(herringbone, jobs, home):
     code, out, err = herringbone("metrics", "--last")
     assert (code, out.split()) == (0, ["METRIC", "LAST", "MIN", "MAX", "VALUES"])
-    assert err == "job quiet-3 has no metrics: call herringbone.log_metrics in its script, or give metric_definitions\n"
+    found = "its metric_definitions found no number; the end of its log says what they matched"
+    assert err == f"job quiet-3 has no metrics: {found}\n"
+    JobIndex(home.index).add(
+        JobRecord(name="bare-4", backend="local_process", plan="{}", created=9.0, status="Completed")
+    )
+    err = herringbone("metrics", "bare-4")[2]
+    assert err == "job bare-4 has no metrics: call herringbone.log_metrics in its script, or give metric_definitions\n"
 
 
 @pytest.mark.parametrize(

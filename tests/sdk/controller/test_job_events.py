@@ -12,6 +12,7 @@ from herringbone.events import from_log
 from herringbone.events.from_log import Finder
 from herringbone.events.job_events import JobEvents
 from herringbone.events.source import decode_lines
+from herringbone.helper_process import HelperProcess
 
 MLLOG = ':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "accuracy", "value": 0.5}'
 # The definition matches at each attempt; the pattern of another one backtracks for years on one line.
@@ -96,6 +97,67 @@ def test_a_job_without_metrics_starts_no_process(script, backend, home) -> None:
     script("print('hello')")
     assert submit(backend).wait().status == "Completed"
     assert sorted(os.listdir(home.job("a").logs)) == ["algo-1.log", "job.events"]
+
+
+def test_definitions_without_a_number_are_named_at_the_end(script, backend) -> None:
+    script("for _ in range(3): print('share=97%, loss=1,234.5, count=1')\nprint('loss=2')")
+    patterns = {"share": r"share=(\S+),", "loss": r"loss=([0-9.,]+)", "count": r"count=(\d+)", "top5": r"top5=(\d+)"}
+    definitions = [{"Name": name, "Regex": regex} for name, regex in patterns.items()]
+    job = submit(backend, metric_definitions=definitions).wait()
+    assert [line.text for line in job.logs(pattern="metric_definitions")] == [
+        "metric_definitions: 'share' matched 3 times, 3 of them without a number (first: '97%')",
+        "metric_definitions: 'loss' matched 4 times, 3 of them without a number (first: '1,234.5,')",
+        "metric_definitions: 'top5' matched nothing in the log of algo-1",
+    ]
+
+
+def test_only_the_first_host_of_several_machines_says_that_nothing_matched() -> None:
+    finder = Finder([("loss", r"loss=(\S+)"), ("loss", "cost=(.)"), ("top5", r"top5=(\d)?")])
+    finder.find("loss=1 top5=", "algo-2:0")
+    assert finder.notes(["algo-2"]) == [
+        "metric_definitions: 'top5' matched 1 time, 1 of them without a number (first: None)"
+    ]
+    assert Finder([("loss", "a(.)")]).notes(["algo-2"]) == []
+    assert Finder([("loss", "a(.)"), ("top5", "b(.)")]).notes(["algo-1", "algo-2"]) == [
+        "metric_definitions: 'loss', 'top5' matched nothing in the logs of 2 hosts"
+    ]
+
+
+def test_the_line_that_ends_a_bar_has_no_value_of_its_own() -> None:
+    def values(*lines: tuple[int, bool, str]) -> list[float]:
+        finder = Finder([("loss", r"loss=(\S+)")])
+        return [
+            value
+            for second, live, text in lines
+            for _, value, _ in finder.find(text, "algo-1:0", live=live, stamp=b"%d" % second)
+        ]
+
+    assert values((1, True, "loss=1"), (2, True, "loss=2"), (3, False, "loss=2"), (4, False, "loss=2")) == [1, 2, 2]
+    # The state of the next bar is known before the line that ended the first one.
+    assert values((1, True, "loss=1"), (3, True, "loss=3"), (2, False, "loss=1"), (4, False, "loss=3")) == [1, 3]
+    # A line that is not the state shown last, and an equal one later.
+    assert values((1, True, "loss=1"), (2, False, "loss=2"), (3, False, "loss=1")) == [1, 2, 1]
+
+
+def test_states_of_bars_that_find_no_room_wait_for_nothing() -> None:
+    process = HelperProcess("herringbone.no_such_module")
+    process.offer(b"nobody is there")
+    reader, process._input = os.pipe()
+    process._pid = -1
+    for size in (4096, 4097):
+        process.offer(b"a" * size)
+    assert os.read(reader, 9000) == b"a" * 4096
+    for _ in range(100):
+        process.offer(b"a" * 4096)
+    os.close(reader)
+    process.offer(b"the process is gone")
+
+
+def test_lines_that_quote_a_rank_are_no_values(tmp_path) -> None:
+    metrics = from_log.HostMetrics("algo-1", Finder([("loss", r"loss=([0-9.]+)")]))
+    stamp = b"2026-11-21T11:44:37.000000Z "
+    lines = [b"[algo-1] attempt 2: '[algo-1:0] loss=1'", b"[INFO] loss=2", b"[algo-1:0] loss=3", b"loss=4"]
+    assert [metric.value for metric in metrics.take(b"\n".join(stamp + line for line in lines))] == [2, 3, 4]
 
 
 def test_a_search_that_ends_is_not_given_up() -> None:

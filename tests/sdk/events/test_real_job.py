@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from herringbone import Estimator
 from herringbone.events.view import JobView
 from herringbone.jobs.home import Home
@@ -45,3 +47,32 @@ def test_events_are_next_to_the_log_and_not_in_it(home: Home, script) -> None:
     checkpoints = [event for event in events if event["kind"] == "checkpoint" and event["path"] == "last.pt"]
     assert [event["bytes"] for event in checkpoints][:1] == [3]
     assert JobView().take_all(events).last("loss") == 1 / 24
+
+
+REDRAWS = """
+import os, time
+for number, value in enumerate((0.5, 0.25)):
+    print(f"epoch {number} loss={value}", end="\\r")
+    while not os.path.exists(f"{GO}-{number}"):
+        time.sleep(0.01)
+print()
+"""
+
+
+def test_values_of_a_redrawn_line_are_metrics_while_the_job_runs(home: Home, script, tmp_path) -> None:
+    go = tmp_path / "go"
+    script(f"GO = {str(go)!r}\n{REDRAWS}")
+    definitions = [{"Name": "loss", "Regex": r"loss=(\S+)"}]
+    estimator = Estimator(
+        "train.py", instance_type="local_process", instance_count=1, metric_definitions=definitions, max_run=60
+    )
+    job = estimator.fit(wait=False, logs=False)
+    for number, values in enumerate(([0.5], [0.5, 0.25])):
+        while [metric.value for metric in job.metrics()] != values:
+            assert job.status == "InProgress"
+            time.sleep(0.1)
+        (tmp_path / f"go-{number}").touch()
+    assert job.wait().status == "Completed"
+    # The line that ends the bar has no third value.
+    assert [metric.value for metric in job.metrics()] == [0.5, 0.25]
+    assert [line.text.rstrip() for line in job.logs()] == ["epoch 1 loss=0.25"]

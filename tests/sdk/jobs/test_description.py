@@ -83,6 +83,17 @@ def test_facts_have_a_member_of_their_own():
     assert describe_service_job(answer, facts)["Herringbone"] == {"Code": facts["Code"]}
 
 
+def test_defined_metrics_without_a_value_are_named_at_the_end():
+    definitions = [{"Name": name, "Regex": "(.)"} for name in ("loss", "top5", "top5")]
+    metrics = [{"MetricName": "loss", "Value": 1.0, "Timestamp": "2026-11-21T12:00:00+00:00"}]
+    plan, facts = with_options(metric_definitions=definitions), {"FinalMetricDataList": metrics}
+    assert described(plan, facts)["Herringbone"]["MetricsWithoutValue"] == ["top5"]
+    members = {"TrainingJobName": "a", "AlgorithmSpecification": {"MetricDefinitions": definitions}, **facts}
+    answer = record(description=json.dumps(members))
+    assert describe_service_job(answer, {})["Herringbone"] == {"MetricsWithoutValue": ["top5"]}
+    assert "Herringbone" not in describe_service_job(replace(answer, status="InProgress"), {})
+
+
 def test_a_row_of_another_release_is_described():
     assert described({})["TrainingJobName"] == "a"
 
