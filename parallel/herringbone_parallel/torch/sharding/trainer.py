@@ -1,20 +1,37 @@
-"""Complete Hugging Face's Trainer for context parallelism, where `accelerate` lets our layers share the sequences."""
+"""Complete Hugging Face's Trainer for ranks that read the same batch, where `accelerate` lets our layers share it."""
 
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 
 def complete() -> None:
-    """Change `Trainer.compute_loss` once, after the import of `transformers.trainer`.
+    """Change two methods of `Trainer` once, after the import of `transformers.trainer`.
 
-    Trainer multiplies a loss per token by the number of ranks of a context, because it expects each of them to have the
+    [1] Trainer divides the number of tokens in a batch by the number of ranks that read the batch. That is right for a
+    sum over all ranks, and wrong for a rank's own number, which `average_tokens_across_devices=False` asks for.
+    [2] Trainer multiplies a loss per token by the number of ranks of a context, because it expects each of them to have the
     sum over a part of the tokens. Here each of them has the sum over all tokens.
     """
     trainer = sys.modules["transformers.trainer"].Trainer
-    original = trainer.compute_loss
+    original, count = trainer.compute_loss, trainer._get_num_items_in_batch
 
+    # [1]
+    def _get_num_items_in_batch(self: Any, *args: Any, **options: Any) -> Any:
+        if self.args.average_tokens_across_devices:
+            return count(self, *args, **options)
+        # Multiplied by the number of ranks, the quotient would not be exact: transformers 4.57 rounds it.
+        accelerator = self.accelerator
+        vars(self).update(accelerator=SimpleNamespace(parallelism_config=None), get_tp_size=lambda: 1)
+        try:
+            return count(self, *args, **options)
+        finally:
+            self.accelerator = accelerator
+            del self.get_tp_size
+
+    # [2]
     def compute_loss(
         self: Any, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -29,4 +46,4 @@ def complete() -> None:
             return loss / degrees.cp_size, outputs
         return result / degrees.cp_size
 
-    trainer.compute_loss = compute_loss
+    trainer.compute_loss, trainer._get_num_items_in_batch = compute_loss, _get_num_items_in_batch
