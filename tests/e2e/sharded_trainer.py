@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +19,18 @@ STEPS, BATCH, RATE = 4, 8, 1e-2
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def model(seed: int = 0) -> torch.nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
+def model(seed: int = 0, family: str = "llama") -> torch.nn.Module:
+    from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return LlamaForCausalLM(
-        LlamaConfig(vocab_size=32, num_key_value_heads=2, max_position_embeddings=16, **sizes)
-    ).double()
+    sizes |= {"vocab_size": 32, "max_position_embeddings": 16}
+    if family == "bert":
+        # Its embeddings are a layer of their own, the head is tied to them, and two modules have the head's bias.
+        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return BertForMaskedLM(BertConfig(**sizes, **no_dropout)).double()
+    tied = family == "tied llama"
+    return LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, tie_word_embeddings=tied, **sizes)).double()
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
@@ -37,9 +42,9 @@ def batches() -> list[torch.Tensor]:
     return list(torch.stack([row["input_ids"] for row in rows()]).split(BATCH))
 
 
-def alone() -> tuple[list[float], dict[str, torch.Tensor]]:
+def alone(family: str) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Return the losses and the weights of one process, without any library."""
-    plain = model()
+    plain = model(family=family)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=RATE, weight_decay=0.0)
     losses = []
     for batch in batches():
@@ -51,7 +56,9 @@ def alone() -> tuple[list[float], dict[str, torch.Tensor]]:
     return losses, plain.state_dict()
 
 
-def trained(mesh_batches: int, folder: str, resume: str | None = None) -> tuple[list[float], Any]:
+def trained(
+    mesh_batches: int, folder: str, resume: str | None = None, family: str = "llama", **settings: Any
+) -> tuple[list[float], Any]:
     """Return the losses and the trainer after all steps, with a checkpoint at half of them."""
     from torch.utils.data import SequentialSampler
     from transformers import Trainer, TrainingArguments
@@ -71,9 +78,10 @@ def trained(mesh_batches: int, folder: str, resume: str | None = None) -> tuple[
         max_grad_norm=0.0,
         use_cpu=True,
         **options,
+        **settings,
     )
     # Ranks start from different values, as a script without a seed does: rank 0's count.
-    trainer = InOrder(model(seed=RANK), arguments, train_dataset=rows())
+    trainer = InOrder(model(RANK, family), arguments, train_dataset=rows())
     trainer.train(resume_from_checkpoint=resume)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], trainer
 
@@ -97,20 +105,20 @@ def looped(mesh_batches: int) -> tuple[list[float], Any, Any]:
     return losses, accelerator, ours
 
 
-def difference(losses: list[float], weights: dict[str, torch.Tensor]) -> dict[str, float]:
-    expected, expected_weights = alone()
+def difference(losses: list[float], weights: dict[str, torch.Tensor], family: str) -> dict[str, float]:
+    expected, expected_weights = alone(family)
     return {
         "losses": max(abs(one - other) for one, other in zip(losses, expected, strict=True)),
         "weights": max((weights[name] - value).abs().max().item() for name, value in expected_weights.items()),
     }
 
 
-def report(name: str, losses: list[float], accelerator: Any, prepared: Any) -> None:
+def report(name: str, losses: list[float], accelerator: Any, prepared: Any, family: str = "llama") -> None:
     weights = accelerator.get_state_dict(prepared)
     sharded = sum(parameter.to_local().numel() for parameter in prepared.parameters())
     if RANK == 0:
         whole = sum(parameter.numel() for parameter in prepared.parameters())
-        line = {"layout": name, "share": sharded / whole, **difference(losses, weights)}
+        line = {"layout": name, "share": sharded / whole, **difference(losses, weights, family)}
         print("RESULT " + json.dumps(line), flush=True)
 
 
@@ -124,6 +132,20 @@ def main(name: str, mesh_batches: int) -> None:
     losses, trainer = trained(mesh_batches, shared[0], f"{shared[0]}/checkpoint-{STEPS // 2}")
     report(f"{name}: Trainer resumed", losses, trainer.accelerator, trainer.model)
     reset()
+    if mesh_batches == 2:
+        for family in ("tied llama", "bert"):
+            # Each rank counts its own tokens only.
+            settings = {"average_tokens_across_devices": False, "family": family}
+            losses, trainer = trained(mesh_batches, shared[0], **settings)
+            report(f"{name}: {family}", losses, trainer.accelerator, trainer.model, family)
+            trainer.save_model(f"{shared[0]}/ours")
+            if RANK == 0:
+                model(family=family).save_pretrained(f"{shared[0]}/plain")
+                ours, plain = (
+                    (Path(shared[0]) / name / "model.safetensors").stat().st_size for name in ("ours", "plain")
+                )
+                print("RESULT " + json.dumps({"layout": f"{name}: {family}, bytes", "more": ours - plain}), flush=True)
+            reset()
     losses, accelerator, prepared = looped(mesh_batches)
     report(f"{name}: accelerate", losses, accelerator, prepared)
     reset()

@@ -7,11 +7,14 @@ The launcher sets accelerate's variables, so accelerate 1.15 shards the model by
     equal initial values   `fully_shard` takes each rank's own part, while DistributedDataParallel takes rank 0's values
     tensor parallelism     accelerate skips models that transformers has not split while it loaded them
     context parallelism    accelerate's way needs CUDA's attention kernels, and causal masks
+    shared parameters      accelerate shards embeddings apart, also where another module holds or shares them; and it
+                           saves a shared parameter once for each module
     offloading             accelerate's way waits for every copy, and knows no `activation_loading_horizon`
 
     Accelerator()               [1] a mesh of all degrees, from the variables
     prepare(model, optimizer)   [2] our parts change the model; the optimizer gets the new parameters
                                 [3] accelerate's own part shards the model
+    get_state_dict(model)       [4] a parameter that modules share is one tensor, as in one process
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from herringbone_parallel.core import launch
 def complete() -> None:
     """Change accelerate's classes once, after the import of `accelerate.accelerator`."""
     from accelerate import accelerator, parallelism_config, state
+    from accelerate.utils import fsdp_utils
+
+    from herringbone_parallel.torch.sharding import shared
 
     # [1]
     config = parallelism_config.ParallelismConfig
@@ -41,6 +47,12 @@ def complete() -> None:
     cls._prepare_tp = _unless_ours(cls._prepare_tp)
     cls._prepare_cp = _without_context
     cls._prepare_fsdp2 = _after_our_parts(cls._prepare_fsdp2)
+    # [3]
+    fsdp_utils.fsdp2_prepare_auto_wrap_policy = shared.policy_of(fsdp_utils.fsdp2_prepare_auto_wrap_policy)
+    accelerator.fsdp2_prepare_model = shared.preparation_of(accelerator.fsdp2_prepare_model)
+    # [4]
+    cls.get_state_dict = shared.states_of(cls.get_state_dict)
+    fsdp_utils._get_model_state_dict = shared.states_of(fsdp_utils._get_model_state_dict)
 
 
 def _has_shards(config: Any) -> bool:

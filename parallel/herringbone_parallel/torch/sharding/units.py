@@ -34,7 +34,7 @@ def units(model: nn.Module, classes: Iterable[type[nn.Module]] | None = None) ->
     return {
         name: module
         for name, module in candidates.items()
-        if any(True for _ in module.parameters()) and not _shares_parameters(model, name)
+        if any(True for _ in module.parameters()) and not shares_parameters(model, name)
     }
 
 
@@ -49,7 +49,8 @@ def _in_outermost_lists(module: nn.Module, prefix: str) -> Iterator[tuple[str, n
             yield from _in_outermost_lists(child, f"{path}.")
 
 
-def _shares_parameters(model: nn.Module, name: str) -> bool:
+def shares_parameters(model: nn.Module, name: str) -> bool:
+    """Say whether the module of this name has a parameter that a module outside of it has, too."""
     inside = f"{name}."
     uses: dict[int, set[bool]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
