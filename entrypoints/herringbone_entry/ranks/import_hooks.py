@@ -23,6 +23,9 @@ _COMPLETIONS = {
     "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
     "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
 }
+# Version 1 of the model-parallel library for torch; one module of it watches custom autograd functions.
+_MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
+_FUNCTIONS = f"{_MODEL_PARALLEL}runtime.function_apply"
 # Reports what a prediction is compared with.
 _COMPARED = "herringbone_parallel.torch.compared"
 
@@ -39,6 +42,10 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     if trainer_hooks:
         for name in _TRAINER_MODULES:
             sys.meta_path.insert(0, AfterImport(name, lambda module: import_module(trainer_hooks).serve(module)))
+    if trainer_hooks.startswith(_MODEL_PARALLEL):
+        # Before a script can bind the method `apply` of a function: since torch 2.14 a bound one cannot be replaced.
+        watch = AfterImport("torch.autograd.function", lambda module: import_module(_FUNCTIONS).watch(module))
+        sys.meta_path.insert(0, watch)
     if os.environ.get("HERRINGBONE_COMPARE") == "on":
         sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _COMPARED, "report")))
     if "HERRINGBONE_ACCELERATE" in os.environ:

@@ -20,10 +20,11 @@ from typing import Any
 
 import torch
 from torch._functorch import eager_transforms, vmap
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd import function as functions
 from torch.nn.utils import stateless
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.model_parallel.runtime import function_apply
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, TRANSFORMED, current
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate_inside, reading
 from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor
@@ -37,11 +38,13 @@ _wrap_for_grad = _transforms._wrap_for_grad
 _add_batch_dim = _vmap._add_batch_dim
 _reparametrize_module = stateless._reparametrize_module
 _make_grads = torch.autograd._make_grads
+# Here and not in `serve_bypasses`: a rank's import hook comes first where it can, and the script's own classes come later.
+function_apply.watch(functions)
 
 
 def serve_bypasses() -> None:
     """Replace the functions in this process; a second call changes nothing."""
-    _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+    function_apply.serve(_apply)
     torch.jit.ScriptFunction.__call__ = _scripted  # type: ignore[method-assign]
     _transforms._wrap_for_grad = partial(_without_placed, _wrap_for_grad)
     _vmap._add_batch_dim = partial(_without_placed, _add_batch_dim)
@@ -79,9 +82,8 @@ def naming_compilers() -> Iterator[None]:
         raise
 
 
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    # The built-in `apply` of the class behind `_SingleLevelFunction`, which this function replaces.
-    return _serve(f"{cls.__name__}.apply", cls, super(_SingleLevelFunction, cls).apply, args, kwargs)
+def _apply(cls: Any, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _serve(f"{cls.__name__}.apply", cls, own, args, kwargs)
 
 
 def _scripted(self: Any, *args: Any, **kwargs: Any) -> Any:

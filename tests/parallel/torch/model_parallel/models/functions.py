@@ -72,6 +72,7 @@ def script(code: Any) -> Any:
     """Compile a function or a module with torch.jit, which newer versions of torch warn about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         return torch.jit.script(code)
 
 
