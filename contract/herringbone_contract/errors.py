@@ -29,6 +29,7 @@
     |       +-- AwsUnavailableError    no answer, or an answer to retry later; AWS may have carried the request out
     +-- MeasurementError           a script whose first step cannot be measured
     +-- ParallelError              a model- or data-parallel library call that cannot be served
+        +-- HookError              a release of torch, TensorFlow or transformers in which a hook of ours does not bite
 
 Catch `HerringboneError` to catch all of them, `UsageError` for mistakes that the caller can fix in the call itself.
 """
@@ -294,4 +295,11 @@ class ParallelError(HerringboneError):
     """A call of the parallel libraries that cannot be served; the message says why and what to do.
 
     To fix: Change the call in the script as the message says.
+    """
+
+
+class HookError(ParallelError):
+    """A release of a library in which Herringbone's hook into it does not bite; results would be wrong without it.
+
+    To fix: Install a release that docs/look-up/library-hooks.md names as tested.
     """

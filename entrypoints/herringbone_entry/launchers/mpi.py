@@ -77,7 +77,11 @@ def identify(version_text: str, path: str = "mpirun") -> Implementation:
         raise LaunchError(f"{path} --version says {first!r}; Open MPI 4.1, 5.0 and MPICH are supported")
     if match[1] is None:
         return Implementation.MPICH
-    return Implementation.OPEN_MPI_4 if int(match[1]) < 5 else Implementation.OPEN_MPI_5
+    implementation = {4: Implementation.OPEN_MPI_4, 5: Implementation.OPEN_MPI_5}.get(int(match[1]))
+    if implementation is None:
+        # Its daemons would start by ssh: the variables of `agent_environment` are those of 4 and 5.
+        raise LaunchError(f"{path} is of Open MPI {match[1]}.{match[2]}; Open MPI 4.1, 5.0 and MPICH are supported")
+    return implementation
 
 
 def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, *, across: bool) -> list[str]:

@@ -84,8 +84,11 @@ def store_finder(listen: str) -> AfterImport:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
     def act(module: ModuleType) -> None:
+        from herringbone_contract.library_hooks import require
+        from herringbone_entry.ranks.library_hooks import STORE
         from herringbone_entry.ranks.torch_store import limit
 
+        require(STORE)
         limit(module, listen, host, port)
 
     return AfterImport("torch.distributed.rendezvous", act)

@@ -26,7 +26,8 @@ from herringbone_contract.constants import REDUCE_SERVER_MODULE, RankVariable, R
 from herringbone_contract.reduce_servers import ReduceServer, encode
 from herringbone_entry.channel.reserved_port import ReservedPort
 
-PYTHON = Path(__file__).parents[3] / ".venv-tf" / "bin" / "python"
+# scripts/nightly names Pythons with other releases.
+PYTHON = Path(os.environ.get("TEST_TENSORFLOW_PYTHON", Path(__file__).parents[3] / ".venv-tf" / "bin" / "python"))
 _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_contract, herringbone_parallel)]
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 

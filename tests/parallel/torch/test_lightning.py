@@ -12,7 +12,9 @@ import pytest
 import herringbone_contract
 import herringbone_parallel
 
-PYTHON = Path(__file__).parents[3] / ".venv-huggingface" / "bin" / "python"
+ROOT = Path(__file__).parents[3]
+# scripts/nightly names Pythons with other releases.
+PYTHON = Path(os.environ.get("TEST_HUGGINGFACE_PYTHON", ROOT / ".venv-huggingface" / "bin" / "python"))
 SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_contract, herringbone_parallel)]
 SCRIPT = """
 import sys

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.sums.aggregation import Aggregation, aggregation
 from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce import session
@@ -16,6 +17,7 @@ from herringbone_parallel.reduce.advising import SumObserver, log_advice
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
+from herringbone_parallel.tensorflow.library_hooks import DATA_PARALLEL
 
 
 @dataclass
@@ -65,6 +67,7 @@ def init() -> None:
     global _state
     if _state is not None:
         raise ParallelError("init() has been called already; the library is initialized once in a process")
+    require(DATA_PARALLEL)
     settings = aggregation(os.environ)
     engine = session.enter()
     # `cost` measures, and all ranks must do so together. Later, one rank might trace a function again alone.

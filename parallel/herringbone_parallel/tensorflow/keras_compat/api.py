@@ -8,7 +8,9 @@ from __future__ import annotations
 import keras
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers, weights
+from herringbone_parallel.tensorflow.library_hooks import KERAS_COMPAT
 from herringbone_parallel.tensorflow.patches import Patches
 
 _KERAS = 3
@@ -27,6 +29,7 @@ def activate() -> None:
     if _active is not None:
         return
     check_version(keras.__version__)
+    require(KERAS_COMPAT)
     patches = Patches()
     for file in (optimizers, models, layers, namespaces, weights):
         file.patch(patches)

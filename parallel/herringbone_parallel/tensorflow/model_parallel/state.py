@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
@@ -28,6 +29,7 @@ from herringbone_parallel.reduce.subsets import join_subset
 # They sum over the replicas of a partition as they sum over the ranks of a data-parallel job. The data-parallel library
 # imports nothing from this one; import-linter and tests/parallel/tensorflow/test_loaded_modules.py check that.
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
+from herringbone_parallel.tensorflow.library_hooks import MODEL_PARALLEL
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, connect
 from herringbone_parallel.tensorflow.model_parallel.timeline import hand_in, open_timeline
 from herringbone_parallel.tensorflow.model_parallel.unsupported import watch_optimizers
@@ -174,6 +176,7 @@ def init() -> None:
     global _state
     if _state is not None:
         return
+    require(MODEL_PARALLEL)
     settings = launch.model_parallel(os.environ, "tensorflow")
     rank_info = launch.rank_info(os.environ)
     grid = Grid(settings.mesh(rank_info.size), settings.placement)

@@ -8,11 +8,14 @@
 `distributed` and `parallel` are the modules of SMDDP v1.
 """
 
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.data_parallel.backend import register
 from herringbone_parallel.torch.data_parallel.ddp import adopt
+from herringbone_parallel.torch.library_hooks import DATA_PARALLEL
 
 
 def install() -> None:
     """Register the backend "smddp", and extend DistributedDataParallel on it."""
+    require(DATA_PARALLEL)
     register()
     adopt()

@@ -19,14 +19,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.data_parallel.api import install
 from herringbone_parallel.torch.data_parallel.backend import NAME
+from herringbone_parallel.torch.hugging_face_hooks import DATA_PARALLEL_ARGUMENTS
 
 
 def serve(module: ModuleType) -> None:
     """Change a module of transformers that the script has just imported."""
     if module.__name__ != "transformers.training_args" or not module.is_sagemaker_dp_enabled():
         return
+    require(DATA_PARALLEL_ARGUMENTS)
     arguments = module.TrainingArguments
     # [1]
     arguments.parallel_mode = property(lambda _: module.ParallelMode.DISTRIBUTED)

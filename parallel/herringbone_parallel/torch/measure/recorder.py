@@ -23,7 +23,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.prediction.measurement import Operation, Phase
+from herringbone_parallel.torch.library_hooks import MEASURE
 from herringbone_parallel.torch.measure.operations import Unkeyed, describe, key_of, tensors_of
 from herringbone_parallel.torch.measure.records import Allocation, Record, Step
 from herringbone_parallel.torch.measure.scratch import Scratch
@@ -111,6 +113,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_pre_hook(self._begin_step),
             register_optimizer_step_post_hook(self._end_step),
         ]
+        require(MEASURE)
         nn.Module.__call__ = watched  # type: ignore[method-assign]
         threading.Thread.run = entered  # type: ignore[method-assign]
         nn.Module.register_parameter = registered  # type: ignore[method-assign]

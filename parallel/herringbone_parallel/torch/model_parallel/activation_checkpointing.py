@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.library_hooks import GENERATOR
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.placement import Home
 from herringbone_parallel.torch.model_parallel.runtime import microbatch
@@ -117,20 +118,21 @@ def serve_torch() -> None:
     Elsewhere it stays torch's own. Scripts may have imported the function already. So this replaces the two names that
     the function looks up at each call, and not the function.
     """
-    torch.utils.checkpoint._checkpoint_without_reentrant_generator = _without_reentrant  # type: ignore[assignment]
+    setattr(torch.utils.checkpoint, GENERATOR, _without_reentrant)
     torch.utils.checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc]
 
 
-_torch_without_reentrant = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+_torch_without_reentrant = getattr(torch.utils.checkpoint, GENERATOR)
 
 
-def _without_reentrant(function: Any, preserve: bool, *args: Any, **kwargs: Any) -> Iterator[None]:
+def _without_reentrant(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
     if _on_every_rank():
-        with _each_call_checkpointed(preserve):
+        # Before torch 2.14 it is the second argument by position.
+        with _each_call_checkpointed(kwargs["preserve_rng_state"] if "preserve_rng_state" in kwargs else args[0]):
             yield
         return
     with _offloaded():
-        yield from _torch_without_reentrant(function, preserve, *args, **kwargs)
+        yield from _torch_without_reentrant(function, *args, **kwargs)
 
 
 class _Reentrant(torch.utils.checkpoint.CheckpointFunction):

@@ -16,7 +16,9 @@ import torch.distributed as dist
 import torch.nn.utils.clip_grad as torch_clipping
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch.library_hooks import CLIPPING
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.between_steps import check_between_steps
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE
@@ -140,8 +142,8 @@ def serve_torch_clipping() -> None:
     """Make torch's functions that clip right for a distributed model; a second call changes nothing."""
     _replace("clip_grad_norm_", _clip)
     _replace("clip_grad_value_", _clip_values)
-    if "_get_total_norm" in _originals:
-        _replace("_get_total_norm", _total_norm)
+    _replace("_get_total_norm", _total_norm)
+    require(CLIPPING)
 
 
 def _inner(name: str) -> Any:
@@ -156,9 +158,8 @@ def _original(name: str) -> Callable[..., Any]:
     return found
 
 
-# Before torch 2.6 there is no function for the norm alone.
 _REPLACED = ("clip_grad_norm_", "clip_grad_value_", "_get_total_norm")
-_originals = {name: _original(name) for name in _REPLACED if hasattr(torch_clipping, name)}
+_originals = {name: _original(name) for name in _REPLACED}
 
 
 def _replace(name: str, function: Callable[..., Any]) -> None:

@@ -19,10 +19,12 @@ import torch.distributed as dist
 
 from herringbone_contract.constants import RankVariable
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch import library_hooks
 from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
 from herringbone_parallel.torch.model_parallel.precision.loss_scale import LossScale
@@ -180,6 +182,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     global _state
     if _state is not None:
         return
+    require(library_hooks.MODEL_PARALLEL)
     settings = launch.model_parallel(os.environ, "pytorch", config)
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size

@@ -27,7 +27,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.core import launch
+from herringbone_parallel.torch.hugging_face_hooks import ACCELERATE
 
 
 def complete() -> None:
@@ -37,6 +39,7 @@ def complete() -> None:
 
     from herringbone_parallel.torch.sharding import shared
 
+    require(ACCELERATE)
     # [1]
     config = parallelism_config.ParallelismConfig
     config.dp_shard_enabled = property(_has_shards)

@@ -17,7 +17,9 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_contract.model_parallel.mesh import Mesh
+from herringbone_parallel.torch import library_hooks
 from herringbone_parallel.torch.sharding import parts
 from herringbone_parallel.torch.sharding.mesh import JobMesh
 
@@ -29,6 +31,7 @@ def install(mesh: JobMesh, device: torch.device) -> None:
     """Make `mesh` the default of both, in this process."""
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
+    require(library_hooks.SHARDING)
     # The mesh is a keyword-only argument of the function below torch's decorator.
     defaults = inspect.unwrap(fully_shard).__kwdefaults__
     defaults["mesh"] = mesh.shards
@@ -43,6 +46,7 @@ def offload(horizon: int, device: torch.device) -> None:
     # Imported here: jobs without offloading do without it.
     from herringbone_parallel.torch.sharding.activations import replace_offload_wrapper
 
+    require(library_hooks.OFFLOADING)
     _restore.append(replace_offload_wrapper(horizon, device))
 
 

@@ -6,6 +6,9 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+from herringbone_contract.library_hooks import require
+from herringbone_parallel.torch.hugging_face_hooks import CONTEXT_TRAINER
+
 
 def complete() -> None:
     """Change two methods of `Trainer` once, after the import of `transformers.trainer`.
@@ -15,6 +18,7 @@ def complete() -> None:
     [2] Trainer multiplies a loss per token by the number of ranks of a context, because it expects each of them to have the
     sum over a part of the tokens. Here each of them has the sum over all tokens.
     """
+    require(CONTEXT_TRAINER)
     trainer = sys.modules["transformers.trainer"].Trainer
     original, count = trainer.compute_loss, trainer._get_num_items_in_batch
 

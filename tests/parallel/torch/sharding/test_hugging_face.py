@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-PYTHON = ROOT / ".venv-huggingface" / "bin" / "python"
+# scripts/nightly names Pythons with other releases.
+PYTHON = Path(os.environ.get("TEST_HUGGINGFACE_PYTHON", ROOT / ".venv-huggingface" / "bin" / "python"))
 SOURCES = [str(ROOT / folder) for folder in ("", "contract", "sdk", "entrypoints", "parallel")]
 EXPECTED = {"bart": "equal", "qwen2, grouped": "equal", "t5": "refused"}
 

@@ -26,7 +26,9 @@ from torch.utils.data import BatchSampler
 
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch import hugging_face_hooks
 from herringbone_parallel.torch.model_parallel import communication, ranks, state
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
@@ -41,9 +43,11 @@ def serve(module: ModuleType) -> None:
     if module.__name__ == "transformers.training_args":
         from transformers.hf_argparser import HfArgumentParser
 
+        require(hugging_face_hooks.MODEL_PARALLEL_ARGUMENTS)
         _serve_parser(HfArgumentParser)
         _serve_arguments(module.TrainingArguments)
     else:
+        require(hugging_face_hooks.MODEL_PARALLEL_TRAINER)
         module.__dict__["Accelerator"] = accelerator_class(module.Accelerator)
         _serve_trainer(module.Trainer)
 

@@ -24,6 +24,8 @@ from torch.autograd import function as functions
 from torch.nn.utils import stateless
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
+from herringbone_parallel.torch.library_hooks import COMPILER
 from herringbone_parallel.torch.model_parallel.runtime import function_apply
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, TRANSFORMED, current
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate_inside, reading
@@ -38,7 +40,7 @@ _wrap_for_grad = _transforms._wrap_for_grad
 _add_batch_dim = _vmap._add_batch_dim
 _reparametrize_module = stateless._reparametrize_module
 _make_grads = torch.autograd._make_grads
-# Here and not in `serve_bypasses`: a rank's import hook comes first where it can, and the script's own classes come later.
+# Here and not in `serve_bypasses`, so that it comes before the script's own classes where no import hook has done it.
 function_apply.watch(functions)
 
 
@@ -52,9 +54,9 @@ def serve_bypasses() -> None:
     torch.autograd._make_grads = _starts
     # torch.compile must not compile this library's own functions where a compiled function of the script calls them.
     # Not imported for that alone: the first optimizer of a process imports it.
-    add = getattr(sys.modules.get("torch._dynamo.trace_rules"), "add", None)
-    if add is not None:
-        _skip_package(add)
+    if rules := sys.modules.get("torch._dynamo.trace_rules"):
+        require(COMPILER)
+        _skip_package(rules.add)
 
 
 @cache

@@ -4,8 +4,8 @@
     [2] fast = MyFunction.apply             a script binds the method when it is imported
     [3] serve(server)                       calls of both forms, bound and not, reach the server from now on
 
-Since torch 2.14 the method is a built-in one: a bound one looks up nothing that could be replaced later. So a rank calls
-`watch` while torch is imported, before any script can bind the method. This module imports no torch for that reason.
+Since torch 2.14 the method is a built-in one: a bound one looks up nothing that could be replaced later. So a rank
+calls `watch` while torch is imported, before any script can bind the method. So this module imports no torch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Modes(NamedTuple):
 def thread_modes() -> Modes:
     """Return the modes of the calling thread."""
     # Every call of a microbatch asks, so the usual case, no autocast at all, returns early.
-    cuda, cpu = torch.is_autocast_enabled(), _cpu_autocast()
+    cuda, cpu = torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
     if not cuda and not cpu:
         return Modes(torch.is_grad_enabled(), ())
     autocast = []
@@ -28,15 +28,6 @@ def thread_modes() -> Modes:
     if cpu:
         autocast.append(("cpu", torch.get_autocast_cpu_dtype()))
     return Modes(torch.is_grad_enabled(), tuple(autocast))
-
-
-def _cpu_autocast() -> bool:
-    return torch.is_autocast_enabled("cpu")
-
-
-if not hasattr(torch, "get_autocast_dtype"):
-    # torch before 2.4 has only this name, which later versions answer slowly.
-    _cpu_autocast = torch.is_autocast_cpu_enabled
 
 
 @contextmanager

@@ -1,0 +1,49 @@
+"""The hooks into TensorFlow and Keras, with a probe of each (`herringbone_contract.library_hooks`).
+
+Each list is of one of our libraries for TensorFlow, which requires it when it starts. Importing this module imports no
+TensorFlow.
+"""
+
+from __future__ import annotations
+
+from herringbone_contract.library_hooks import Hook, exists, named_in, reached, takes
+
+
+def _called() -> object:
+    import keras
+
+    # Without `__init__`, which would make variables later on.
+    return object.__new__(keras.layers.Dense)(0)
+
+
+_GRAPHS = "cut a step into segments"
+_OLD = "read scripts of TensorFlow 2.3 to 2.6"
+_OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer."
+_APPLY = named_in(f"{_OPTIMIZER}apply_gradients")
+# smdistributed.modelparallel: the trace of a step, and its checks.
+MODEL_PARALLEL = (
+    Hook("keras.layers:Layer.__call__", "see the layers of a step", reached(_called)),
+    Hook("tensorflow:gradients", "see the gradients of a step", takes("ys", "xs")),
+    Hook("tensorflow:GradientTape.gradient", "see the gradients of a step", takes("target", "sources")),
+    Hook("keras.optimizers:LossScaleOptimizer.scale_loss", "refuse a scale that changes", takes("loss")),
+    Hook(f"{_OPTIMIZER}apply", "refuse a norm over all gradients", _APPLY),
+    Hook("tensorflow.python.framework.func_graph:func_graph_from_py_func", _GRAPHS, takes("name", "func_graph")),
+    Hook("tensorflow.python.ops.resource_variable_ops:UninitializedVariable", _GRAPHS, exists),
+    Hook("tensorflow.python.framework.ops:get_stats_for_node_def", "measure a step for the partition", exists),
+)
+# smdistributed.dataparallel, and Horovod's names.
+DATA_PARALLEL = (
+    Hook(f"{_OPTIMIZER}apply", "skip steps with incomplete sums", _APPLY),
+    Hook(
+        f"{_OPTIMIZER}_clip_gradients",
+        "sum gradients before they are clipped",
+        exists,
+    ),
+)
+_MODEL = "keras:Model."
+KERAS_COMPAT = (
+    Hook(f"{_OPTIMIZER}apply_gradients", _OLD, takes("grads_and_vars")),
+    *(Hook(f"{_MODEL}{name}", _OLD, exists) for name in ("fit", "evaluate", "predict", "compile", "save")),
+    *(Hook(f"{_MODEL}{name}", _OLD, takes("filepath")) for name in ("save_weights", "load_weights")),
+    Hook("keras.src.legacy.saving.legacy_h5_format:save_weights_to_hdf5_group", _OLD, exists),
+)

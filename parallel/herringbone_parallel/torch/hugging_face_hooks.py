@@ -1,0 +1,47 @@
+"""The hooks into accelerate and transformers, with a probe of each (`herringbone_contract.library_hooks`).
+
+Each list is of one module of ours, which requires it after the script has imported the library. No probe runs a model.
+"""
+
+from __future__ import annotations
+
+from herringbone_contract.library_hooks import Hook, exists, named_in, takes
+
+_PREPARE = named_in("accelerate.accelerator:Accelerator.prepare")
+_MESH = "accelerate.parallelism_config:ParallelismConfig."
+_COPIES = "replicate models of which only layers are split"
+# accelerate, in a job whose keys split the model.
+ACCELERATE = (
+    Hook(f"{_MESH}__post_init__", _COPIES, exists),
+    Hook(f"{_MESH}dp_shard_enabled", _COPIES, named_in(f"{_MESH}dp_shard_cp_dim_names")),
+    Hook("accelerate.state:AcceleratorState.__init__", "shard on CPUs", takes("fsdp_plugin")),
+    Hook("accelerate.accelerator:Accelerator._prepare_tp", "split layers between ranks", _PREPARE),
+    Hook("accelerate.accelerator:Accelerator._prepare_cp", "share sequences between ranks", _PREPARE),
+    Hook("accelerate.accelerator:Accelerator._prepare_fsdp2", "split a model before it is sharded", _PREPARE),
+)
+
+_TRAINER = "transformers.trainer:Trainer."
+_ARGUMENTS = "transformers.training_args:TrainingArguments."
+_DEVICE = named_in(f"{_ARGUMENTS}device")
+_LOSS = ("model", "inputs", "return_outputs", "num_items_in_batch")
+# The Trainer, in such a job.
+CONTEXT_TRAINER = (Hook(f"{_TRAINER}compute_loss", "divide the loss of a shared sequence", takes(*_LOSS)),)
+# Its branch for smdistributed.dataparallel.
+DATA_PARALLEL_ARGUMENTS = (
+    Hook(f"{_ARGUMENTS}parallel_mode", "average losses over the ranks", named_in(f"{_ARGUMENTS}_setup_devices")),
+    Hook(f"{_ARGUMENTS}_setup_devices", "open the process group without a GPU", _DEVICE),
+)
+# Its branch for version 1 of smdistributed.modelparallel.
+MODEL_PARALLEL_ARGUMENTS = (
+    Hook("transformers.hf_argparser:HfArgumentParser.__init__", "accept the job's own option", exists),
+    Hook(f"{_ARGUMENTS}_setup_devices", "choose the rank's device", _DEVICE),
+)
+MODEL_PARALLEL_TRAINER = (
+    Hook(
+        "transformers.trainer:Accelerator",
+        "count replicas in place of ranks",
+        named_in(f"{_TRAINER}create_accelerator_and_postprocess"),
+    ),
+    Hook(f"{_TRAINER}_wrap_model", "train the partitioned model", named_in(f"{_TRAINER}evaluation_loop")),
+    Hook(f"{_TRAINER}_save", "write a model's file once", named_in(f"{_TRAINER}save_model")),
+)
