@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from herringbone_contract.constants import RankVariable
 from herringbone_contract.errors import ParallelError
@@ -40,6 +41,7 @@ from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
+    from herringbone_parallel.torch.model_parallel.runtime.kept import Kept
     from herringbone_parallel.torch.model_parallel.shards.shards import Shards
     from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
@@ -58,6 +60,7 @@ class StepModel(Protocol):
     """The part of `DistributedModel` that a step uses."""
 
     average_grads_across_microbatches: bool
+    module: nn.Module
 
     @property
     def partitioned(self) -> bool: ...
@@ -113,6 +116,8 @@ class State:
     # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
+    # What a step function and the model keep from one microbatch to another.
+    kept: dict[Any, Kept] = field(default_factory=dict)
     # Of the running or the last step, where the job offloads activations.
     offloading: TaskOffloading | None = None
 

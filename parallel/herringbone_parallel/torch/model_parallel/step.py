@@ -36,6 +36,7 @@ from herringbone_parallel.torch.model_parallel.runtime import randomness
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import naming_compilers
 from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
+from herringbone_parallel.torch.model_parallel.runtime.kept import Kept, Turns
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
@@ -134,16 +135,20 @@ def _run_alone(
         return leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad)
 
     args, kwargs = replace_leaves(part, copied)
+    kept = Kept.of(library, function)
+    kept.begin_step()
 
     def body(index: int) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         microbatch = Microbatch(Mailbox(0, 0, index, None, token), 1, device, ShapeBook(), scale=1.0, seed=0)
+        kept.begin(0, microbatch)
         with entered(modes), watch:
             _run_function(microbatch, function, args, kwargs, detach=True)
 
     token = RunToken(make_schedule("simple", active=1), library.pool, 1, body, randomness.save_generators)
     token.run()
+    kept.undo()
 
 
 def _run(library: state.State, function: Callable[..., Any], arguments: Arguments, detach: bool) -> list[Any]:
@@ -157,12 +162,14 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     seed = randomness.draw_seed()
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
+    kept = library.kept.setdefault((function, library.model), Kept.of(library, function))
+    kept.begin_step()
 
     def body(index: int) -> None:
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
         if library.device.type == "cuda":
             torch.cuda.set_device(library.device)
-        mailbox = _mailbox(library, index, token)
+        mailbox = _mailbox(library, index, token, kept)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
         stream_seed = randomness.seed_of(arguments.seed, index)
         microbatch = Microbatch(
@@ -170,6 +177,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         )
         traces[index].calls = microbatch.trace
         args, kwargs = arguments.parts[index]
+        kept.begin(index, microbatch)
         with entered(modes):
             results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
@@ -178,20 +186,24 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         if deferral:
             mailbox.enter_weight()
             deferral.run()
+        kept.end(index)
         if library.transport is not None:
             library.transport.reap()
 
     live = LiveTimeline.of_step(step_number, library.pp_rank)
-    schedule = _schedule(library, count)
+    schedule = _schedule(library, count, kept)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
-    token = RunToken(schedule, library.pool, count, body, randomness.save_generators, _recorder(library, live))
+    in_order, record = kept.turns is Turns.PHASES, _recorder(library, live)
+    token = RunToken(schedule, library.pool, count, body, _save_state(kept), record, in_order=in_order)
     try:
         arguments.seed = agreed_seed(library, arguments.parts[0], seed)
         if library.transport is None:
             token.run()
+            results.append(kept.placed())
         else:
-            results = _run_with_peers(library, library.transport, token, arguments, results, traces)
+            results = _run_with_peers(library, library.transport, token, arguments, results, traces, kept)
+        kept.end_step(results.pop())
     except BaseException:
         library.failed_step = step_number
         if library.timeline is not None:
@@ -199,6 +211,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         raise
     finally:
         restore()
+        kept.stop()
     _check_offloading(library)
     library.book.turn_page()
     if live is not None:
@@ -225,12 +238,26 @@ def _offloading(library: state.State) -> TaskOffloading | None:
     )
 
 
-def _mailbox(library: state.State, index: int, token: RunToken) -> Mailbox:
+def _save_state(kept: Kept) -> Callable[[], Callable[[], None]]:
+    """Return the function that saves what belongs to the microbatch that gives the run token away."""
+
+    def save() -> Callable[[], None]:
+        restores = kept.leave(), randomness.save_generators()
+        return lambda: [restore() for restore in restores] and None
+
+    return save
+
+
+def _mailbox(library: state.State, index: int, token: RunToken, kept: Kept) -> Mailbox:
     """Return the mailbox of a microbatch that this thread runs from now on."""
-    ends_forward = None
     if library.offloading is not None:
         library.offloading.begin(index)
-        ends_forward = functools.partial(library.offloading.end_forward, index)
+
+    def ends_forward() -> None:
+        kept.end_forward()
+        if library.offloading is not None:
+            library.offloading.end_forward(index)
+
     return Mailbox(library.pp_rank, library.steps, index, library.transport, token, ends_forward)
 
 
@@ -248,12 +275,15 @@ def _check_offloading(library: state.State) -> None:
         )
 
 
-def _schedule(library: state.State, count: int) -> Schedule:
+def _schedule(library: state.State, count: int, kept: Kept) -> Schedule:
     settings = library.settings
+    pipeline, active = settings.pipeline, settings.active_microbatches
+    if kept.turns is Turns.WHOLE:
+        pipeline, active = "interleaved" if pipeline == "simple" else pipeline, 1
     if library.peers is not None and settings.partitions > 1:
         # The ranks of a tensor group meet in collectives, so each must run its microbatches in the same order.
-        return make_lockstep(settings.pipeline, active=settings.active_microbatches, count=count)
-    return make_schedule(settings.pipeline, active=settings.active_microbatches)
+        return make_lockstep(pipeline, active=active, count=count)
+    return make_schedule(pipeline, active=active)
 
 
 def _gradient_scale(library: state.State, count: int) -> float:
@@ -284,8 +314,9 @@ def _run_with_peers(
     arguments: Arguments,
     results: list[Any],
     traces: list[Progress],
+    kept: Kept,
 ) -> list[Any]:
-    """Run the step and share its results. A failure reaches every peer; a peer's failure ends the step on this rank."""
+    """Run the step and share its results, and at last what stays of the kept state. A failure reaches every peer; a peer's failure ends the step on this rank."""
     probe = StallProbe(
         library.pp_rank, library.steps, transport, token, lambda: [progress.snapshot() for progress in traces]
     )
@@ -311,7 +342,7 @@ def _run_with_peers(
         _agree(library, transport, token, probe, arguments)
         token.run(probe.poll)
         # [3]
-        shared = _share(library, transport, token, probe, results, traces)
+        shared = _share(library, transport, token, probe, [*results, kept.placed()], traces)
         probe.end_step()
         # The script may write into its tensors from here on.
         transport.release()

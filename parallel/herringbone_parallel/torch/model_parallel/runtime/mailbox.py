@@ -30,7 +30,7 @@ class Mailbox:
     ) -> None:
         self.rank = rank
         self._step = step
-        self._microbatch = microbatch
+        self.microbatch = microbatch
         self._transport = transport
         self._token = token
         self._before_backward = before_backward
@@ -48,25 +48,25 @@ class Mailbox:
     def wait(self, serial: int, purpose: Purpose, *, source: int) -> Any:
         """Return the message; other microbatches run until it arrives."""
         # With the source, because each rank that used a value returns its gradient under the same key.
-        return self._token.wait(self._microbatch, MessageId(source, self._key(serial, purpose)))
+        return self._token.wait(self.microbatch, MessageId(source, self._key(serial, purpose)))
 
     def await_ticket(self, ticket: Ticket) -> None:
         """Return once the previous microbatch has passed the same ticket."""
-        self._token.await_ticket(self._microbatch, ticket)
+        self._token.await_ticket(self.microbatch, ticket)
 
     def pass_ticket(self, ticket: Ticket) -> None:
         """Let the next microbatch do what this one has done."""
-        self._token.pass_ticket(self._microbatch, ticket)
+        self._token.pass_ticket(self.microbatch, ticket)
 
     def enter_backward(self) -> None:
         """Go on with the backward when the schedule says so."""
         if self._before_backward is not None:
             self._before_backward()
-        self._token.enter_backward(self._microbatch)
+        self._token.enter_backward(self.microbatch)
 
     def enter_weight(self) -> None:
         """Go on with the gradients of parameters when the schedule says so."""
-        self._token.enter_weight(self._microbatch)
+        self._token.enter_weight(self.microbatch)
 
     def _key(self, serial: int, purpose: Purpose) -> Key:
-        return Key(self._step, self._microbatch, serial, purpose)
+        return Key(self._step, self.microbatch, serial, purpose)

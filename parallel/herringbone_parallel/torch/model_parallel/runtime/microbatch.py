@@ -35,6 +35,7 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
+from herringbone_parallel.torch.model_parallel.runtime.outward import Kept, Outward
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
@@ -46,6 +47,10 @@ from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 OWNER_ATTRIBUTE = "_smp_owner"
 # The attribute of a module that holds its `Home`.
 HOME_ATTRIBUTE = "_smp_home"
+OF_ANOTHER = (
+    "a tensor that another microbatch, or an earlier step, has left where this library does not look: keep it in an"
+    " attribute of a module, or in a list, dict or variable that the code of the model reaches"
+)
 TRANSFORMED = f"torch.vmap or torch.func of a tensor or a module of a distributed model. {IN_A_MODULE}"
 
 # Module names, because Python 3.10 looks up a member of an enum several times slower.
@@ -97,7 +102,10 @@ class Microbatch:
         # In a checkpointed part of the forward: applied to the code of each module before it runs.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self._mailbox = mailbox
+        self.index = mailbox.microbatch
         self.tape = Tape(deferral)
+        # What the code of one rank passes on besides the results of a call; None where all code runs on one rank.
+        self.outward: Outward | None = None
         self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
         self._book = book
@@ -142,6 +150,8 @@ class Microbatch:
             if isinstance(leaf, torch.Tensor):
                 leaf = self.place_parameter(leaf)
                 if isinstance(leaf, PlacedTensor):
+                    if leaf.maker is not self:
+                        raise ParallelError(OF_ANOTHER)
                     memory.check_current(leaf.value)
                     values[leaf.value.serial] = leaf.value
             leaves.append(leaf)
@@ -174,8 +184,12 @@ class Microbatch:
             ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
             inputs = Inputs(segment)
             real = partial(function, *replace_leaves(args, inputs.enter), **replace_leaves(kwargs, inputs.enter))
+            # An operation of torch keeps nothing.
+            before = None if self.outward is None or callable(identity) else self.outward.begin()
             result = self._run_here(run, name, seed, ordered, real)
             inputs.note_writes(name)
+            if self.outward is not None and before is not None:
+                result = self.outward.collect(before, result)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
             self._share_shapes(name, known, serial, shapes)
@@ -184,7 +198,8 @@ class Microbatch:
         if known is None:
             self._book.learn(call, shapes)
         # [4]
-        return self._wrap(segment, run, shapes, made, leaves)
+        result = self._wrap(segment, run, shapes, made, leaves)
+        return self.outward.put(result) if self.outward is not None and type(result) is Kept else result
 
     def backward(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
@@ -228,8 +243,11 @@ class Microbatch:
     def operate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation on placed tensors of this microbatch."""
         # Inside a module's own code `current()` is None, and no other rank takes part.
-        if current() is self:
+        running = current()
+        if running is self:
             return operate(self, func, args, kwargs)
+        if running is not None:
+            raise ParallelError(OF_ANOTHER)
         return operate_inside(func, args, kwargs)
 
     def place_parameter(self, leaf: Any) -> Any:
@@ -250,6 +268,12 @@ class Microbatch:
         """Return a tensor for a new value; `made` is its data on the owner. Every rank calls it."""
         value = Value(owner, self._next_serial(), spec, made, segment)
         return PlacedTensor.wrap(value, self._device, self.operate)
+
+    def adopt(self, tensor: PlacedTensor) -> PlacedTensor:
+        """Return a tensor of another microbatch as one of this microbatch, without its graph. Every rank calls it."""
+        old = tensor.value
+        local = old.local if old.owner == self._mailbox.rank else None
+        return self.place(old.owner, TensorSpec(old.spec.shape, old.spec.dtype, False), local)
 
     def _move(self, value: Value, target: int) -> None:
         """Note a transfer on every rank; send the data on the owner, and receive it on the target."""

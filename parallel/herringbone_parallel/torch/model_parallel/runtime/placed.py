@@ -103,6 +103,11 @@ class PlacedTensor(torch.Tensor):
     value: Value
     operate: Operation
 
+    @property
+    def maker(self) -> Any:
+        """The microbatch that made it."""
+        return getattr(self.operate, "__self__", None)
+
     @staticmethod
     def wrap(value: Value, device: torch.device, operate: Operation) -> PlacedTensor:
         """Return the tensor that represents `value` in user code; `operate(func, args, kwargs)` runs its operations."""

@@ -47,6 +47,11 @@ class Awaited(NamedTuple):
     key: Any
 
 
+def _turn(phase: Phase) -> Ticket:
+    """Return a ticket that no microbatch passes: it becomes valid when the previous one has left the phase."""
+    return Ticket(phase, "all of it", 1)
+
+
 class BlockedState(NamedTuple):
     """The phases of all microbatches and the messages they wait for. It changes whenever one of them has moved."""
 
@@ -93,6 +98,7 @@ class RunToken:
     same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
 
     `save_state` returns a function that restores the thread's state, such as random numbers, after it was parked.
+    With `in_order` one microbatch's forward, and then its backward, runs to its end before the next one's begins.
     `record(phase, index, start, end)` is called after each stretch in which a microbatch held the token, with seconds
     of `time.monotonic`.
     """
@@ -105,12 +111,15 @@ class RunToken:
         body: Callable[[int], None],
         save_state: Callable[[], Callable[[], None]],
         record: Callable[[Phase, int, float, float], None] | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         self._schedule = schedule
         self._pool = pool
         self._body = body
         self._save_state = save_state
         self._record = record
+        self._in_order = in_order
         # Phase and start of the holder's stretch. Only the holder reads and writes it, so it needs no lock.
         self._stretch: tuple[Phase, float] = (FRESH, 0.0)
         self._runners = [_Runner(index) for index in range(count)]
@@ -226,6 +235,8 @@ class RunToken:
         runner = self._runners[index]
         with self._lock:
             runner.phase = BACKWARD
+            if self._in_order:
+                runner.awaited = _turn(BACKWARD)
             restore = self._prepare_to_park(runner)
         self._parked(restore, runner)
 
@@ -234,9 +245,8 @@ class RunToken:
         runner = self._runners[index]
         with self._lock:
             runner.phase = WEIGHT
-            # No microbatch ever passes this ticket, so it becomes valid when the previous microbatch has ended. Its
-            # sums have then been added before those of this microbatch.
-            runner.awaited = Ticket(WEIGHT, "all of it", 1)
+            # The sums of the previous microbatch have then been added before those of this one.
+            runner.awaited = _turn(WEIGHT)
             restore = self._prepare_to_park(runner)
         self._parked(restore, runner)
 
@@ -271,9 +281,10 @@ class RunToken:
     def _parked(self, restore: Callable[[], None], runner: _Runner) -> None:
         """Sleep until this microbatch is the holder again. Must be called without `_lock`."""
         runner.parker.park()
-        restore()
         if self._failure is not None:
+            # Without `restore`, because all microbatches unwind at once.
             raise StepAbandonedError
+        restore()
         if self._record is not None:
             self._stretch = (runner.phase, time.monotonic())
 
@@ -358,6 +369,8 @@ class RunToken:
         if self._record is not None:
             self._stretch = (runner.phase, time.monotonic())
         try:
+            if self._in_order:
+                self.await_ticket(runner.index, _turn(FORWARD))
             self._body(runner.index)
         except StepAbandonedError:
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, 
     module, inputs, target = CASES[name].build()
     model = smp.DistributedModel(module, **arguments)
     optimizer = smp.DistributedOptimizer(torch.optim.Adam(module.parameters(), lr=0.05))
-    traced = []
+    # Not a list, which the library restores after the trace.
+    traced: UserList[bool] = UserList()
 
     @smp.step
     def train_step(inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -41,7 +43,7 @@ def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, 
         losses.append(train_step(inputs, target).reduce_mean().item())
         optimizer.step()
     assert not smp.is_tracing()
-    return losses, model.assigned, traced
+    return losses, model.assigned, list(traced)
 
 
 def test_only_the_first_rank_traces_and_only_once(ranks: Ranks) -> None:

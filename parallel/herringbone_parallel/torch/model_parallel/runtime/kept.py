@@ -1,0 +1,415 @@
+"""State that the code of a step keeps besides its arguments: each microbatch sees what one process would show it.
+
+One process runs the microbatches one after another. Here they take turns, so each has a version of its own:
+
+    [1] a microbatch gives the run token away      what it has changed becomes its version      `leave`
+    [2] another one gets the token                 its version is put in place, or else that    `_enter`
+                                                   of the nearest microbatch before it
+    [3] all have ended                             the version of the last one stays            `end_step`
+
+A version is right if the microbatches before have made theirs by then. So they take turns as the state needs it
+(`Turns`). The first step runs them one after another, and shows what the code keeps, and when.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import warnings
+from collections.abc import Callable, Hashable, Iterable
+from itertools import chain, zip_longest
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
+from herringbone_parallel.torch.model_parallel.runtime.outward import Outward
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.reachable import (
+    MISSING, Entry, Location, Reach, Variable, Version, loaded,
+)  # fmt: skip
+from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
+
+# Of larger containers only the length and the ends are compared: they are data, or lists that grow.
+_LARGE = 1000
+_SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
+_set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
+
+
+class Turns(enum.IntEnum):
+    """How the microbatches of a step take turns on a rank."""
+
+    FREE = 0  # as the schedule says: the code keeps nothing
+    PHASES = 1  # one forward after another, one backward after another: forwards keep what they or backwards read
+    WHOLE = 2  # one microbatch after another: a forward reads what a backward has kept
+
+
+class Kept:
+    """What one step function and the model keep.
+
+        kept = Kept(function, model)
+        kept.begin_step()
+        kept.begin(index, microbatch)      # in the thread of each microbatch, which holds the run token
+        restore = kept.leave()             # it gives the token away, and calls `restore` when it has the token again
+        kept.end_forward()
+        kept.end(index)
+        kept.end_step()
+
+    Only the holder of the run token, and the thread that calls the step before and after it, use it.
+    """
+
+    def __init__(self, function: Callable[..., Any], model: nn.Module | None) -> None:
+        self._function, self._model = function, model
+        self.turns = Turns.WHOLE
+        self._step = 0
+        # The offset in the step function's code at which the first backward begins; None until one has begun.
+        self._backward_at: int | None = None
+        self._reads: set[str] | None = None
+        self._walked = -1
+        self._watched: list[Location] = []
+        self._found: list[Location] = []
+        self._outward: Outward | None = None
+        # Attributes of modules that code has set, by namespace and name; and every location that has ever changed.
+        self._attributes: dict[Hashable, Entry] = {}
+        self._ever: dict[Location, None] = {}
+        self._warned: set[str] = set()
+        self._reset()
+
+    def _reset(self) -> None:
+        # The microbatch that holds the run token, and those that have begun and not ended.
+        self._holder: int | None = None
+        self._live: set[int] = set()
+        self._in_backward: set[int] = set()
+        # By location: the versions by microbatch; -1 is what was there before the step.
+        self._versions: dict[Location, dict[int, Any]] = {}
+        self._touched: dict[Location, None] = {}
+        # Locations that a microbatch has changed after its forward, or after a later microbatch had begun.
+        self._by_backward: dict[Location, None] = {}
+        self._late: dict[Location, None] = {}
+
+    @classmethod
+    def of(cls, library: Any, function: Callable[..., Any]) -> Kept:
+        """Return a new one for the library's model."""
+        return cls(function, None if library.model is None else library.model.module)
+
+    def begin_step(self) -> None:
+        """Look at the state, which the script may have changed since the last step."""
+        self.stop()
+        self._reset()
+        self._step += 1
+        if self._walked != _objects_set:
+            self._walk()
+        for location in self._changed():
+            location.seen = location.read()
+            self._find(location)
+        self._refresh()
+
+    def begin(self, index: int, microbatch: Microbatch) -> None:
+        """Let the holder of the run token begin its microbatch."""
+        self._live.add(index)
+        microbatch.outward = self._outward
+        self._enter(index)
+        if self.turns is not Turns.FREE:
+            # On every rank at the same call, with the same state: the microbatches before have ended their forwards.
+            self._adopt(index, microbatch)
+
+    def leave(self) -> Callable[[], None]:
+        """Note what the holder has changed, and return the function that puts its state back."""
+        global _active
+        index = self._holder
+        if index is None:
+            return _nothing
+        self._settle(index)
+        self._holder = _active = None
+        return lambda: self._enter(index)
+
+    def end_forward(self) -> None:
+        """Note that the holder's backward begins."""
+        index = self._holder
+        assert index is not None
+        if index in self._in_backward:
+            return
+        self._settle(index)
+        self._in_backward.add(index)
+        if self._backward_at is None:
+            frame: Any = sys._getframe()
+            while frame is not None and frame.f_code is not self._function.__code__:
+                frame = frame.f_back
+            self._backward_at = 0 if frame is None else frame.f_lasti
+
+    def end(self, index: int) -> None:
+        """Note that the holder's microbatch has ended, and forget versions that no other one needs."""
+        self.leave()
+        self._live.discard(index)
+        lowest = min(self._live, default=index)
+        for versions in self._versions.values():
+            needed = max(number for number in versions if number <= lowest)
+            for number in [number for number in versions if number < needed]:
+                del versions[number]
+
+    def placed(self) -> list[PlacedTensor]:
+        """Put the last microbatch's state in place; return the placed tensors in it, in an order that all ranks share."""
+        self._enter(sys.maxsize)
+        self._holder = None
+        return self._foreign(None)
+
+    def end_step(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """End the step with data in place of the tensors that `placed` has returned."""
+        self._replace(dict(zip(map(id, self._foreign(None)), tensors, strict=False)))
+        self.stop()
+        kept = [
+            location
+            for location, versions in self._versions.items()
+            # A table that the first microbatch of all has made once is not kept from one microbatch to another.
+            if self._step > 1 or set(versions) - {-1, 0}
+        ]
+        self._take_turns(kept)
+        if self._versions:
+            self._ever |= {location: None for location in self._versions if location not in self._found}
+            self._found = []
+            for location in self._ever:
+                self._find(location)
+        self._refresh()
+
+    def undo(self) -> None:
+        """Put back what was there before the step."""
+        self.leave()
+        self._enter(-1)
+        self.stop()
+
+    def stop(self) -> None:
+        """Look at nothing until the next step."""
+        global _active
+        _active = None
+
+    def note(self, module: nn.Module, name: str) -> None:
+        """Note that code of a step is about to set an attribute of a module."""
+        attributes = vars(module)
+        groups = (attributes["_buffers"], attributes["_parameters"], attributes["_modules"])
+        namespace = next((group for group in groups if name in group), attributes)
+        entry = self._attributes.get((id(namespace), name))
+        if entry is None:
+            entry = self._attributes[id(namespace), name] = Entry(name, namespace, name)
+            frame = sys._getframe(2)
+            entry.line = f" ({frame.f_code.co_filename}:{frame.f_lineno})"
+        if entry not in self._versions:
+            entry.seen = entry.read()
+            self._versions[entry] = {-1: entry.seen}
+        self._touched[entry] = None
+        if self._outward is not None:
+            self._outward.set_here[entry] = None
+
+    def _walk(self) -> None:
+        self._walked = _objects_set
+        reach = Reach()
+        reach.visit(self._model, "")
+        reach.visit(self._function, "")
+        self._watched, self._found = reach.locations, []
+        modules = [] if self._model is None else list(self._model.modules())
+        split = [inner for inner in modules if HOME_ATTRIBUTE not in vars(inner)]
+        # In a pipeline of one rank all code runs on it.
+        if len(split) < len(modules):
+            self._outward = Outward(self._model, split, self._function, reach.locations)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        small, self._slow = [], []
+        for location in (*self._watched, *self._found):
+            fast = type(location) not in (Entry, Variable, Version) and len(location.seen) <= _LARGE
+            (small if fast else self._slow).append(location)
+        self._small = small
+        targets = [
+            vars(location.target) if isinstance(location.target, type) else location.target for location in small
+        ]
+        self._views = [*targets, *(target.values() for target in targets if hasattr(target, "values"))]
+        self._members, self._sizes = self._compared()
+
+    def _compared(self) -> tuple[list[Any], list[int]]:
+        return list(chain.from_iterable(self._views)), list(map(len, self._views))
+
+    def _changed(self) -> list[Location]:
+        """Return the watched locations that have changed. Usually none has, and no code of Python runs for each."""
+        changed = [location for location in self._slow if _differs(location)]
+        members, sizes = self._compared()
+        if sizes != self._sizes or not all(map(is_, members, self._members)):
+            changed += [location for location in self._small if location.changed()]
+        return changed
+
+    def _settle(self, index: int) -> None:
+        changed = dict.fromkeys(chain(self._touched, self._changed()))
+        self._touched = {}
+        for location in changed:
+            versions = self._versions.setdefault(location, {-1: location.seen})
+            if index in self._in_backward:
+                self._keep_placed(location)
+            location.seen = versions[index] = location.read()
+            if index in self._in_backward:
+                self._by_backward[location] = None
+            if any(other > index for other in self._live):
+                self._late[location] = None
+            self._find(location)
+        if changed:
+            self._refresh()
+
+    @staticmethod
+    def _keep_placed(location: Location) -> None:
+        """Put back the placed tensors in whose place a recomputation of one rank has put tensors with data."""
+        before, now = location.seen, location.read()
+        if type(before) is type(now) is dict:
+            location.write({key: _same_value(before.get(key), value) for key, value in now.items()})
+        elif type(before) is type(now) is list:
+            location.write([_same_value(*pair) for pair in zip_longest(before[: len(now)], now)])
+        elif isinstance(location, Entry):
+            location.write(_same_value(before, now))
+
+    def _find(self, location: Location) -> None:
+        """Watch the containers that have come into a location."""
+        reach = Reach()
+        known = {id(other.target) for other in chain(self._watched, self._found)}
+        for member in _members(location.seen):
+            reach.visit(member, location.name)
+        self._found += [other for other in reach.locations if id(other.target) not in known]
+
+    def _enter(self, index: int) -> None:
+        global _active
+        put = False
+        for location, versions in self._versions.items():
+            content = versions[max(number for number in versions if number <= index)]
+            if content is not location.seen:
+                location.write(content)
+                put = True
+        if put:
+            self._refresh()
+        self._holder, _active = index, self
+
+    def _foreign(self, microbatch: Microbatch | None) -> list[PlacedTensor]:
+        """Return the placed tensors of other microbatches in the state that is in place."""
+        members = chain.from_iterable(_members(location.seen) for location in self._versions)
+        placed = {id(leaf): leaf for leaf in _tensors(members) if leaf.maker is not microbatch}
+        return sorted(placed.values(), key=lambda leaf: (leaf.maker.index, leaf.value.serial))
+
+    def _adopt(self, index: int, microbatch: Microbatch) -> None:
+        foreign = self._foreign(microbatch)
+        for location in self._replace({id(leaf): microbatch.adopt(leaf) for leaf in foreign}):
+            self._versions[location][index] = location.seen
+
+    def _replace(self, new: dict[int, Any]) -> list[Location]:
+        """Put `new` tensors in the places of those that have these identities; return the changed locations."""
+        replaced = []
+        for location in self._versions if new else ():
+            if not any(id(leaf) in new for leaf in _tensors(_members(location.seen))):
+                continue
+
+            def change(member: Any) -> Any:
+                if isinstance(member, tuple):
+                    return replace_leaves(member, lambda leaf: new.get(id(leaf), leaf))
+                return new.get(id(member), member)
+
+            content = location.seen
+            if isinstance(content, dict):
+                location.write({key: change(member) for key, member in content.items()})
+            else:
+                location.write(list(map(change, content)) if isinstance(content, list) else change(content))
+            replaced.append(location)
+        return replaced
+
+    def _take_turns(self, kept: list[Location]) -> None:
+        """Decide on the turns of the next step, and warn if this one may have needed them."""
+        read = [location for location in kept if location in self._by_backward and self._is_read(location)]
+        late = [location for location in kept if location in self._late and self._is_read(location)]
+        turns = Turns.WHOLE if read else Turns.PHASES if kept else Turns.FREE
+        if self.turns < turns and late:
+            warnings.warn(
+                f"{_named(late)} was kept by a microbatch while a later one had begun, for the first time in this step:"
+                " the later one may have read the old value. From the next step on the microbatches take turns",
+                stacklevel=2,
+            )
+        elif read and not self._warned.issuperset(location.name for location in read):
+            self._warned.update(location.name for location in read)
+            warnings.warn(
+                f"{_named(read)} is changed in or after a backward, and read by a forward: the next microbatch begins"
+                " when the one before has ended, and the ranks of the pipeline wait for each other. To overlap them,"
+                " change it at the beginning of the step function",
+                stacklevel=2,
+            )
+        # After the first step, which decides, turns are not given up again.
+        self.turns = turns if self._step == 1 else max(self.turns, turns)
+
+    def _is_read(self, location: Location) -> bool:
+        """Say whether code that may belong to a forward reads this name."""
+        if self._reads is None:
+            reach = Reach(backward_hooks=False)
+            reach.visit(self._model, "")
+            code: Any = self._function.__code__
+            self._reads = loaded(code, self._backward_at)
+            scope = {**self._function.__globals__}
+            for name, cell in zip(code.co_freevars, self._function.__closure__ or (), strict=True):
+                scope[name] = Variable(name, cell).seen
+            for name in self._reads & set(scope):
+                reach.visit(scope[name], name)
+            self._reads = self._reads.union(*map(loaded, reach.codes))
+        return location.name in self._reads
+
+
+def watch_attributes() -> None:
+    """Let a running step know which attributes of modules its code sets."""
+    nn.Module.__setattr__, nn.Module.__delattr__ = _noting_set, _noting_delete  # type: ignore[method-assign, assignment]
+
+
+# The `Kept` whose microbatch holds the run token; and a count of the objects that were set outside of steps.
+_active: Kept | None = None
+_objects_set = 0
+
+
+def _noting_set(self: nn.Module, name: str, value: Any) -> None:
+    global _objects_set
+    if _active is not None:
+        _active.note(self, name)
+    elif not isinstance(value, _SIMPLE):
+        _objects_set += 1
+    _set_attribute(self, name, value)
+
+
+def _noting_delete(self: nn.Module, name: str) -> None:
+    if _active is not None:
+        _active.note(self, name)
+    _delete_attribute(self, name)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _differs(location: Location) -> bool:
+    target = location.target
+    if isinstance(location, (Entry, Variable, Version)) or len(target) <= _LARGE:
+        return location.changed()
+    if len(target) != len(location.seen):
+        return True
+    if isinstance(target, dict):
+        return next(reversed(target.values())) is not next(reversed(location.seen.values()))
+    return isinstance(target, list) and (target[0] is not location.seen[0] or target[-1] is not location.seen[-1])
+
+
+def _same_value(before: Any, now: Any) -> Any:
+    if not isinstance(before, PlacedTensor) or type(now) is not torch.Tensor:
+        return now
+    return before if TensorSpec.of(before) == TensorSpec.of(now) and now.requires_grad else now
+
+
+def _members(content: Any) -> Iterable[Any]:
+    if isinstance(content, dict):
+        return content.values()
+    return content if isinstance(content, list) else [content]
+
+
+def _tensors(members: Iterable[Any]) -> list[PlacedTensor]:
+    leaves = chain.from_iterable(leaves_of(member) if isinstance(member, tuple) else [member] for member in members)
+    return [leaf for leaf in leaves if isinstance(leaf, PlacedTensor)]
+
+
+def _named(locations: list[Location]) -> str:
+    return ", ".join(dict.fromkeys(f"{location.name!r}{location.line}" for location in locations))

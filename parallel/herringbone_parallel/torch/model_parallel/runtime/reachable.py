@@ -1,0 +1,239 @@
+"""The state that the code of a step can reach besides its arguments: attributes, containers, variables, tensors.
+
+    reach = Reach()
+    reach.visit(model, "model")
+    reach.visit(step_function, "step_function")
+    reach.locations         # each can be read, compared and written
+
+The search follows modules, their hooks, and the functions, classes and objects of the script. It does not enter
+installed packages: their modules' attributes count, their globals do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import functools
+import sys
+import sysconfig
+import threading
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from operator import is_
+from typing import Any
+
+import torch
+from torch import nn
+
+MISSING = object()
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
+_CONTAINERS = (OrderedDict, dict, list, set, deque)
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
+_OURS = __name__.partition(".")[0]
+# What `nn.Module` itself keeps in every module. Hooks are the script's functions.
+_OF_MODULES = set(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+class Location:
+    """One piece of state; `name` is the variable or attribute by which code gets at it, `target` what holds it.
+
+    `seen` is the content at the last comparison, `line` the line that changed it, if known.
+    """
+
+    def __init__(self, name: str, target: Any, key: str = "") -> None:
+        self.name, self.target, self.key = name, target, key
+        self.line = ""
+        self.seen = self.read()
+
+    def read(self) -> Any:
+        """Return the content: a copy of a container's, without a copy of its members."""
+        return dict(self.target) if isinstance(self.target, Mapping) else list(self.target)
+
+    def write(self, content: Any) -> None:
+        """Put back a content that `read` has returned."""
+        kind: Any = next(kind for kind in _CONTAINERS if isinstance(self.target, kind))
+        kind.clear(self.target)
+        (kind.extend if kind in (list, deque) else kind.update)(self.target, content)
+        self.seen = content
+
+    def changed(self) -> bool:
+        """Say whether the content is another one than `seen`."""
+        content = self.read()
+        if type(content) not in (dict, list):
+            return content is not self.seen
+        if len(content) != len(self.seen) or not all(map(is_, content, self.seen)):
+            return True
+        return type(content) is dict and not all(map(is_, content.values(), self.seen.values()))
+
+
+class Entry(Location):
+    """The attribute or global variable `key` of the namespace `target`."""
+
+    def read(self) -> Any:
+        return self.target.get(self.key, MISSING)
+
+    def write(self, content: Any) -> None:
+        self.target.update({self.key: content})
+        if content is MISSING:
+            del self.target[self.key]
+        self.seen = content
+
+
+class Variable(Location):
+    """A variable of an enclosing function; `target` is its cell."""
+
+    def read(self) -> Any:
+        try:
+            return self.target.cell_contents
+        except ValueError:
+            return MISSING
+
+    def write(self, content: Any) -> None:
+        self.target.cell_contents = content
+        self.seen = content
+
+
+class ClassAttributes(Location):
+    """The attributes of a class of the script."""
+
+    def write(self, content: Any) -> None:
+        for name, value in content.items():
+            if vars(self.target).get(name, MISSING) is not value:
+                setattr(self.target, name, value)
+        for name in set(vars(self.target)) - set(content):
+            delattr(self.target, name)
+        self.seen = content
+
+    def read(self) -> Any:
+        return dict(vars(self.target))
+
+
+class Version(Location):
+    """The data of a tensor, which is written in place. It is compared, and never put back."""
+
+    def read(self) -> Any:
+        return self.target._version
+
+    def write(self, content: Any) -> None:
+        pass
+
+    def changed(self) -> bool:
+        return bool(self.target._version != self.seen)
+
+
+class Reach:
+    """The locations, and the code objects of functions, that were found so far."""
+
+    def __init__(self, *, backward_hooks: bool = True, enter_modules: bool = True) -> None:
+        self.locations: list[Location] = []
+        self.codes: list[types.CodeType] = []
+        self._backward_hooks = _BACKWARD_HOOKS if backward_hooks else ()
+        self._enter_modules = enter_modules
+        # By identity; the objects themselves keep the identities from being used again.
+        self._visited: dict[Any, Any] = {}
+
+    def visit(self, value: Any, name: str) -> None:
+        """Find what can be reached from a value that code knows under this name."""
+        waiting = [(value, name)]
+        while waiting:
+            value, name = waiting.pop()
+            if not isinstance(value, _PLAIN) and id(value) not in self._visited:
+                self._visited[id(value)] = value
+                waiting.extend(self._children(value, name))
+
+    def _children(self, value: Any, name: str) -> Iterable[tuple[Any, str]]:
+        if isinstance(value, nn.Module):
+            return self._of_module(value) if self._enter_modules else ()
+        if isinstance(value, torch.Tensor):
+            if type(value) is torch.Tensor and not value.is_inference():
+                self.locations.append(Version(name, value))
+            return ()
+        if isinstance(value, tuple):
+            return [(member, name) for member in value]
+        if isinstance(value, _CONTAINERS):
+            self.locations.append(Location(name, value))
+            return [(member, name) for member in (value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, types.FunctionType):
+            return self._of_function(value)
+        if isinstance(value, types.MethodType):
+            return [(value.__self__, name), (value.__func__, name)]
+        if isinstance(value, functools.partial):
+            return [(value.func, name), (value.args, name), (value.keywords, name)]
+        if isinstance(value, type):
+            return self._of_class(value, name)
+        if hasattr(value, "__dict__") and (isinstance(value, _NAMESPACES) or _of_script(type(value).__module__)):
+            if any(isinstance(member, _LOCKS) for member in vars(value).values()):
+                # Other threads change it, too, so it belongs to no microbatch.
+                return ()
+            self.locations.append(Location(name, vars(value)))
+            return [(type(value), name), *((member, name) for member in vars(value).values())]
+        return ()
+
+    def _of_module(self, module: nn.Module) -> Iterator[tuple[Any, str]]:
+        yield from ((child, name) for name, child in module._modules.items())
+        if not type(module).__module__.startswith("torch."):
+            yield type(module), ""
+            yield from ((value, name) for name, value in vars(module).items() if name not in _OF_MODULES)
+        for hooks in ("_forward_hooks", "_forward_pre_hooks", *self._backward_hooks):
+            yield from ((hook, hooks) for hook in vars(module)[hooks].values())
+
+    def _of_function(self, function: types.FunctionType) -> Iterator[tuple[Any, str]]:
+        self.codes.append(function.__code__)
+        if not _of_script(function.__module__):
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            variable = Variable(name, cell)
+            if id(cell) not in self._visited:
+                self._visited[id(cell)] = cell
+                self.locations.append(variable)
+            yield variable.seen, name
+        yield function.__defaults__, ""
+        for name in loaded(function.__code__):
+            value = function.__globals__.get(name, MISSING)
+            if not isinstance(value, (types.FunctionType, types.ModuleType, types.BuiltinFunctionType, type)):
+                key = id(function.__globals__), name
+                if value is not MISSING and key not in self._visited:
+                    self._visited[key] = value
+                    self.locations.append(Entry(name, function.__globals__, name))
+            yield value, name
+
+    def _of_class(self, kind: type, name: str) -> Iterator[tuple[Any, str]]:
+        members = vars(kind).values()
+        functions = [getattr(member, "__func__", getattr(member, "fget", member)) for member in members]
+        yield from ((function, name) for function in functions if isinstance(function, types.FunctionType))
+        yield from ((base, name) for base in kind.__bases__ if not base.__module__.startswith("torch."))
+        if _of_script(kind.__module__):
+            self.locations.append(ClassAttributes(name, kind))
+            yield from ((m, n) for n, m in vars(kind).items() if isinstance(m, (*_CONTAINERS, torch.Tensor)))
+
+
+def loaded(code: types.CodeType, until: int | None = None, *, stored: bool = False) -> set[str]:
+    """Return the names and strings that code reads, of variables and attributes; `until` is an offset in it.
+
+    With `stored` also those that it only writes.
+    """
+    names = set()
+    for step in dis.get_instructions(code):
+        if until is not None and step.offset >= until:
+            break
+        if step.opname.startswith(("LOAD", "STORE") if stored else "LOAD") and not step.opname.startswith(
+            ("LOAD_FAST", "STORE_FAST")
+        ):
+            if isinstance(step.argval, str):
+                names.add(step.argval)
+            elif isinstance(step.argval, types.CodeType):
+                names |= loaded(step.argval, stored=stored)
+    return names
+
+
+@functools.cache
+def _of_script(name: str | None) -> bool:
+    """Say whether a module is part of the script, and not of an installed package or of this library."""
+    file = getattr(sys.modules.get(name or ""), "__file__", None)
+    if name is None or name.partition(".")[0] == _OURS or (file is None and name != "__main__"):
+        return False
+    return file is None or not any(part in file for part in _INSTALLED)
