@@ -34,12 +34,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
 
     The optimizer may be made before or after `DistributedModel`, over parameters of that model. Each rank updates the
-    parameters it owns. Optimizers that look at all parameters at once (a global norm) see those of this rank only.
+    parameters it owns. Optimizers that take one number from all parameters are refused by the names of their classes.
 
     With `static_loss_scale` or `dynamic_loss_scale`, `model.backward` multiplies the loss by a scale, and `step`
     divides the gradients by it. If a gradient of any rank is then infinite or undefined, no rank updates anything, and
     `overflow` is true. `dynamic_loss_args` are the fields of `DynamicScale`. In the job's `fp16` and `bf16` the wrapped
     optimizer updates float32 copies of the parameters, which its `param_groups` have; `bf16` scales no loss.
+
+    With `sharded_data_parallel_degree`, `shard_optimizer_state` or `tensor_parallel_degree` the optimizer's step sees a
+    part of each parameter. Optimizers of torch that update each element by itself are known. For another one that does
+    so, pass `elementwise=True`; without it, the optimizer is refused.
     Raises `ParallelError` for arguments that contradict each other. Source: SMP v1, `smp.DistributedOptimizer`.
     """
 
@@ -52,6 +56,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
         dynamic_loss_args: Mapping[str, Any] | None = None,
+        *,
+        elementwise: bool = False,
         **others: Any,
     ) -> None:
         # The base class is not initialised: param groups and state are those of the wrapped optimizer.
@@ -77,7 +83,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
         # Divides the updates over replicas whose parameters are whole; None where each replica makes all of them.
-        self._division = divided_updates(library, optimizer)
+        self._division = divided_updates(library, optimizer, elementwise=elementwise)
         library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
@@ -89,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._model.check_reduced()
         self._divide_updates()
         # Where replicas divide the updates, each makes its part and hands the results to the others.
-        update = self.optimizer.step if self._division is None else partial(self._division.run, self.optimizer.step)
+        update = self._step if self._division is None else partial(self._division.run, self._step)
         if not self._update.active:
             self._clip()
             return update()
@@ -99,6 +105,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._clip()
             result = self._update.run(update)
         self._update.end(state.get().backwards, overflow=self.overflow)
+        return result
+
+    def _step(self) -> Any:
+        result = self.optimizer.step()
+        if self._divided_states() is not None:
+            # An update without elements makes a state without any, whose count of steps a checkpoint must not take.
+            for parameter in [parameter for parameter in self.optimizer.state if not parameter.numel()]:
+                del self.optimizer.state[parameter]
         return result
 
     def _clip(self) -> None:

@@ -29,16 +29,33 @@ class Library(Protocol):
 
     settings: ResolvedModelParallel
     shard_group: ShardGroup | None
+    peers: Any
     model: Any
 
     @property
     def optimizers(self) -> Iterable[Wrapper]: ...
 
 
-# Optimizers whose update of an element depends on others of the parameter, by the lower case of their names.
-_NEED_WHOLE = {
-    "adafactor", "came", "fusedlamb", "fusednovograd", "galoreadamw", "lamb", "lars", "muon", "novograd", "shampoo",
-    "soap",
+# Optimizers whose update of an element depends on that element's own gradient and state alone, by exact type: a
+# subclass may have a `step` of its own.
+_ELEMENTWISE = {
+    *(
+        f"torch.optim.{name.lower()}.{name}"
+        for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "ASGD", "RMSprop", "Rprop")
+    ),
+    "apex.optimizers.fused_adam.FusedAdam",
+    "apex.optimizers.fused_sgd.FusedSGD",
+    "apex.optimizers.fused_adagrad.FusedAdagrad",
+    "deepspeed.ops.adam.fused_adam.FusedAdam",
+    "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam",
+    "deepspeed.ops.lion.fused_lion.FusedLion",
+    "transformers.optimization.AdamW",
+    "lion_pytorch.lion_pytorch.Lion",
+}
+# Optimizers that take one number from all parameters, of which a rank of a pipeline has some; by lower case names.
+_NEED_ALL = {
+    "asam", "dadaptadagrad", "dadaptadam", "dadaptadan", "dadaptlion", "dadaptsgd", "fusedlamb", "gsam", "lbfgs",
+    "nvlamb", "prodigy", "prodigyplusschedulefree", "sam",
 }  # fmt: skip
 
 
@@ -64,17 +81,28 @@ def divider(library: Library) -> Divider | None:
     return divide
 
 
-def divided_updates(library: Library, optimizer: torch.optim.Optimizer) -> DividedUpdates | None:
+def divided_updates(
+    library: Library, optimizer: torch.optim.Optimizer, *, elementwise: bool
+) -> DividedUpdates | None:
     """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting.
 
-    Raises `ParallelError` for an optimizer that needs whole parameters, where something is divided.
+    Raises `ParallelError` where something is divided, unless the optimizer is known or said to be `elementwise`. A
+    tensor group divides parameters, too.
     """
-    group = library.shard_group
-    whole = [kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__.lower() in _NEED_WHOLE]
-    if group is not None and whole:
+    group, kind = library.shard_group, type(optimizer)
+    known = f"{kind.__module__}.{kind.__qualname__}" in _ELEMENTWISE
+    if (group is not None or library.peers is not None) and not (elementwise or known):
         raise ParallelError(
-            f"{whole[0]} uses the norm, the rows or the columns of a whole parameter, and with {_key(library)} each"
-            " rank updates its elements alone: use an optimizer that works element by element, such as AdamW"
+            f"{kind.__name__} may use the norm, the shape or the largest value of a whole parameter, and with"
+            f" {_key(library)} its step sees a part of each. Use an optimizer of torch that updates each element by"
+            f" itself, such as AdamW; or, if {kind.__name__} does so, write smp.DistributedOptimizer(...,"
+            " elementwise=True)"
+        )
+    needs_all = [base.__name__ for base in kind.__mro__ if base.__name__.lower() in _NEED_ALL]
+    if library.settings.partitions > 1 and needs_all and not elementwise:
+        raise ParallelError(
+            f"{needs_all[0]} takes a number from all parameters at once, and with `partitions` each rank has some of"
+            " them: use an optimizer that updates each parameter by itself, such as AdamW"
         )
     return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
 
@@ -89,6 +117,8 @@ def refuse_join(library: Library) -> None:
 
 
 def _key(library: Library) -> str:
+    if library.shard_group is None:
+        return "tensor_parallel_degree"
     return "shard_optimizer_state" if library.settings.sharded == 1 else "sharded_data_parallel_degree"
 
 

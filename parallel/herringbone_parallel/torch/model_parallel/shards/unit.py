@@ -63,7 +63,7 @@ class Unit(Layout):
             gradient = parameter.grad
             parameter.grad = None
             parameter.data = piece
-            if gradient is not None and end > start:
+            if gradient is not None:
                 parameter.grad = gradient.reshape(-1)[start:end].clone()
 
     def open(self) -> None:
@@ -135,9 +135,9 @@ class Unit(Layout):
         for number, (parameter, piece) in enumerate(zip(self.parameters, self._pieces, strict=True)):
             parameter.grad = None
             parameter.data = piece
-            # An optimizer leaves a parameter without a gradient alone, and so makes no state for an empty piece.
+            # An empty piece has an empty gradient: a script need not ask whether this rank has elements.
             gradient = self._earlier[number]
-            if gradients is not None and wanted[number] and piece.numel():
+            if gradients is not None and wanted[number]:
                 gradient = gradients[number] if gradient is None else gradient.add_(gradients[number])
             parameter.grad = gradient
         self._flat = self._sum = None

@@ -71,8 +71,7 @@ class DividedUpdates:
             wholes.append((data, gradient))
             parameter.grad = None
             parameter.data = data.view(-1)[start:end]
-            # An optimizer leaves a parameter without a gradient alone, and so makes no state for an empty part.
-            if gradient is not None and end > start:
+            if gradient is not None:
                 parameter.grad = gradient.reshape(-1)[start:end]
         return wholes
 

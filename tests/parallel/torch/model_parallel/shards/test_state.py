@@ -94,6 +94,10 @@ def test_checkpoints_go_on_in_the_same_and_in_another_layout(ranks: Ranks, tmp_p
                     torch.testing.assert_close(one[1]["state"][number][key], value, atol=1e-12, rtol=0)
 
 
+class Central(torch.optim.SGD):
+    """A subclass of a known optimizer may do anything to a parameter's gradient."""
+
+
 def look_at_gradients() -> dict[str, Any]:
     smp, model, optimizer, train_step = script()
     norms = {}
@@ -103,6 +107,8 @@ def look_at_gradients() -> dict[str, Any]:
     norms["torch"] = nn.utils.clip_grad_norm_(model.parameters(), 1e9).item()
     norms["inf"] = smp.clip_grad_norm_(model.parameters(), math.inf, norm_type=math.inf).item()
     train_step()
+    # A rank without an element of a parameter has an empty gradient.
+    assert all(parameter.grad is not None for parameter in model.local_parameters())
     norms["two steps"] = smp.clip_grad_norm_(model.parameters(), 1e9).item()
     optimizer.zero_grad(set_to_none=False)
     norms["zero"] = smp.clip_grad_norm_(model.parameters(), 1e9).item()
@@ -112,8 +118,10 @@ def look_at_gradients() -> dict[str, Any]:
         pass
     with model.join(enable=False):
         train_step()
-    with pytest.raises(Exception, match="Adafactor uses the norm, the rows or the columns of a whole parameter"):
-        smp.DistributedOptimizer(torch.optim.Adafactor(model.parameters()))
+    for other in (torch.optim.Adafactor(model.parameters()), Central(model.parameters())):
+        with pytest.raises(Exception, match=rf"{type(other).__name__} may use .* with sharded_data_parallel_degree"):
+            smp.DistributedOptimizer(other)
+    smp.DistributedOptimizer(Central(model.parameters()), elementwise=True)
     with pytest.raises(Exception, match=r"register_comm_hook\(\) with sharded_data_parallel_degree"):
         model.register_comm_hook(None, lambda state, bucket: None)
     doubled = {key: 2 * value for key, value in whole.items()}
@@ -238,3 +246,29 @@ def freeze_between_steps() -> None:
 
 def test_a_parameter_that_is_frozen_later_leaves_the_shards_hooks_alone(ranks: Ranks) -> None:
     ranks.run(freeze_between_steps, {**SHARD_2, "sdp_param_persistence_threshold": 20})
+
+
+def wrap_optimizers() -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, _, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+
+    class Prodigy(torch.optim.AdamW):
+        pass
+
+    refused = {"Prodigy": "Prodigy takes a number from all parameters at once, and with `partitions`"}
+    if smp.tp_size() > 1:
+        refused = dict.fromkeys(("Prodigy", "Central"), r"may use the norm.* with tensor_parallel_degree .* sees a part")
+    for kind in (torch.optim.AdamW, Central, Prodigy):
+        if kind.__name__ in refused:
+            with pytest.raises(Exception, match=refused[kind.__name__]):
+                smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
+            smp.DistributedOptimizer(kind(model.parameters(), lr=0.1), elementwise=True)
+        else:
+            smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
+
+
+def test_optimizers_that_may_need_more_than_this_rank_has_are_refused(ranks: Ranks) -> None:
+    ranks.run(wrap_optimizers, {"partitions": 2})
+    ranks.run(wrap_optimizers, {"partitions": 1, "tensor_parallel_degree": 2, "ddp": True})
