@@ -10,6 +10,7 @@ from herringbone import Measure, PyTorch
 from herringbone.jobs.home import find_home
 from herringbone.prediction.estimating import predicted
 from herringbone.prediction.forecast import Forecaster, Programs
+from tests.sdk.conftest import with_namespaces
 
 pytest.importorskip("torch")
 
@@ -40,6 +41,7 @@ open(os.path.join(os.environ["SM_MODEL_DIR"], "done"), "w").close()
 PROGRAMS = Programs(timing=(sys.executable, "-c", "raise SystemExit('left out')"))
 
 
+@with_namespaces
 def test_a_job_is_predicted_and_compared_with_its_prediction(tmp_path, monkeypatch):
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

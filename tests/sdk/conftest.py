@@ -22,6 +22,14 @@ from herringbone.jobs.home import Home
 _INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
+def _has_namespaces() -> bool:
+    code = "from herringbone import namespaces as n; n.unshare(n.NEW_MOUNTS | n.NEW_PROCESSES | n.NEW_NETWORK)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+with_namespaces = pytest.mark.skipif(not _has_namespaces(), reason="this system allows no namespaces")
+
+
 def running_in(folder: Path) -> dict[int, str]:
     """Return pid and command line of the processes that have a path below `folder` in their environment."""
     mark = os.fsencode(folder)

@@ -22,8 +22,8 @@ from herringbone_contract.errors import UnsupportedError
 def command(
     script_arguments: list[str], /, verbose: bool, as_json: bool, measuring: dict[str, Any], **flags: Any
 ) -> int:
-    request = JobFlags(script_arguments=script_arguments, **flags)
     measures = read_measures(measuring)
+    request = JobFlags(script_arguments=script_arguments, measures=measures.base is not None, **flags)
     estimator, inputs = read_request(request)
     # Before the job itself, which may be refused: then a change of it is what the user looks for.
     others = {

@@ -71,7 +71,10 @@ _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFlags:
-    """The arguments that describe a job, as they were typed; `script_arguments` are the words after `--`."""
+    """The arguments that describe a job, as they were typed; `script_arguments` are the words after `--`.
+
+    `measures` is True where the command says that the script may be measured.
+    """
 
     job_or_script: str | None = None
     like: str | None = None
@@ -88,6 +91,7 @@ class JobFlags:
     options: Sequence[str] = ()
     job_name: str | None = None
     script_arguments: Sequence[str] = ()
+    measures: bool = False
 
 
 def job_flags(command: Decorated) -> Decorated:
@@ -187,6 +191,12 @@ def read_request_with(request: JobFlags, section: str) -> tuple[Estimator, Input
     for name in ("hyperparameters", "environment"):
         settings[name] = {**_mapping(name, settings.get(name)), **flags.pop(name)}
     processes = flags.pop("processes_per_host")
+    # The file may be somebody else's.
+    if settings.get("distribution") == AUTO and "distribution" not in flags and not request.measures:
+        raise OptionError(
+            f"distribution: auto in {path} runs its script here, to measure it, and a file alone never does that; add"
+            " --distribution auto to the command if you trust the script, or name the distribution"
+        )
     settings.update(flags)
     # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")

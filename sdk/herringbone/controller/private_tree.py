@@ -13,16 +13,16 @@ own tree therefore refuses to open files there (`herringbone_entry.ranks.rank`).
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
 
+from herringbone.namespaces import BIND, NEW_MOUNTS, READ_ONLY, RECURSIVE, REMOUNT, mount, unshare
 from herringbone_contract.constants import DEFAULT_BASE, Key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _MARK = DEFAULT_BASE.encode()
 _PARENT = os.path.dirname(DEFAULT_BASE)  # noqa: PTH120 - pathlib costs the controller milliseconds
@@ -36,9 +36,6 @@ _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 47
 # More entries of /opt than this are not mounted one by one.
 _MOST_ENTRIES = 200
-# Values of Linux's headers sched.h and mount.h.
-_NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
-_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _SLAVE = 1, 32, 4096, 16384, 1 << 19
 
 
 def names_opt_ml(base: str, settings: Iterable[str]) -> bool:
@@ -119,40 +116,17 @@ def enter(base: str) -> None:
 
     Raises `OSError` where the system does not allow it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(name: str, *arguments: object) -> None:
-        if getattr(libc, name)(*arguments):
-            number = ctypes.get_errno()
-            raise OSError(number, f"{name}: {os.strerror(number)}")
-
-    def mount(
-        source: str | None, target: str, flags: int, kind: bytes | None = None, data: bytes | None = None
-    ) -> None:
-        call("mount", None if source is None else os.fsencode(source), os.fsencode(target), kind, flags, data)
-
-    user, group = os.geteuid(), os.getegid()
-    try:
-        # Root may, and so may a process that has made a user namespace below, for another host of the job.
-        call("unshare", _NEW_MOUNTS)
-    except PermissionError:
-        # Without privileges, mounting needs a user namespace. The user keeps the same id in it.
-        call("unshare", _NEW_MOUNTS | _NEW_USERS)
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{file}", "w") as stream:  # noqa: PTH123
-                stream.write(text)
-    # Mounts of the machine, such as a home that is mounted on demand, still arrive here; ours do not leave.
-    mount(None, "/", _RECURSIVE | _SLAVE)
+    unshare(NEW_MOUNTS)
     if not os.path.isdir(DEFAULT_BASE):  # noqa: PTH112
-        _cover_parent(mount)
-        mount(base, DEFAULT_BASE, _BIND | _RECURSIVE)
+        _cover_parent()
+        mount(base, DEFAULT_BASE, BIND | RECURSIVE)
         # A file that the script writes to /opt itself would be lost with the job, so that fails.
-        mount(None, _PARENT, _REMOUNT | _BIND | _READ_ONLY)
+        mount(None, _PARENT, REMOUNT | BIND | READ_ONLY)
     else:
-        mount(base, DEFAULT_BASE, _BIND | _RECURSIVE)
+        mount(base, DEFAULT_BASE, BIND | RECURSIVE)
 
 
-def _cover_parent(mount: Callable[..., None]) -> None:
+def _cover_parent() -> None:
     """Mount a tmpfs over /opt that has all of its entries, and an empty folder `ml`."""
     with os.scandir(_PARENT) as entries:
         kinds = {entry.path: entry.is_dir(follow_symlinks=False) for entry in entries}
@@ -161,7 +135,7 @@ def _cover_parent(mount: Callable[..., None]) -> None:
     # Read and opened first: the tmpfs hides the entries, and /proc still leads to them.
     links = {path: os.readlink(path) for path in kinds if os.path.islink(path)}  # noqa: PTH114, PTH115
     handles = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kinds if path not in links}
-    mount("tmpfs", _PARENT, 0, b"tmpfs", b"mode=755,size=1m")
+    mount("tmpfs", _PARENT, 0, b"tmpfs", "mode=755,size=1m")
     for path, link in links.items():
         os.symlink(link, path)  # noqa: PTH211
     for path, handle in handles.items():
@@ -169,7 +143,7 @@ def _cover_parent(mount: Callable[..., None]) -> None:
             os.mkdir(path)  # noqa: PTH102
         else:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        mount(f"/proc/self/fd/{handle}", path, _BIND | _RECURSIVE)
+        mount(f"/proc/self/fd/{handle}", path, BIND | RECURSIVE)
         os.close(handle)
     os.mkdir(DEFAULT_BASE)  # noqa: PTH102
 

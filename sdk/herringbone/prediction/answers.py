@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,9 +68,18 @@ class Predictor:
                 raise MeasurementError(f"{self._words[0]} has no numpy, which predictions need: pip install numpy")
             raise MeasurementError("no prediction: " + "\n".join(map(printable, lines[-_LAST_LINES:])))
         try:
-            return msgspec.json.decode(done.stdout, type=Answer)
+            return msgspec.convert(_printable(msgspec.json.decode(done.stdout)), Answer)
         except msgspec.DecodeError as error:
             raise MeasurementError(f"no prediction: the predictor's answer cannot be read: {error}") from None
+
+
+def _printable(value: Any) -> Any:
+    """Return JSON whose texts have no control characters: names in a measurement are the script's, and it may lie."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return {name: _printable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _release() -> bytes:

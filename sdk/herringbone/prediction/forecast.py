@@ -41,6 +41,7 @@ from herringbone.prediction.questions import Summary, changed, fewest, samples_o
 from herringbone.prediction.texts import shown_range
 from herringbone.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
+from herringbone_contract.masking import printable
 from herringbone_contract.prediction.answer import Answer, Prediction
 from herringbone_contract.prediction.question import Hosts, Question, Search
 from herringbone_contract.rules import mesh_of
@@ -57,11 +58,12 @@ _EARLIER_JOBS = 20
 
 
 class Programs(NamedTuple):
-    """The commands of the processes that a prediction starts."""
+    """The commands of the processes that a prediction starts; those of tests may run without namespaces."""
 
     measure: Sequence[str] = MEASURE
     timing: Sequence[str] = TIMING
     predict: Sequence[str] = PREDICT
+    alone: bool = True
 
 
 class Forecaster:
@@ -125,6 +127,7 @@ class Forecaster:
                     timeout=options.timeout,
                     show=show,
                     program=self._programs.measure,
+                    alone=self._programs.alone,
                 )
         own = self._folder(plan, step)
         if own != folder:
@@ -163,7 +166,7 @@ class Forecaster:
             timings=timings,
         )
         answer = self._ask(question) if options.within is None else self._within(question, options.within)
-        notes = [*answer.notes, *summary.notes, *filter(None, [untimed])]
+        notes = [*answer.notes, *map(printable, summary.notes), *filter(None, [untimed])]
         if options.choose:
             others = [self._priced(target, options, name) for name in options.over]
             answers = self._search(plan, question, [hosts, *others], options.limit, progress)
@@ -275,13 +278,19 @@ class Forecaster:
             progress.of(f"timing its operations in {processes} process{'es' * (processes != 1)}", "") as show,
             tempfile.TemporaryDirectory(prefix="herringbone-timing-") as folder,
         ):
-            output = Path(folder, "timings.json")
-            words = [*self._programs.timing, str(path), "--output", str(output), "--processes", str(processes)]
+            words = [*self._programs.timing, str(path), "--processes", str(processes)]
             words += ["--threads", str(threads), "--budget", f"{self._timing_seconds:g}"]
             try:
-                run_program(words, os.environ, Path(folder), timeout=_TIMING_TIMEOUT_SECONDS, show=show)
+                text = run_program(
+                    words,
+                    plan.environment,
+                    Path(folder),
+                    timeout=_TIMING_TIMEOUT_SECONDS,
+                    show=show,
+                    alone=self._programs.alone,
+                )
                 # Another plan may time the same operations now.
-                write(timings, output.read_text(encoding="utf-8"))
+                write(timings, text)
             except MeasurementError as error:
                 last = str(error).rstrip().rpartition("\n")[2]
                 return None, f"operations could not be timed on this machine, so times are rough: {last}"

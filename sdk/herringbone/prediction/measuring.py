@@ -1,15 +1,19 @@
 """Measure one step of a job's script in a process of its own, which has the environment of rank 0 and trains nothing.
 
     scratch/jobs/x/hosts/algo-1/ml    the host's tree: a copy of the code, links to the data, empty folders for output
-    scratch/work                      the current folder of the process; what the script writes is removed with it
+    scratch/work                      the current folder of the process
 
-Nobody but the user reads the script's output: the error shows its end. Ctrl-C and the timeout end the process group.
+The script may be somebody else's. So it runs in namespaces (`guard`), without a network, in a view of the files whose
+changes nobody else sees, and with the variables of the job alone. Its result comes back through a descriptor, and is
+text that anybody may have written. Nobody but the user reads the script's output: the error shows its end. Ctrl-C and
+the timeout end the process group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +30,8 @@ from herringbone.estimators.inputs import Channel, TrainingInput, local_path
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.planning.plan import JobPlan
 from herringbone.prediction.cache import write
+from herringbone.prediction.guard import REFUSED
+from herringbone.prediction.questions import Summary
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError
@@ -33,6 +39,12 @@ from herringbone_contract.masking import printable
 
 # Ends the program when this process is killed, which cannot end it then. Isolated: the user's folders have no say.
 _GUARD = (sys.executable, "-I", str(Path(__file__).with_name("guard.py")))
+# The variables of this machine that the job has; all others are the user's own.
+_MACHINE = (
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ"),
+    *("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME"),
+)
+_MOST_RESULT_BYTES = 1 << 30
 # Nothing but the environment of a rank comes from the program of a host.
 MEASURE = (sys.executable, "-m", "herringbone_entry.measure")
 PROGRESS_MARK = "measure: "
@@ -68,6 +80,14 @@ def check_measurable(plan: JobPlan, has_torch: Callable[[], bool] | None = None)
         raise UnsupportedError(f"measure: a script of {framework} is not measured, only PyTorch's; plan without it")
     if plan.source is None:
         raise UnsupportedError("measure: an image with a program of its own is not measured; give entry_point")
+    if sys.platform != "linux":
+        raise UnsupportedError("measure: a script is measured in namespaces of Linux, which this system does not have")
+    if plan.backend == "local":
+        raise UnsupportedError(
+            "measure: the hosts of instance_type local are containers, and a step is measured in a process of this"
+            " machine; allow that with --instance-type local_process (in Python: instance_type='local_process')."
+            " Memory and times of a container are the same"
+        )
     if not plan.source.entry_point.endswith(".py"):
         raise UnsupportedError(
             f"measure: entry_point: {plan.source.entry_point} is no Python script, and only those are measured; plan"
@@ -105,70 +125,103 @@ def measure(
     timeout: float,
     show: Callable[[str], None],
     program: Sequence[str] = MEASURE,
+    alone: bool = True,
 ) -> None:
     """Measure one step of the plan's script, and write it to `output`; `show` gets lines of progress.
 
     Raises `MeasurementError` when the script fails, takes no step or is too slow.
     """
-    # Imported here: it brings the whole start of jobs.
-    from herringbone.backends.detached import search_path
-
     with tempfile.TemporaryDirectory(prefix="herringbone-measure-") as scratch:
         base = _fill(plan, Path(scratch), home)
         # The user may sit in a folder with modules of any name, and `-m` looks there first.
         work = Path(scratch, "work")
         work.mkdir()
-        result = work / "measurement.json"
         words = ["--ranks", str(step.ranks), "--local-ranks", str(step.local_ranks), "--gpus", str(step.gpus), "--"]
-        words += ["--output", str(result), "--ranks", str(step.ranks), "--device", step.device]
+        words += ["--ranks", str(step.ranks), "--device", step.device]
         words += ["--timeout", f"{timeout:g}"]
         environment = {
-            **os.environ,
-            **search_path(),
             **plan.environment,
             BASE_VARIABLE: str(base),
             HostVariable.JOB_NAME: plan.script_job_name,
             HostVariable.CACHE: str(home.cache),
         }
-        run_program([*program, *words], environment, work, timeout=timeout + _GRACE_SECONDS, show=show)
-        if not result.exists():
-            raise MeasurementError("the script ended well and no step was measured; this is a fault of Herringbone's")
-        write(output, result.read_text(encoding="utf-8"))
+        text = run_program(
+            [*program, *words], environment, work, timeout=timeout + _GRACE_SECONDS, show=show, alone=alone
+        )
+        # Before it is kept: the script may write there, too.
+        try:
+            msgspec.json.decode(text, type=Summary)
+        except msgspec.DecodeError as error:
+            raise MeasurementError(f"what the script's process has written is no measurement: {error}") from None
+        write(output, text)
 
 
 def run_program(
-    words: Sequence[str], environment: Mapping[str, str], folder: Path, *, timeout: float, show: Callable[[str], None]
-) -> None:
-    """Run a program in a group of its own until it ends; `show` gets its lines that begin with PROGRESS_MARK.
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    timeout: float,
+    show: Callable[[str], None],
+    alone: bool = True,
+) -> str:
+    """Run a program in namespaces of its own until it ends; return what it writes into the file after `--output`.
 
-    The group ends with this process, however that ends. Raises `MeasurementError` with the end of its output when it
-    fails, or runs longer than `timeout` seconds.
+    It has `environment` and the variables of the machine. `show` gets its lines that begin with PROGRESS_MARK. All of
+    its processes end with this one, however that ends. Raises `MeasurementError` with the end of its output when it
+    fails, or runs longer than `timeout` seconds, and `UnsupportedError` where the system allows no namespaces. With
+    `alone` False there are none, for programs of tests.
     """
-    log = folder / "output.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*_GUARD, *words],
-            env=dict(environment),
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    log, view = folder / "output.log", folder / "view"
+    view.mkdir()
+    # Files without a name, in memory: variables may be secrets.
+    with open(os.memfd_create("environment"), "w+") as variables, open(os.memfd_create("result"), "rb") as result:  # noqa: PTH123
+        json.dump({**machine_variables(), **environment}, variables)
+        variables.seek(0)
+        given = (str(variables.fileno()), str(view) if alone else "")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*_GUARD, *given, *words, "--output", f"/proc/self/fd/{result.fileno()}"],
+                # Not the job's variables: a loader's would find a process outside of the namespaces.
+                env=machine_variables(),
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(variables.fileno(), result.fileno()),
+            )
         try:
             code, last = _wait(process, log, time.monotonic() + timeout, show)
         finally:
             # Also after Ctrl-C and a timeout, and for processes that the script has left behind.
             _end(process)
+        text = result.read(_MOST_RESULT_BYTES)
     if code is None:
         raise MeasurementError(
             f"the script took no optimizer step within {timeout:.0f} s; give it more time (--measure-timeout), or say"
             f" where to stop. The end of its output:\n{_tail(log)}"
         )
+    if code == REFUSED:
+        raise UnsupportedError(
+            "measure: a script is measured in namespaces of Linux, so that nothing it does stays, and this system"
+            f" refuses them; measure on a machine, or as a user, for whom it allows them: {_tail(log)}"
+        )
     if code == _NO_STEP_CODE and last:
         raise MeasurementError(f"{last}. The end of the script's output:\n{_tail(log)}")
     if code != 0:
         raise MeasurementError(f"the script could not be measured, exit code {code}:\n{_tail(log)}")
+    if not text:
+        raise MeasurementError(f"the script ended the process that measures it, which has no result:\n{_tail(log)}")
+    return text.decode(errors="replace")
+
+
+def machine_variables() -> dict[str, str]:
+    """Return the variables that programs get from this machine; all others are the user's own, such as credentials."""
+    # Imported here: it brings the whole start of jobs.
+    from herringbone.backends.detached import search_path
+
+    return {**{name: os.environ[name] for name in _MACHINE if name in os.environ}, **search_path()}
 
 
 def _wait(

@@ -10,15 +10,19 @@ from herringbone.prediction.forecast import Forecaster, Programs
 from herringbone.prediction.machine import Machine
 
 PROGRAM = str(Path(__file__).with_name("programs.py"))
-PROGRAMS = Programs(*[(sys.executable, PROGRAM, kind) for kind in ("measure", "timing", "predict")])
 
 
 @pytest.fixture
-def notes(tmp_path, monkeypatch):
-    """Returns what a program wrote down: a list with one entry for each of its runs."""
+def folder(tmp_path):
+    """The folder of the stand-ins: they write notes there, and do what its file `behaviour` says."""
     folder = tmp_path / "notes"
     folder.mkdir()
-    monkeypatch.setenv("PREDICTION_NOTES", str(folder))
+    return folder
+
+
+@pytest.fixture
+def notes(folder):
+    """Returns what a program wrote down: a list with one entry for each of its runs."""
 
     def read(name):
         path = folder / name
@@ -28,10 +32,13 @@ def notes(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def forecaster(home, notes):
+def forecaster(home, folder):
     """A forecaster of a machine with 16 GiB and 4 cores, where an ml.p4d.24xlarge costs $32 an hour."""
     machine = Machine(memory_bytes=16 << 30, cores=4)
     prices = {"ml.p4d.24xlarge": 32.0}
+    words = [(sys.executable, PROGRAM, str(folder), kind) for kind in ("measure", "timing", "predict")]
+    # Their notes are files outside of the namespaces.
+    programs = Programs(*words, alone=False)
     return Forecaster(
-        home, PROGRAMS, machine=lambda: machine, price=lambda name, _: prices.get(name), has_torch=lambda: True
+        home, programs, machine=lambda: machine, price=lambda name, _: prices.get(name), has_torch=lambda: True
     )

@@ -1,7 +1,7 @@
-"""Stand-ins for the programs of a prediction: `python programs.py measure|timing|predict`.
+"""Stand-ins for the programs of a prediction: `python programs.py FOLDER measure|timing|predict`.
 
-Measuring notes its environment in the folder that PREDICTION_NOTES names. The predictor computes with round numbers:
-each rank needs GIB GiB, and a step takes a second divided by the ranks.
+Measuring notes its environment in FOLDER, whose file `behaviour` may name a failure. The predictor computes with round
+numbers: each rank needs GIB GiB, and a step takes a second divided by the ranks.
 """
 
 import json
@@ -11,13 +11,13 @@ from pathlib import Path
 
 
 def main() -> int:
-    kind, *words = sys.argv[1:]
+    kind, *words = sys.argv[2:]
     return {"measure": measure, "timing": timing, "predict": predict}[kind](words)
 
 
 def measure(words):
     words = words[words.index("--") + 1 :]
-    behaviour = os.environ.get("PREDICTION_BEHAVIOUR", "")
+    behaviour = wanted()
     print("measure: forward, block.fc", file=sys.stderr, flush=True)
     if behaviour == "fails":
         print(
@@ -42,10 +42,14 @@ def measure(words):
             "checkpoints": sorted(path.name for path in (base / "checkpoints").iterdir()),
             "variable": os.environ.get("MINE"),
             "path": os.environ.get("PYTHONPATH"),
+            "secret": os.environ.get("AWS_SECRET_ACCESS_KEY"),
         },
     )
+    if behaviour == "writes nothing":
+        return 0
     output = Path(words[words.index("--output") + 1])
-    output.write_text(json.dumps({"batch": 32, "epoch_samples": 3200, "device": "cpu", "notes": ["one note"]}))
+    step = {"batch": 32, "epoch_samples": 3200, "device": "cpu", "notes": ["one\x1b[2J note"]}
+    output.write_text("[]" if behaviour == "writes nonsense" else json.dumps(step))
     return 0
 
 
@@ -57,7 +61,7 @@ def timing(words):
 
 def predict(_):
     question = json.loads(sys.stdin.read())
-    if os.environ.get("PREDICTION_BEHAVIOUR") == "no prediction":
+    if wanted() == "no prediction":
         print("the model has 1 module, and 2 partitions need 2", file=sys.stderr)
         return 2
     note("asked", question)
@@ -70,7 +74,7 @@ def predict(_):
         layouts.sort(key=lambda layout: layout["refusal"] is not None)
     hosts = question["hosts"][0]
     planned = prediction(question, hosts, question["distribution"], {"replicate": hosts["count"]})
-    print(json.dumps({"planned": planned, "layouts": layouts, "notes": ["from a stand-in"]}))
+    print(json.dumps({"planned": planned, "layouts": layouts, "notes": ["from a\x9b2J stand-in"]}))
     return 0
 
 
@@ -104,10 +108,13 @@ def exact(value):
 
 
 def note(name, content):
-    folder = os.environ.get("PREDICTION_NOTES")
-    if folder:
-        with Path(folder, name).open("a") as file:
-            file.write(json.dumps(content) + "\n")
+    with Path(sys.argv[1], name).open("a") as file:
+        file.write(json.dumps(content) + "\n")
+
+
+def wanted():
+    file = Path(sys.argv[1], "behaviour")
+    return file.read_text() if file.exists() else ""
 
 
 if __name__ == "__main__":

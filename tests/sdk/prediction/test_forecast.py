@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from herringbone import Estimator, MeasurementError, PyTorch, TensorFlow
@@ -34,7 +35,8 @@ def test_a_plan_is_measured_once(forecaster, plan, notes):
     assert measured(forecaster, plan()) == first
     assert (len(notes("measured")), len(notes("timed")), len(notes("asked"))) == (1, 1, 1)
     assert first.planned.step.seconds.expected == 1.0
-    assert first.notes == ("from a stand-in", "one note")
+    # The script may have written them.
+    assert first.notes == (r"from a\x9b2J stand-in", r"one\x1b[2J note")
 
 
 def test_a_relative_search_path_leads_to_the_same_folders(forecaster, plan, notes, monkeypatch):
@@ -71,7 +73,8 @@ def test_the_placement_of_ranks_needs_no_new_measurement(forecaster, script, not
     assert len(notes("measured")) == 2
 
 
-def test_the_script_sees_the_tree_of_a_host_with_the_data_in_place(forecaster, script, notes):
+def test_the_script_sees_the_tree_of_a_host_with_the_data_in_place(forecaster, script, notes, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     script("print(1)", "src/train.py")
     Path("data").mkdir()
     Path("saved").mkdir()
@@ -87,8 +90,9 @@ def test_the_script_sees_the_tree_of_a_host_with_the_data_in_place(forecaster, s
     measured(forecaster, estimator.plan("data"), timeout=5)
     [seen] = notes("measured")
     assert (seen["code"], seen["checkpoints"], seen["variable"]) == (["train.py"], [], "7")
+    assert seen["secret"] is None
     assert seen["channels"] == {"training": str(Path("data").resolve())}
-    assert seen["words"][2:] == ["--ranks", "2", "--device", "cpu", "--timeout", "5"]
+    assert seen["words"][:-2] == ["--ranks", "2", "--device", "cpu", "--timeout", "5"]
     assert not Path(seen["base"]).exists()
     assert os.listdir("saved") == ["last.pt"]
 
@@ -96,13 +100,15 @@ def test_the_script_sees_the_tree_of_a_host_with_the_data_in_place(forecaster, s
 @pytest.mark.parametrize(
     ("behaviour", "error"),
     [
+        ("writes nothing", r"the script ended the process that measures it, which has no result"),
+        ("writes nonsense", r"what the script's process has written is no measurement"),
         ("fails", r"exit code 1:\nTraceback(.|\n)*ValueError: no such column"),
         ("never steps", r"the script ended before an optimizer step, at train.py:7"),
         ("hangs", r"took no optimizer step within 3 s; give it more time \(--measure-timeout\)"),
     ],
 )
-def test_a_script_that_cannot_be_measured_says_why(forecaster, plan, monkeypatch, behaviour, error):
-    monkeypatch.setenv("PREDICTION_BEHAVIOUR", behaviour)
+def test_a_script_that_cannot_be_measured_says_why(forecaster, plan, folder, behaviour, error):
+    (folder / "behaviour").write_text(behaviour)
     begin = time.monotonic()
     with pytest.raises(MeasurementError, match=error):
         measured(forecaster, plan(), timeout=1)
@@ -110,8 +116,8 @@ def test_a_script_that_cannot_be_measured_says_why(forecaster, plan, monkeypatch
     assert forecaster.known(plan()).prediction is None
 
 
-def test_the_predictors_own_error_is_shown(forecaster, plan, monkeypatch):
-    monkeypatch.setenv("PREDICTION_BEHAVIOUR", "no prediction")
+def test_the_predictors_own_error_is_shown(forecaster, plan, folder):
+    (folder / "behaviour").write_text("no prediction")
     with pytest.raises(MeasurementError, match="no prediction: the model has 1 module, and 2 partitions need 2"):
         measured(forecaster, plan())
 
@@ -124,14 +130,15 @@ def test_other_frameworks_images_and_no_torch_are_named(forecaster, script, home
     script("echo hello", "run.sh")
     with pytest.raises(UnsupportedError, match=r"entry_point: run.sh is no Python script"):
         measured(forecaster, Estimator("run.sh", instance_type="local_process").plan())
+    local = PyTorch("train.py", instance_type="local_process").plan()
+    with pytest.raises(UnsupportedError, match="allow that with --instance-type local_process"):
+        measured(forecaster, msgspec.structs.replace(local, backend="local"))
     forecaster._has_torch = lambda: False
     with pytest.raises(UnsupportedError, match=r"has no PyTorch, .* pip install '.\[torch\]'"):
         measured(forecaster, Estimator("train.py", instance_type="local_process").plan())
 
 
 def test_data_elsewhere_needs_a_local_sample(forecaster, plan, notes):
-    import msgspec
-
     from herringbone.estimators.inputs import parse_inputs
 
     remote = msgspec.structs.replace(plan(), channels=parse_inputs("s3://bucket/data", base=Path()))
@@ -196,7 +203,7 @@ def test_choose_compares_layouts_over_instance_types(forecaster, plan, notes):
     assert [layout.hosts for layout in answer.layouts][:3] == ["ml.p4d.24xlarge", "local_process", "local_process"]
     assert [layout.refusal for layout in answer.layouts] == [None] * 3 + ["one rank is too few"] * 2
     [seen] = notes("measured")
-    assert seen["words"][2:4] == ["--ranks", "4"]
+    assert seen["words"][:2] == ["--ranks", "4"]
 
 
 def test_the_figures_of_the_jobs_hosts_are_not_those_of_other_types(forecaster, plan):

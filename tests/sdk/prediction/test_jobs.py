@@ -1,5 +1,7 @@
 """Predictions of jobs: what their plans show, send and hand on."""
 
+from pathlib import Path
+
 import pytest
 
 from herringbone import PyTorch
@@ -52,3 +54,15 @@ def test_the_request_of_a_plan_has_the_variables_that_are_sent(predicting):
     )
     plan = estimator.plan(measure=True)
     assert plan.request["Environment"] == {"HERRINGBONE_COMPARE": "on"}
+
+
+def test_a_file_alone_measures_nothing(predicting, notes, capsys):
+    Path("job.yaml").write_text("framework: pytorch\nentry_point: train.py\ndistribution: auto\n")
+    for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"], ["run", "job.yaml"]):
+        assert main(words) == 2
+        assert "a file alone never does that; add --distribution auto" in capsys.readouterr().err
+    assert notes("measured") == []
+    # The user says so, in either way.
+    for words in (["--distribution", "auto"], ["--measure"], ["-o", "distribution=auto"]):
+        assert main(["plan", "job.yaml", *words]) == 0
+    assert len(notes("measured")) == 1
