@@ -22,11 +22,26 @@ pytestmark = [pytest.mark.slurm, pytest.mark.ssh]
 
 # Options of Slurm's commands that a login file may set; each of them would overrule the plan or hide the job.
 OPTIONS = {
-    **{"SBATCH_TIMELIMIT": "1", "SBATCH_NO_REQUEUE": "1", "SBATCH_PARTITION": "paid", "SBATCH_ARRAY_INX": "0-1"},
-    **{"SBATCH_JOB_NAME": "other", "SBATCH_HOLD": "1", "SLURM_STDOUTMODE": "/dev/null", "SLURM_TIMELIMIT": "1"},
-    **{"SQUEUE_PARTITION": "paid", "SQUEUE_STATES": "PENDING", "SQUEUE_FORMAT": "%i", "SLURM_CLUSTERS": "other"},
-    **{"SINFO_PARTITION": "paid", "SINFO_FORMAT": "%n", "SACCT_LOCAL": "1", "SCONTROL_FUTURE": "1"},
-    **{"SCANCEL_PARTITION": "paid", "SCANCEL_STATE": "SUSPENDED", "SCANCEL_NAME": "other", "SCANCEL_USER": "nobody"},
+    "SBATCH_TIMELIMIT": "1",
+    "SBATCH_NO_REQUEUE": "1",
+    "SBATCH_PARTITION": "paid",
+    "SBATCH_ARRAY_INX": "0-1",
+    "SBATCH_JOB_NAME": "other",
+    "SBATCH_HOLD": "1",
+    "SLURM_STDOUTMODE": "/dev/null",
+    "SLURM_TIMELIMIT": "1",
+    "SQUEUE_PARTITION": "paid",
+    "SQUEUE_STATES": "PENDING",
+    "SQUEUE_FORMAT": "%i",
+    "SLURM_CLUSTERS": "other",
+    "SINFO_PARTITION": "paid",
+    "SINFO_FORMAT": "%n",
+    "SACCT_LOCAL": "1",
+    "SCONTROL_FUTURE": "1",
+    "SCANCEL_PARTITION": "paid",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SCANCEL_NAME": "other",
+    "SCANCEL_USER": "nobody",
 }
 
 

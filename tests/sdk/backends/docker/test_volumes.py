@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.sdk.backends.docker.test_request import plan
 
 from herringbone.backends.docker import review
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import refuse_links, volume_mounts
 from herringbone_contract.errors import UnsupportedError
-from tests.sdk.backends.docker.test_request import plan
 
 TENSORBOARD = {"tensorboard_output_config": {"s3_output_path": "tb"}}
 
