@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.backends.ssh.completion import Completion, end_packing
+from herringbone.backends.ssh.completion import Completion, as_over, end_packing
 from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
-from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.line.start import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
@@ -187,13 +185,10 @@ class SshBackend(OwnHostsBackend):
         is_first = name not in self._monitors
         monitor = self._monitor_of(record)
         if monitor.job not in self._completions:
-            if is_first:
-                monitor.first_look()
-            else:
-                monitor.look()
+            (monitor.first_look if is_first else monitor.look)()
             if monitor.is_over and current_attempt(record).code_path is None and name not in self._named:
                 # Lists fetch no results of jobs that others submitted: those may be many.
-                return _as_over(record, monitor.states)
+                return as_over(record, monitor.states)
             if monitor.is_over:
                 # The completion has a thread of its own; the row says when it is finished.
                 completion = self._completions[monitor.job] = self._complete(record, monitor)
@@ -390,18 +385,6 @@ class SshBackend(OwnHostsBackend):
         monitor = self._monitors.pop(name, None)
         if monitor is not None:
             monitor.close()
-
-
-def _as_over(record: JobRecord, states: Sequence[HostState]) -> JobRecord:
-    """Return the row of a job that is over, as it will be when its results are fetched."""
-    verdict = judge_job(states)
-    return replace(
-        record,
-        status=verdict.status,
-        secondary_status=verdict.secondary_status,
-        ended=ended_at(states, time.time()),
-        failure=None if verdict.failure is None else verdict.failure.to_json(),
-    )
 
 
 def _is_later_attempt(known: JobRecord, reported: JobRecord) -> bool:

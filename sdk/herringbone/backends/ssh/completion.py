@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -24,7 +24,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends.on_s3 import send_packed
-from herringbone.backends.ssh.job_state import ended_at, judge_job
+from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
@@ -61,6 +61,18 @@ def end_packing(index: JobIndex, name: str) -> None:
 def packing_is_ended(record: JobRecord) -> bool:
     """Report whether somebody has called `end_packing`."""
     return record.stop_grace == _NO_GRACE
+
+
+def as_over(record: JobRecord, states: Sequence[HostState]) -> JobRecord:
+    """Return the row of a job that is over, as it will be when its results are fetched."""
+    verdict = judge_job(states)
+    return replace(
+        record,
+        status=verdict.status,
+        secondary_status=verdict.secondary_status,
+        ended=ended_at(states, time.time()),
+        failure=None if verdict.failure is None else verdict.failure.to_json(),
+    )
 
 
 def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
