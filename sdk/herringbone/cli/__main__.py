@@ -58,6 +58,7 @@ _VERBS = {
     "completion": "print the script with which a shell completes verbs, flags and the names of jobs",
     "help": "show the help of a verb",
 }
+_MOMENT_SECONDS = 1.0
 _EPILOG = """\
 \b
 Exit codes:
@@ -132,8 +133,11 @@ def _finish_results() -> None:
     """Wait for the results of jobs that a look has found over: once Python exits, it starts no threads for them."""
     for thread in threading.enumerate():
         if thread.name.startswith(RESULTS):
-            _complain(f"herringbone: fetching the {thread.name}")
-            thread.join()
+            # A thread whose job is settled ends in a moment.
+            thread.join(_MOMENT_SECONDS)
+            if thread.is_alive():
+                _complain(f"herringbone: fetching the {thread.name}")
+                thread.join()
 
 
 def _complain(text: str) -> None:

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import click
 import pytest
 
-from herringbone.cli.__main__ import _VERBS, GROUP
+from herringbone.cli.__main__ import _VERBS, GROUP, main
 from herringbone.jobs.index import JobIndex, JobRecord
 
 
@@ -173,3 +175,22 @@ def test_help_loads_no_verb_and_a_pipe_no_library_for_tables(jobs):
     assert shown[-1] == "False"
     (loaded,) = [line.split() for line in shown if line.startswith("sys ")]
     assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.run"} & set(loaded)
+
+
+def test_a_command_waits_for_results_and_says_so_when_that_takes_a_while(capsys):
+    """Python's exit would refuse the threads that such a thread needs."""
+    done = threading.Event()
+    threads = [
+        threading.Thread(target=done.wait, name="results of job digits-1"),
+        threading.Thread(target=time.sleep, args=(0.1,), name="results of job digits-2"),
+    ]
+    for thread in threads:
+        thread.start()
+    command = threading.Thread(target=main, args=(["--version"],))
+    command.start()
+    while "digits-1" not in (said := capsys.readouterr().err):
+        time.sleep(0.05)
+    assert (said, command.is_alive()) == ("herringbone: fetching the results of job digits-1\n", True)
+    done.set()
+    command.join()
+    assert not any(thread.is_alive() for thread in threads)
