@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from herringbone.jobs.removal import Removal
 
 
+_GUESSED = "herringbone.guessed"
+
+
 class _Removable(JobName):
     """A job, or the whole name of a folder of a job that the index no longer has."""
 
@@ -35,7 +38,11 @@ class _Removable(JobName):
         # No name of a job; the removal says so.
         except JobNameError:
             return value
-        return super().convert(value, param, ctx)
+        name = super().convert(value, param, ctx)
+        if ctx is not None and name != value:
+            # `-` and the beginning of a name may be another job than the user has in mind.
+            ctx.meta[_GUESSED] = True
+        return name
 
 
 @click.command()
@@ -60,7 +67,7 @@ class _Removable(JobName):
 )
 @click.option("--keep-model", is_flag=True, help="keep the packed model, and the job in the list")
 @click.option("--dry-run", is_flag=True, help="show names and sizes, and remove nothing")
-@click.option("-y", "--yes", is_flag=True, help="do not ask before removing what --older-than and --status chose")
+@click.option("-y", "--yes", is_flag=True, help="do not ask before removing jobs that are not named in full")
 @json_option("one JSON array: name, size in bytes, model, elsewhere, error")
 def command(
     names: tuple[str, ...],
@@ -80,6 +87,7 @@ def command(
     """
     from herringbone.jobs.removal import remove_jobs
 
+    guessed = last or _GUESSED in click.get_current_context().meta
     if last:
         names += (JobName().convert("-", None, None),)
     chosen = selection["older_than"] is not None or bool(selection["statuses"])
@@ -91,10 +99,11 @@ def command(
         raise click.UsageError(f"{what}: name the jobs, or choose all that meet --older-than and --status.")
     if chosen:
         names = _choose(**selection)
-        if not (dry_run or yes) and names:
-            planned = remove_jobs(names, keep_model=keep_model, dry_run=True)
+    if (chosen or guessed) and not (dry_run or yes):
+        planned = remove_jobs(names, keep_model=keep_model, dry_run=True)
+        if removable := sum(not removal.error for removal in planned):
             print("\n".join(table(planned, dry_run=True)), file=sys.stderr)
-            _confirm(len(names))
+            _confirm(removable)
     removals = remove_jobs(names, keep_model=keep_model, dry_run=dry_run)
     errors = [removal for removal in removals if removal.error]
     if as_json:

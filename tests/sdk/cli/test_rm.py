@@ -29,12 +29,24 @@ def test_named_jobs_are_removed_without_a_question(herringbone, jobs):
     assert (code, err, len(jobs())) == (0, "", 4)
     assert [line.split()[0] for line in out.splitlines()] == ["NAME", "train-3", "digits-1", "would"]
     assert out.endswith(" of 2 jobs\n")
-    code, out, err = herringbone("rm", "train", "digits-1", "--json")
+    code, out, err = herringbone("rm", "train-3", "digits-1", "--json")
     assert [(item["name"], item["size"] >= 100_000, item["error"]) for item in json.loads(out)] == [
         ("train-3", True, ""),
         ("digits-1", True, ""),
     ]
     assert (code, err, jobs()) == (0, "", ["runs-4", "digits-2"])
+
+
+@pytest.mark.parametrize("words", [["-"], ["--last"], ["train"], ["digits-1", "train"]])
+def test_a_job_that_is_not_named_in_full_needs_a_yes(herringbone, jobs, home, words):
+    """After a `run` that was refused, `-` is the job before it."""
+    JobIndex(home.index).update("runs-4", status="Completed", ended=4.0)
+    code, out, err = herringbone("rm", *words)
+    assert (code, out, len(jobs())) == (2, "", 4)
+    assert ("runs-4" if "-" in words[0][:2] else "train-3") in err
+    assert "add --yes to remove these jobs" in err
+    assert herringbone("rm", *words, "--yes")[0] == 0
+    assert len(jobs()) == 4 - len(words)
 
 
 def test_the_exit_code_tells_whether_something_was_removed(herringbone, jobs):
