@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import IO, NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,6 +92,20 @@ def read_file(base: int | str | PurePath, name: str, *, limit: int) -> bytes:
     """Return the first `limit` bytes of a regular file below `base`; raise `OSError` for any other kind."""
     with open_file(base, name) as file:
         return file.read(limit)
+
+
+def copy(base: int | str | PurePath, name: str, target: Path) -> None:
+    """Copy a file below `base` with its mode and its times, or a link as it is, to a path of ours."""
+    path = PurePath(name)
+    with folder(base, str(path.parent)) as parent:
+        if stat.S_ISLNK(os.lstat(path.name, dir_fd=parent).st_mode):
+            target.symlink_to(os.readlink(path.name, dir_fd=parent))
+            return
+        with open_file(parent, path.name) as source, target.open("wb") as copied:
+            shutil.copyfileobj(source, copied, 1 << 20)
+            state = os.fstat(source.fileno())
+    target.chmod(stat.S_IMODE(state.st_mode))
+    os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def exists(base: int | str | PurePath, name: str) -> bool:

@@ -250,6 +250,17 @@ def test_places_side_by_side_are_free():
     assert check_held(held(searches=True, **checkpoints("all")), others) is None
 
 
+def test_pipe_mode_reads_no_link_in_a_channel(tmp_path):
+    """The service itself reads these files, outside of the container."""
+    settings = msgspec.structs.replace(SETTINGS, buckets=str(tmp_path))
+    (tmp_path / "mine" / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "mine" / "data" / "deep" / "keys").symlink_to("/etc/hostname")
+    algorithm = {**REQUEST["AlgorithmSpecification"], "TrainingInputMode": "Pipe"}
+    check_links(translate(REQUEST, settings), "digits-1", settings)
+    with pytest.raises(ApiError, match="channel training: deep/keys is a link"):
+        check_links(translate({**REQUEST, "AlgorithmSpecification": algorithm}, settings), "digits-1", settings)
+
+
 def test_two_buckets_that_are_one_folder_are_one(tmp_path):
     settings = msgspec.structs.replace(SETTINGS, buckets=str(tmp_path))
     (tmp_path / "mine").mkdir()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 import msgspec
 
-from herringbone.code.files import code_files
-from herringbone.code.reproducible import opener, write_tar, zipped
+from herringbone.code.files import code_files, located
+from herringbone.code.reproducible import Opener, write_tar, zipped
 from herringbone.code.source import SourceCode
 from herringbone.sizes import shown_bytes
+from herringbone_contract import safe_tree
 
 _SUFFIX = ".tar.gz"
 # Measured with 4 MB of code: level 3 gives 1.04 MB in 60 ms, level 6 0.95 MB in 140 ms, level 9 0.92 MB in 410 ms.
@@ -45,7 +48,10 @@ def pack_code(source: SourceCode, into: Path, *, exclude: Path) -> CodeArchive:
     that name has the code. Memory use is one buffer. Raises the errors of `code_files`, and `OSError` for a full disk
     or a file that shrinks meanwhile; then no file is left in `into`.
     """
-    files = code_files(source, exclude=exclude)
+    files = {
+        name: functools.partial(safe_tree.open_file, *located(source, path))
+        for name, path in code_files(source, exclude=exclude).items()
+    }
     into.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=into)
     try:
@@ -80,9 +86,9 @@ class _Hashed(io.RawIOBase):
         return self._onward.write(data)
 
 
-def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
+def _write(files: Mapping[str, Opener], raw: IO[bytes]) -> tuple[str, int]:
     with zipped(raw, level=_COMPRESSION_LEVEL) as onward:
         # Hash the tar, not the compressed bytes: another version of zlib may compress the same content differently.
         hashed = _Hashed(cast("IO[bytes]", onward))
-        content_bytes = write_tar({name: opener(path) for name, path in files.items()}, cast("IO[bytes]", hashed))
+        content_bytes = write_tar(files, cast("IO[bytes]", hashed))
     return hashed.sha256.hexdigest(), content_bytes

@@ -8,7 +8,6 @@ dependencies, at the code's root -+             names, the jobs' folder, folders
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from herringbone.code.secret_files import looks_secret
 from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import SourceCode
 from herringbone.estimators.links import results_of_job
+from herringbone_contract import safe_tree
 from herringbone_contract.errors import ArchiveError, InputError
 
 # Neither holds code, and `.git` can be larger than all the code.
@@ -160,6 +160,23 @@ def _checked_member(path: Path, member: str) -> str:
     return name
 
 
+def located(source: SourceCode, path: Path) -> tuple[str, str]:
+    """Return a folder of the code and a file's path in it without links, for `safe_tree` to open.
+
+    >>> located(find_source("train.py", "src", (), base=Path("/me")), Path("/me/src/lib/a.py"))     # doctest: +SKIP
+    ('/me/src', 'lib/a.py')
+
+    A job may write into the folder, and so replace what was checked by a link. Such a path leads out of the folder, and
+    `safe_tree` opens none.
+    """
+    real = os.path.realpath(path)
+    folders = [source.folder if source.whole_folder else None, *source.dependencies]
+    root = next((top for top in folders if top is not None and Path(top) in path.parents), None)
+    # A file that the user named has no folder to stay in.
+    top = os.path.dirname(real) if root is None else os.path.realpath(root)  # noqa: PTH120
+    return top, os.path.relpath(real, top)
+
+
 def copy_source(source: SourceCode, into: Path, *, exclude: Path) -> None:
     """Copy the code into a host's `code/`, except an archive, which the supervisor unpacks.
 
@@ -171,8 +188,8 @@ def copy_source(source: SourceCode, into: Path, *, exclude: Path) -> None:
     for name, path in code_files(source, exclude=exclude).items():
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        # copy2 keeps the executable bit, which the archive keeps as well.
-        shutil.copy2(path, target)
+        # With the executable bit, which the archive keeps as well.
+        safe_tree.copy(*located(source, path), target)
 
 
 def _allowed_secrets(source: SourceCode) -> dict[str, Path]:

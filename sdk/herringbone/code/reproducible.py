@@ -8,18 +8,12 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Opener = Callable[[], IO[bytes]]
-
-
-def opener(path: Path) -> Opener:
-    """Return a function that opens a file of the user's, links followed."""
-    return lambda: path.open("rb")
 
 
 class Link(NamedTuple):

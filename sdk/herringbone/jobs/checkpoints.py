@@ -132,7 +132,7 @@ def copy_checkpoints(files: Mapping[str, Path], into: Path, say: Callable[[str],
     partial = into.with_name(f".{into.name}.partial")
     # Of a copy that was interrupted.
     shutil.rmtree(partial, ignore_errors=True)
-    folders = {path.parents[len(PurePosixPath(name).parts) - 1] for name, path in files.items()}
+    folders = {_top(name, path) for name, path in files.items()}
     roots = [f"{DEFAULT_BASE}/{INSIDE.checkpoints}"]
     roots += sorted({str(path) for folder in folders for path in (folder, folder.resolve())})
     try:
@@ -140,10 +140,16 @@ def copy_checkpoints(files: Mapping[str, Path], into: Path, say: Callable[[str],
             target = partial / name
             target.parent.mkdir(parents=True, exist_ok=True)
             # Not a hard link: the new job may write into a file, and the earlier job's must stay as it is.
-            shutil.copy2(path, target, follow_symlinks=False)
+            # Nor by its path: whoever writes there could replace a folder by a link since the listing.
+            safe_tree.copy(_top(name, path), name, target)
         settle_links(partial, roots, lambda name, reason: say(f"checkpoints: {name} is left out: {reason}"))
         os.rename(partial, into)  # noqa: PTH104 - unlike Path.replace, it says that nothing is replaced
     except OSError as error:
         raise LaunchError(f"the checkpoints cannot be copied to {into}: {error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _top(name: str, path: Path) -> Path:
+    """Return the folder of checkpoints in which a file has this name."""
+    return path.parents[len(PurePosixPath(name).parts) - 1]

@@ -25,6 +25,7 @@ from herringbone.estimators.links import link_on_the_way
 from herringbone.service.errors import ApiError, in_use, invalid
 from herringbone.service.settings import Settings
 from herringbone.service.translate import Translated
+from herringbone_contract import safe_tree
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,6 +88,15 @@ def check_links(translated: Translated, job: str, settings: Settings) -> None:
         if (link := link_on_the_way(address, settings.buckets)) is not None:
             shown = link.relative_to(settings.buckets)
             raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")
+    for name, channel in translated.inputs.items():
+        path = local_path(channel.s3_data, base=Path("/"))
+        mode = channel.input_mode or translated.arguments.get("input_mode")
+        # The service itself reads what goes into FIFOs; a mounted link leads nowhere.
+        if mode == "Pipe" and path is not None and path.is_dir():
+            with safe_tree.folder(path) as top:
+                inside = next((entry.name for entry in safe_tree.walk(top) if entry.kind == "link"), None)
+            if inside is not None:
+                raise invalid(f"InputDataConfig: channel {name}: {inside} is a link, which Pipe mode does not read")
 
 
 def _check(opener: Held, writer: Held, error: Callable[[str], ApiError], why: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from herringbone.code.files import code_files
+from herringbone.code.files import code_files, located
 from herringbone.code.secret_files import looks_secret
 from herringbone.code.source import SourceCode
+from herringbone_contract import safe_tree
 
 _IGNORE_FILES = (".gitignore", ".dockerignore", ".herringboneignore")
 
@@ -36,7 +37,7 @@ def copy_code(source: SourceCode, into: Path, *, stays_at: Path, exclude: Path) 
             continue
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
+        safe_tree.copy(*located(source, path), target)
         # `code_files` has refused every file that looks like a secret, unless the user named it.
         if looks_secret(target):
             secrets.append(name)

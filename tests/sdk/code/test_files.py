@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from herringbone.code.files import check_source, code_files, measure_code
+from herringbone.code.files import check_source, code_files, copy_source, located, measure_code
 from herringbone.code.size import CodeSize, code_size
 from herringbone.code.source import find_source
 from herringbone.estimators.links import result_folders
 from herringbone.estimators.options import Options, TensorBoardOutputConfig
+from herringbone_contract import safe_tree
 from herringbone_contract.errors import InputError
 
 NO_HOME = Path("/nonexistent")
@@ -243,3 +244,27 @@ def test_results_next_to_the_code_are_no_code(write):
     source = find_source("train.py", str(folder), (), base=folder.parent)
     source = replace(source, results=result_folders(Options(output_path="src"), source, base=folder.parent))
     assert list(code_files(source, exclude=NO_HOME)) == ["lib/output/a.py", "train.py"]
+
+
+@pytest.mark.parametrize("swapped", ["lib", "lib/a.py"])
+def test_a_file_that_becomes_a_link_out_of_the_folder_does_not_travel(write, tmp_path, swapped):
+    """A job whose checkpoints lie in the folder can do this while the next job's code is copied."""
+    folder = write({"src/lib/a.py": "code", "secret/a.py": "secret", "src/other/a.py": "code"})
+    source = find_source("train.py", str(folder), (), base=tmp_path)
+    path = code_files(source, exclude=NO_HOME)["lib/a.py"]
+    place = located(source, path)
+    target = (tmp_path / "secret" / Path(swapped).relative_to("lib")).resolve()
+    (folder / swapped).rename(tmp_path / "moved")
+    (folder / swapped).symlink_to(target)
+    # Whether it happens before the file is located, or after.
+    for found in (place, located(source, path)):
+        with pytest.raises(OSError, match=r"it is a link|it leads out of its folder"):
+            safe_tree.open_file(*found)
+    (folder / swapped).unlink()
+    # Links inside of the folder are files of the code, also where a folder above is one.
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / "lib" / "a.py").symlink_to("../other/a.py")
+    (tmp_path / "linked").symlink_to("src")
+    copy_source(find_source("train.py", "linked", (), base=tmp_path), tmp_path / "code", exclude=NO_HOME)
+    assert (tmp_path / "code" / "lib" / "a.py").read_text() == "code"
+    assert not (tmp_path / "code" / "lib" / "a.py").is_symlink()

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from herringbone import Estimator, JobFailedError
-from herringbone.code.reproducible import opener, write_tar, zipped
+from herringbone.code.reproducible import write_tar, zipped
 from herringbone.controller import private_tree
 
 RESUMES = """
@@ -55,7 +56,7 @@ def test_packed_code_is_searched(tmp_path: Path, code: dict[str, str] | None, na
             for name, text in code.items():
                 (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / "src" / name).write_text(text)
-            write_tar({name: opener(tmp_path / "src" / name) for name in code}, compressed)
+            write_tar({name: partial((tmp_path / "src" / name).open, "rb") for name in code}, compressed)
     config = tmp_path / "ml" / "input" / "config"
     config.mkdir(parents=True)
     (config / "hyperparameters.json").write_text(json.dumps({"sagemaker_submit_directory": json.dumps(str(archive))}))

@@ -13,6 +13,7 @@ from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import TrainingJob
 from herringbone.planning.again import merged, settings_of
 from herringbone.processes import identity, place
+from herringbone_contract.errors import LaunchError
 
 
 @pytest.fixture
@@ -163,6 +164,20 @@ def test_links_of_copied_checkpoints_lead_to_the_copies(home):
         "write the file itself into the folder",
         "checkpoints: up is left out: it is a link to ../x, outside the folder; write the file itself into the folder",
     ]
+
+
+def test_a_copy_of_checkpoints_follows_no_folder_that_became_a_link(home, tmp_path):
+    submitted(home)
+    checkpoint(home, "one", file="deep/step-1.pt")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "step-1.pt").write_text("secret")
+    estimator = PyTorch.like("one", resume=True)
+    deep = home.job("one").host("algo-1") / "checkpoints" / "deep"
+    deep.rename(deep.with_name("moved"))
+    deep.symlink_to(tmp_path / "secret")
+    with pytest.raises(LaunchError, match="cannot be copied"):
+        copy_checkpoints(estimator._copied_checkpoints, tmp_path / "copy", pytest.fail)
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_job_with_a_folder_of_its_own_goes_on_in_it(home):
