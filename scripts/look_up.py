@@ -28,6 +28,7 @@ from herringbone.cli.__main__ import GROUP
 from herringbone.estimators.options_reference import BACKENDS, OptionRow, option_rows
 from herringbone.jobs.job import attach
 from herringbone.jobs.logs import LogLine, Metric
+from herringbone.s3.front.operations import OPERATIONS
 from herringbone.service.members import RULES
 from herringbone_contract.failure import Failure
 
@@ -214,8 +215,46 @@ def _title(page: str) -> str:
     return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 
+# Members of S3's requests that are taken and change nothing, each with the reason.
+IGNORED_IN_S3 = {
+    "x-amz-storage-class": "the disk of the folder is the only class",
+    "x-amz-server-side-encryption": "encryption is the disk's own affair, and no answer confirms it",
+    "x-amz-request-payer": "nobody pays",
+    "x-amz-sdk-checksum-algorithm": "the checksum itself is checked",
+    "x-amz-checksum-algorithm": "checksums are checked when content arrives, and not kept",
+    "x-amz-checksum-type": "checksums are checked when content arrives, and not kept",
+    "x-amz-checksum-mode": "answers have no checksums",
+    "fetch-owner": "all objects belong to the service's account",
+}
+
+
 def service() -> str:
-    """Return a table for each operation of `herringbone serve`."""
+    """Return a table for each operation of `herringbone serve`, and one of S3's."""
+    return _service() + "\n\n" + _s3()
+
+
+def _s3() -> str:
+    used = (
+        (f"`{each.name}`", f"{each.method} {each.resource}{each.option and f' ?{each.option}'}", _members(each.members))
+        for each in OPERATIONS
+    )
+    ignored = ((f"`{name}`", reason) for name, reason in IGNORED_IN_S3.items())
+    return "\n\n".join(
+        (
+            "## S3",
+            "Every other operation, option of a query, and header that begins with `x-amz-` or `if-` answers 501.",
+            table(("operation", "request", "members"), used),
+            "These members are taken, and change nothing:",
+            table(("member", "why"), ignored),
+        )
+    )
+
+
+def _members(members: tuple[str, ...]) -> str:
+    return ", ".join(f"`{member}`" + "..." * member.endswith("-") for member in members)
+
+
+def _service() -> str:
     return "\n\n".join(
         f"## {operation}\n\n"
         + table(

@@ -42,17 +42,23 @@ class Conditions(NamedTuple):
 
         As in RFC 9110, an ETag counts before a time. A copy has no 304.
         """
-        if self.match:
-            if not _names(self.match, facts.etag):
-                raise _failed()
-        elif self.unmodified_since and int(facts.modified) > _time(self.unmodified_since):
-            raise _failed()
+        holds = _names(self.match, facts.etag) if self.match else not self._is_later(facts, self.unmodified_since)
         if self.none_match:
             is_known = _names(self.none_match, facts.etag, weak=True)
         else:
-            is_known = bool(self.modified_since) and int(facts.modified) <= _time(self.modified_since)
-        if is_known:
-            raise _failed() if copies else S3Error("NotModified", "Not Modified", 304)
+            is_known = bool(self.modified_since) and not self._is_later(facts, self.modified_since)
+        if is_known and holds and not copies:
+            raise S3Error("NotModified", "Not Modified", 304)
+        if is_known or not holds:
+            raise _failed()
+
+    @staticmethod
+    def _is_later(facts: Facts, text: str) -> bool:
+        """Report whether an object is newer than a time, in whole seconds; False for no time."""
+        try:
+            return bool(text) and int(facts.modified) > parsedate_to_datetime(text).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            raise S3Error("InvalidArgument", f"{text!r} is no date of HTTP.") from None
 
     def check_write(self, facts: Facts | None) -> None:
         """Raise `S3Error` where an object, None for none, is not to be replaced or removed."""
@@ -70,13 +76,6 @@ ALWAYS = Conditions()
 def _names(text: str, etag: str, *, weak: bool = False) -> bool:
     parts = [part.strip() for part in text.split(",")]
     return text.strip() == "*" or etag in [(part.removeprefix("W/") if weak else part).strip('"') for part in parts]
-
-
-def _time(text: str) -> float:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        raise S3Error("InvalidArgument", f"{text!r} is no date of HTTP.") from None
 
 
 def _failed() -> S3Error:

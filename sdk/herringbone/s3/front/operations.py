@@ -12,7 +12,8 @@ from typing import NamedTuple
 from herringbone.s3.front.refusals import S3Error
 
 # Name, method, resource, the option of the query that chooses it, and members; words in capitals are groups of them.
-# A member that ends with a dash stands for all that begin with it.
+# A member that ends with a dash stands for all that begin with it. The page of the service says which of them change
+# nothing, and why.
 _TABLE = """
 ListBuckets             GET    service -          prefix max-buckets continuation-token
 CreateBucket            PUT    bucket  -          x-amz-acl SUMS
@@ -50,17 +51,6 @@ _GROUPS = {
         x-amz-sdk-checksum-algorithm x-amz-request-payer x-amz-expected-bucket-owner x-amz-algorithm x-amz-credential
         x-amz-date x-amz-expires x-amz-signedheaders x-amz-signature x-amz-security-token""",
 }
-# Members that are taken and change nothing, each with the reason.
-IGNORED = {
-    "x-amz-storage-class": "the disk of the folder is the only class",
-    "x-amz-server-side-encryption": "encryption is the disk's own affair, and no answer confirms it",
-    "x-amz-request-payer": "nobody pays",
-    "x-amz-sdk-checksum-algorithm": "the checksum itself is checked",
-    "x-amz-checksum-algorithm": "checksums are checked when content arrives, and not kept",
-    "x-amz-checksum-type": "checksums are checked when content arrives, and not kept",
-    "x-amz-checksum-mode": "answers have no checksums",
-    "fetch-owner": "all objects belong to the service's account",
-}
 
 
 class Operation(NamedTuple):
@@ -73,7 +63,7 @@ class Operation(NamedTuple):
     members: tuple[str, ...]
 
     def takes(self, member: str) -> bool:
-        """Report whether a member counts, or is ignored for a reason."""
+        """Report whether a member is taken."""
         return member in (*self.members, self.option) or any(
             known.endswith("-") and member.startswith(known) for known in self.members
         )
