@@ -256,9 +256,24 @@ def test_pipe_mode_reads_no_link_in_a_channel(tmp_path):
     (tmp_path / "mine" / "data" / "deep").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "deep" / "keys").symlink_to("/etc/hostname")
     algorithm = {**REQUEST["AlgorithmSpecification"], "TrainingInputMode": "Pipe"}
-    check_links(translate(REQUEST, settings), "digits-1", settings)
-    with pytest.raises(ApiError, match="channel training: deep/keys is a link"):
+    check_links(translate({**REQUEST, **training("data")}, settings), "digits-1", settings)
+    with pytest.raises(ApiError, match="channel training: deep/keys is a link; remove it"):
         check_links(translate({**REQUEST, "AlgorithmSpecification": algorithm}, settings), "digits-1", settings)
+
+
+@pytest.mark.parametrize("how", ["Pipe", "ShardedByS3Key"])
+def test_no_running_job_writes_below_a_channel_that_the_service_lists(how):
+    inputs = training("all")["InputDataConfig"]
+    plain, running = held(InputDataConfig=inputs), held(name="other", **checkpoints("all/ck"))
+    # In a mount, a link leads nowhere.
+    check_held(plain, [running])
+    if how == "Pipe":
+        listed = held(InputDataConfig=[{**inputs[0], "InputMode": how}])
+    else:
+        inputs[0]["DataSource"]["S3DataSource"]["S3DataDistributionType"] = how
+        listed = held(InputDataConfig=inputs)
+    with pytest.raises(ApiError, match="s3://mine/all has s3://mine/all/ck, to which another job writes"):
+        check_held(listed, [running])
 
 
 def test_two_buckets_that_are_one_folder_are_one(tmp_path):

@@ -1,10 +1,13 @@
 """`herringbone serve` refuses what it could not use, by the names of its own options."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("starlette")
 
 from herringbone.cli.__main__ import main
+from herringbone.cli.serve import _settings
 
 
 def test_a_misspelt_backend_is_refused_by_the_name_of_the_option(capsys):
@@ -20,3 +23,12 @@ def test_a_misspelt_backend_in_the_mapping_names_the_file_and_the_type(capsys, t
     mapping.write_text("instance_types:\n  ml.m5.large: {backend: local_proc}\n")
     assert main(["serve", "--backend", "local_process", "--mapping", str(mapping)]) == 2
     assert f"--mapping {mapping}: instance_types: ml.m5.large: backend 'local_proc'" in capsys.readouterr().err
+
+
+def test_the_folder_of_buckets_is_written_as_addresses_are(tmp_path, monkeypatch):
+    """With `..` in it no address would be below it, and no link would be found."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    options = {"backend": "local_process", "account": "000000000000", "regions": ("us-east-1",), "mapping": None}
+    assert _settings(**options, buckets=Path("../b")).buckets == str(tmp_path / "b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,8 @@ def _settings(
             backend_for(kind.backend, setting=f"--mapping {mapping}: instance_types: {pattern}: backend")
     if buckets is not None and not buckets.is_dir():
         raise UsageError(f"--buckets {buckets}: there is no such folder")
-    folder = None if buckets is None else str(buckets.absolute())
+    # Without `..`: the addresses of jobs have none either.
+    folder = None if buckets is None else os.path.abspath(buckets)  # noqa: PTH100
     return Settings(backend=backend, account=account, regions=regions, mapping=document, buckets=folder)
 
 

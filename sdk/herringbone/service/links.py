@@ -32,7 +32,8 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True):
     """The places that a job uses from its creation to its end, each as `bucket/path`.
 
     `opens` are opened by their names. `writes` are the folders to which its containers write, each with a slash: they
-    can change all that is inside of such a folder, and not the folder itself. Of trials, the folders begin so.
+    can change all that is inside of such a folder, and not the folder itself. Of trials, the folders begin so. A place
+    in `opens` that ends with a slash is read whole, outside of the containers.
     """
 
     opens: tuple[str, ...] = ()
@@ -55,8 +56,13 @@ def held_by(translated: Translated, job: str, settings: Settings, *, searches: b
     if checkpoints:
         mounted.append(f"{checkpoints}/{name}" if searches else checkpoints)
         writes.append(f"{checkpoints}/{job}-" if searches else f"{checkpoints}/")
-    # The service lists and copies some of these, so the folder itself must not be one that others write to.
-    read = [f"{place}/." for address in translated.read if (place := _place(address, settings))]
+    # Nobody writes to the folder itself either: these are listed here.
+    whole = [channel.s3_data for channel in translated.inputs.values() if translated.is_listed(channel)]
+    read = [
+        f"{place}/" + "." * (address not in whole)
+        for address in translated.read
+        if (place := _place(address, settings))
+    ]
     results = [_place(address, settings) for address in translated.results_of(name)]
     return Held((*read, *filter(None, (*results, *mounted))), tuple(writes))
 
@@ -90,20 +96,21 @@ def check_links(translated: Translated, job: str, settings: Settings) -> None:
             raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")
     for name, channel in translated.inputs.items():
         path = local_path(channel.s3_data, base=Path("/"))
-        mode = channel.input_mode or translated.arguments.get("input_mode")
-        # The service itself reads what goes into FIFOs; a mounted link leads nowhere.
-        if mode == "Pipe" and path is not None and path.is_dir():
+        # A mounted link leads nowhere; what goes into FIFOs is read here.
+        if translated.is_listed(channel) and path is not None and path.is_dir():
             with safe_tree.folder(path) as top:
                 inside = next((entry.name for entry in safe_tree.walk(top) if entry.kind == "link"), None)
             if inside is not None:
-                raise invalid(f"InputDataConfig: channel {name}: {inside} is a link, which Pipe mode does not read")
+                raise invalid(f"InputDataConfig: channel {name}: {inside} is a link; remove it")
 
 
 def _check(opener: Held, writer: Held, error: Callable[[str], ApiError], why: str) -> None:
     for place, start in product(opener.opens, writer.writes):
         # Of trials, whose folders begin so, the folder itself is not inside.
-        if place.startswith(start) and (start.endswith("/") or "/" in place[len(start) :]):
-            raise error(f"s3://{place.removesuffix('/.')} is in s3://{start.rstrip('/')}, {why}")
+        is_inside = place.startswith(start) and (start.endswith("/") or "/" in place[len(start) :])
+        if is_inside or (place.endswith("/") and start.startswith(place)):
+            relation = "is in" if is_inside else "has"
+            raise error(f"s3://{place.rstrip('./')} {relation} s3://{start.rstrip('/')}, {why}")
 
 
 def _place(address: str | None, settings: Settings) -> str | None:

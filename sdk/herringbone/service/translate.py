@@ -66,6 +66,11 @@ class Translated:
         values += [channel.s3_data for channel in self.inputs.values()]
         return [value for value in values if isinstance(value, str)]
 
+    def is_listed(self, channel: TrainingInput) -> bool:
+        """Report whether files of a channel are listed, or read, outside of the containers."""
+        mode = channel.input_mode or self.arguments.get("input_mode")
+        return mode == "Pipe" or channel.distribution == "ShardedByS3Key"
+
     @property
     def written(self) -> tuple[str | None, str | None]:
         """The addresses to which the job's script writes: of checkpoints, and of TensorBoard."""
