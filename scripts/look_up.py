@@ -7,6 +7,7 @@
     TrainingJob          -> training-job.md     its members, and the values that they return
     classes of errors    -> errors.md           one row for each error
     service/members.py   -> service.md          the fate of each member of SageMaker's API
+    library_hooks        -> library-hooks.md    tested releases of other libraries, and the hooks into them
 
 A page contains `<!-- begin NAME -->` and `<!-- end NAME -->`, and this script writes the text between them. The pages
 are committed, so that they can be read on a code host; tests/docs/test_look_up.py fails if a page is out of date.
@@ -31,6 +32,11 @@ from herringbone.jobs.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
 from herringbone.service.members import RULES
 from herringbone_contract.failure import Failure
+from herringbone_contract.library_hooks import TESTED, Hook
+from herringbone_entry.ranks import library_hooks as rank_hooks
+from herringbone_parallel.tensorflow import library_hooks as tensorflow_hooks
+from herringbone_parallel.torch import hugging_face_hooks
+from herringbone_parallel.torch import library_hooks as torch_hooks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "look-up"
@@ -265,7 +271,30 @@ def _service() -> str:
     )
 
 
-PARTS = {"options": options, "verbs": verbs, "training-job": training_job, "errors": errors, "service": service}
+def hooks() -> str:
+    """Return the tested releases of each library, and its hooks, from A to Z."""
+    rows: dict[str, set[tuple[str, str]]] = {library: set() for library in TESTED}
+    for module in (torch_hooks, hugging_face_hooks, tensorflow_hooks, rank_hooks):
+        for value in vars(module).values():
+            for hook in value if isinstance(value, tuple) else ():
+                if isinstance(hook, Hook):
+                    rows[hook.library].add((f"`{hook.place}`", hook.reason))
+    return "\n\n".join(
+        [
+            table(("library", "oldest", "middle", "newest"), ((name, *TESTED[name]) for name in TESTED)),
+            *(f"## {name}\n\n" + table(("place", "reason"), sorted(rows[name])) for name in rows if rows[name]),
+        ]
+    )
+
+
+PARTS = {
+    "options": options,
+    "verbs": verbs,
+    "training-job": training_job,
+    "errors": errors,
+    "service": service,
+    "hooks": hooks,
+}
 
 
 def fill(text: str) -> str:

@@ -10,11 +10,12 @@ from enum import Enum
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.planning.disk import LOW_BYTES
 from herringbone.sizes import shown_bytes
+from herringbone_contract.library_hooks import TESTED
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 _OLDEST_PYTHON = (3, 10, 0)
 # The extras of pyproject.toml ask for these; a test compares.
-OLDEST = {"torch": (2, 2), "tensorflow": (2, 16), "mxnet": (1, 9, 1)}
+OLDEST = {"torch": (2, 6), "tensorflow": (2, 16, 2), "mxnet": (1, 9, 1)}
 _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
 # Docker gives a container 64 MB; workers of a data loader and the ranks of one host share batches there.
 _SMALL_SHARED_MEMORY = 512_000_000
@@ -86,8 +87,8 @@ def judge_torch(torch: Framework | None, gpus: int = 0) -> Check:
     else:
         finding = f"{torch.version}, for CUDA {torch.cuda}"
     if parse_version(torch.version) < OLDEST["torch"]:
-        return Check("PyTorch", State.WARNING, f"{finding}: too old for parallel jobs", "pip install 'torch>=2.2'")
-    return Check("PyTorch", State.OK, finding)
+        return Check("PyTorch", State.WARNING, f"{finding}: too old for parallel jobs", "pip install 'torch>=2.6'")
+    return _untested("torch", torch.version) or Check("PyTorch", State.OK, finding)
 
 
 def judge_framework(name: str, framework: Framework | None) -> Check:
@@ -104,7 +105,16 @@ def judge_framework(name: str, framework: Framework | None) -> Check:
     if parse_version(framework.version) < OLDEST[name]:
         finding = f"{framework.version}: {_TITLES[name]} {oldest} is the first that parallel jobs run on"
         return Check(_TITLES[name], State.WARNING, finding, f"pip install {packages}")
-    return Check(_TITLES[name], State.OK, framework.version)
+    return _untested(name, framework.version) or Check(_TITLES[name], State.OK, framework.version)
+
+
+def _untested(name: str, version: str) -> Check | None:
+    """Return the warning about a release that is newer than the newest tested one."""
+    newest = TESTED[name].newest if name in TESTED else version
+    if parse_version(version)[:2] <= parse_version(newest)[:2]:
+        return None
+    finding = f"{version}, newer than {newest}, the newest tested release: a job is refused where a hook does not bite"
+    return Check(_TITLES[name], State.WARNING, finding, f"pip install '{name}<={newest}'")
 
 
 def judge_mpi(mpirun: Program | None) -> Check:

@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from herringbone.doctor import Check, State, ready
 from herringbone.doctor import judgement as judge
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
+from herringbone_contract.library_hooks import TESTED
 
 GB = 1_000_000_000
 OK, WARNING, MISSING, NOT_USED = State.OK, State.WARNING, State.MISSING, State.NOT_USED
@@ -28,9 +29,12 @@ CASES = [
     (judge.judge_torch(Framework("2.13.0+cpu", None, 0)), OK, "2.13.0+cpu, for CPUs", ""),
     (judge.judge_torch(Framework("2.13.0+cpu", None, 2)), WARNING, "for CPUs, and 2 GPUs here", "--force-reinstall"),
     (judge.judge_torch(Framework("2.13.0", "13.0", 2)), OK, "2.13.0, for CUDA 13.0", ""),
-    (judge.judge_torch(Framework("1.13.1", "11.7", 1)), WARNING, "too old", "'torch>=2.2'"),
-    (judge.judge_framework("tensorflow", None), NOT_USED, "not installed", "pip install 'tensorflow>=2.16'"),
-    (judge.judge_framework("tensorflow", Framework("2.12.0")), WARNING, "2.12.0", "'tensorflow>=2.16'"),
+    (judge.judge_torch(Framework("1.13.1", "11.7", 1)), WARNING, "too old", "'torch>=2.6'"),
+    (judge.judge_torch(Framework("2.99.0", "13.0", 1)), WARNING, "2.99.0, newer than", "pip install 'torch<="),
+    (judge.judge_framework("tensorflow", None), NOT_USED, "not installed", "pip install 'tensorflow>=2.16.2'"),
+    (judge.judge_framework("tensorflow", Framework("2.12.0")), WARNING, "2.12.0", "'tensorflow>=2.16.2'"),
+    (judge.judge_framework("tensorflow", Framework("2.99.0")), WARNING, "newer than", "'tensorflow<="),
+    (judge.judge_framework("tensorflow", Framework("2.21.0")), OK, "2.21.0", ""),
     (judge.judge_framework("mxnet", Framework("1.9.1")), OK, "1.9.1", ""),
     (judge.judge_framework("mxnet", None), NOT_USED, "not installed", "'mxnet==1.9.1' 'numpy<1.24'"),
     (judge.judge_mpi(Program("/m", OPEN_MPI_5)), OK, "Open MPI 5.0.11, /m", ""),
@@ -99,4 +103,10 @@ def test_the_oldest_versions_are_those_of_the_extras():
             each for each in map(Requirement, project["optional-dependencies"][name]) if each.name == name
         )
         assert f">={'.'.join(map(str, oldest))}" in map(str, requirement.specifier)
+        if name in TESTED:
+            # The extra promises what scripts/nightly tests, and no more.
+            assert requirement.specifier.contains(TESTED[name].oldest)
+            assert requirement.specifier.contains(TESTED[name].newest)
+            major, minor, *_ = map(int, TESTED[name].newest.split("."))
+            assert not requirement.specifier.contains(f"{major}.{minor + 1}.0")
     assert project["requires-python"] == ">=3.10"

@@ -1,4 +1,4 @@
-"""Model parallelism for PyTorch: the SMP v1 API on any torch from 2.2.
+"""Model parallelism for PyTorch: the SMP v1 API on torch 2.6 and newer.
 
 # In a launched rank. Elsewhere: import herringbone_parallel.torch.model_parallel.api as smp
 import smdistributed.modelparallel.torch as smp
