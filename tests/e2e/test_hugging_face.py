@@ -1,4 +1,4 @@
-"""An unchanged script of Hugging Face's Trainer reports its progress, in the Python of `tests/huggingface/setup`."""
+"""An unchanged script of Hugging Face's Trainer sends all that it logs, in the Python of `tests/huggingface/setup`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,15 @@ PYTHON = Path(__file__).parents[2] / ".venv-huggingface" / "bin" / "python"
 
 CLIENT = """
 import json, sys
+from pathlib import Path
 from herringbone import PyTorch
 
 settings = {"instance_type": "local_process", "instance_count": 2, "distribution": "torch_distributed"}
 job = PyTorch(entry_point="train.py", source_dir=sys.argv[1], **settings).fit(logs=False)
-print(json.dumps([job.status, [event for event in job.events() if event["kind"] in ("progress", "metrics")]]))
+job.download_model(Path(sys.argv[1]) / "model")
+values = [[metric.name, metric.step, metric.value, metric.rank, metric.source] for metric in job.metrics()]
+progress = [[event["done"], event["total"], event["unit"]] for event in job.events() if event["kind"] == "progress"]
+print(json.dumps([job.status, values, progress]))
 """
 SCRIPT = """
 import os
@@ -33,15 +38,31 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 config = GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
 rows = [{"input_ids": torch.full((8,), number), "labels": torch.full((8,), number)} for number in range(32)]
 arguments = TrainingArguments(
-    os.environ["SM_MODEL_DIR"], max_steps=20, per_device_train_batch_size=4, logging_steps=10, use_cpu=True
+    os.environ["SM_MODEL_DIR"],
+    max_steps=600,
+    per_device_train_batch_size=4,
+    logging_steps=1,
+    eval_strategy="steps",
+    eval_steps=250,
+    save_strategy="no",
+    use_cpu=True,
+    disable_tqdm=True,
 )
-Trainer(GPT2LMHeadModel(config), arguments, train_dataset=rows).train()
+trainer = Trainer(
+    GPT2LMHeadModel(config), arguments, train_dataset=rows, eval_dataset={"one": rows[:8], "two": rows[8:16]}
+)
+trainer.train()
+trainer.log({"mine": 0.1 + 0.2, "step": 7, "text": "no number", "last": float("nan")})
+trainer.evaluate()
+trainer.evaluate(rows, metric_key_prefix="final")
+trainer.predict(rows[:8])
+trainer.save_state()
 """
 
 
 @pytest.mark.e2e
 @pytest.mark.huggingface
-def test_an_unchanged_trainer_reports_progress_and_metrics(tmp_path: Path) -> None:
+def test_an_unchanged_trainer_sends_every_value_that_it_logs(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
     (tmp_path / "src").mkdir()
@@ -55,20 +76,25 @@ def test_an_unchanged_trainer_reports_progress_and_metrics(tmp_path: Path) -> No
     }
     done = subprocess.run([PYTHON, "-c", CLIENT, tmp_path / "src"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3_000:]
-    status, events = json.loads(done.stdout.splitlines()[-1])
+    status, values, progress = json.loads(done.stdout.splitlines()[-1])
     assert status == "Completed"
-    shown = [(event["done"], event["total"], event["unit"]) for event in events if event["kind"] == "progress"]
-    assert shown[0] in ((0, 20, "step"), (20, 20, "step"))
-    assert shown[-1] == (20, 20, "step")
-    metrics = {event["name"]: event for event in events if event["kind"] == "metrics"}
-    assert {"loss", "grad_norm", "learning_rate", "epoch", "train_loss"} <= set(metrics)
-    assert (metrics["loss"]["source"], metrics["loss"]["host"], metrics["loss"]["step"]) == (
-        "huggingface",
-        "algo-1",
-        20,
-    )
-    [loss] = metrics["loss"]["values"]
-    assert 2 < loss < 4
+    assert progress[0] in ([0, 600, "step"], [600, 600, "step"])
+    assert progress[-1] == [600, 600, "step"]
+    state = json.loads((tmp_path / "src" / "model" / "trainer_state.json").read_text())
+    expected: dict[str, list[Any]] = {}
+    for entry in state["log_history"]:
+        for name, value in entry.items():
+            if name not in ("step", "text"):
+                expected.setdefault(name, []).append([entry["step"], str(float(value))])
+    assert len(expected["loss"]) == 600
+    assert {"eval_one_loss", "eval_two_loss", "final_loss", "mine", "last"} <= set(expected)
+    found: dict[str, list[Any]] = {}
+    for name, step, value, rank, source in values:
+        assert (rank, source) == (0, "huggingface")
+        found.setdefault(name, []).append([step, str(float(value))])
+    assert found.keys() == expected.keys()
+    for name, series in expected.items():
+        assert found[name] == series, name
     # The token is in no file of the job.
     files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     assert files

@@ -21,26 +21,26 @@ _fifo: int | None = None
 _pid = 0
 
 
-def emit(kind: str, **members: Any) -> None:
-    """Send one event; outside a job, or when the supervisor does not keep up, it is dropped.
+def emit(kind: str, **members: Any) -> bool:
+    """Send one event, and return True; outside a job, or when the supervisor does not keep up, it is dropped.
 
     >>> emit("progress", done=10, total=100, unit="step", eta=None)
+    False
 
     Never raises: a training must not fail for what somebody wants to look at.
     """
     fifo = _open()
     if fifo is None:
-        return
+        return False
     # Imported here: most ranks send nothing, and all of them load this module.
     import json
 
     event = {"kind": kind, "t": time.time(), "rank": rank(), **members}
     try:
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        if len(line) <= MAX_LINE_BYTES:
-            os.write(fifo, line)
+        return len(line) <= MAX_LINE_BYTES and os.write(fifo, line) > 0
     except (OSError, TypeError, ValueError, RecursionError):
-        return
+        return False
 
 
 def metric(name: str, value: float, step: int | None = None, *, source: str = "script") -> None:

@@ -68,7 +68,7 @@ class Point(NamedTuple):
     source: str = SCRIPT
 
 
-def batches(points: Iterable[Point]) -> Iterator[Event]:
+def batches(points: Iterable[Point], most: int = MAX_BATCH) -> Iterator[Event]:
     """Join values of the same metric and rank that follow each other into `metrics` events.
 
     >>> [event] = batches([Point(1.0, "loss", 0.5, 10), Point(2.0, "loss", 0.25, 20)])
@@ -76,13 +76,13 @@ def batches(points: Iterable[Point]) -> Iterator[Event]:
     ([0.5, 0.25], 10, 10, 1.0, 2.0)
 
     `step` is the first value's step, and each later one has `by` more; without steps both are None. The times of the
-    values are evenly spaced from `since` to `t`, so callers pass points of about a second.
+    values are evenly spaced from `since` to `t`, so callers pass points of about a second. An event has at most `most`.
     """
     open_batches: dict[tuple[str, int | None, str], Event] = {}
     for point in points:
         key = (point.name, point.rank, point.source)
         batch = open_batches.get(key)
-        if batch is not None and not _continues(batch, point):
+        if batch is not None and not (len(batch["values"]) < most and _continues(batch, point)):
             yield open_batches.pop(key)
             batch = None
         if batch is None:
@@ -107,7 +107,7 @@ def batches(points: Iterable[Point]) -> Iterator[Event]:
 
 def _continues(batch: Event, point: Point) -> bool:
     values = batch["values"]
-    if len(values) >= MAX_BATCH or point.time < batch["t"] or (point.step is None) != (batch["step"] is None):
+    if point.time < batch["t"] or (point.step is None) != (batch["step"] is None):
         return False
     return batch["by"] is None or point.step == batch["step"] + batch["by"] * len(values)
 

@@ -1,4 +1,6 @@
-"""The progress of Hugging Face's Trainer: the address to which its `KubeflowCallback` posts, and what the posts mean.
+"""The progress of Hugging Face's Trainer in a child of a rank: where its `KubeflowCallback` posts, and what it means.
+
+In a rank itself a callback of ours sends every value (`herringbone_contract.hugging_face`), and nothing is posted.
 
     [1] supervisor     binds a port of the loopback interface, and makes a token (`StatusListener`)
     [2] ranks          get the port's address and the token's path (`status_environment`)
@@ -33,7 +35,7 @@ class HuggingFace(Source):
     """Answers the posts to a listening socket; both arguments are descriptors.
 
     >>> HuggingFace(listener, token).poll(now=time.time())              # doctest: +SKIP
-    [{'kind': 'progress', ...}, Point(..., name='loss', value=0.5, step=10, ...)]
+    [{'kind': 'progress', ...}, Point(..., name='loss', value=0.5, step=None, ...)]
     """
 
     def __init__(self, listener: int, token: int) -> None:
@@ -77,9 +79,10 @@ class TrainerStatus:
     >>> progress["done"], progress["total"], progress["unit"], progress["eta"]
     (10, 20, 'step', 9.0)
     >>> loss
-    Point(time=1.0, name='loss', value=0.5, step=10, rank=None, source='huggingface')
+    Point(time=1.0, name='loss', value=0.5, step=None, rank=None, source='huggingface')
 
-    Each post has the last values of all metrics, so those that have not changed are left out.
+    Each post has the last values of all metrics, so those that have not changed are left out. The step is that of the
+    post and not that of the values, which therefore have none.
     """
 
     def __init__(self) -> None:
@@ -109,7 +112,7 @@ class TrainerStatus:
         for name, text in metrics.items():
             value = _number(text, finite=False)
             if value is not None and self._is_new(str(name)[:MAX_NAME_CHARS], value):
-                items.append(Point(now, str(name)[:MAX_NAME_CHARS], value, step, None, HUGGING_FACE))
+                items.append(Point(now, str(name)[:MAX_NAME_CHARS], value, None, None, HUGGING_FACE))
         return items
 
     def _is_new(self, name: str, value: float) -> bool:

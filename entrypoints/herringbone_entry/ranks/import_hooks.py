@@ -1,7 +1,4 @@
-"""Act when the script imports certain modules: limit torch's rendezvous store, listen for orders, serve the Trainer.
-
-Only ranks of jobs with several of them, of AWS's libraries, or with a prediction load this module.
-"""
+"""Act when the script imports certain modules: limit torch's rendezvous store, listen for orders, serve the Trainer."""
 
 from __future__ import annotations
 
@@ -17,6 +14,10 @@ from herringbone_entry.ranks.after_import import AfterImport
 
 # Modules of Hugging Face's transformers that have branches for AWS's two libraries.
 _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
+
+# What every rank changes in transformers, by the module of theirs that the script has imported.
+_HUGGING_FACE = "herringbone_contract.hugging_face"
+_FOR_ALL = {"transformers.hf_argparser": "accept_added_arguments", "transformers.trainer": "send_logs"}
 
 # Modules that ours complete, where the launcher has set accelerate's variables.
 _COMPLETIONS = {
@@ -35,6 +36,8 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
 
     `trainer_hooks` is the module whose `serve(module)` gets the modules of Hugging Face's Trainer; "" for none.
     """
+    for name, function in _FOR_ALL.items():
+        sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
     if orders and sys.platform == "linux":
         sys.meta_path.insert(0, ListenerStart(orders))
     if listen:

@@ -54,10 +54,11 @@ def main() -> None:
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
     several = int(message["environment"]["WORLD_SIZE"]) > 1
-    if several or message["listen"] or message["trainer_hooks"] or "HERRINGBONE_COMPARE" in os.environ:
+    if message["entry"] != "program":
         from herringbone_entry.ranks import import_hooks
 
-        import_hooks.install(message["listen"], message["orders"], message["trainer_hooks"])
+        # Orders of a lone rank come by signal only: it waits for no other rank.
+        import_hooks.install(message["listen"], message["orders"] if several else "", message["trainer_hooks"])
     take_orders(message["orders"])
     os.chdir(message["code"])
     refuse_other_jobs_files(os.environ.get("SAGEMAKER_BASE_DIR", OPT_ML))
@@ -162,6 +163,9 @@ class Report:
             message["exception"] = "os._exit"
             message["message"] = f"the program called os._exit({code})"
             message["frames"] = self._frames(_stack_of(frame))
+        if outbox := sys.modules.get("herringbone_contract.events.outbox"):
+            # `os._exit` runs no function of `atexit`.
+            outbox.close()
         _flush()
         # Without a supervisor there is nobody to wait for.
         with contextlib.suppress(OSError, EOFError, WireError):

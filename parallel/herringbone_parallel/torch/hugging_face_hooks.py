@@ -32,10 +32,7 @@ DATA_PARALLEL_ARGUMENTS = (
     Hook(f"{_ARGUMENTS}_setup_devices", "open the process group without a GPU", _DEVICE),
 )
 # Its branch for version 1 of smdistributed.modelparallel.
-MODEL_PARALLEL_ARGUMENTS = (
-    Hook("transformers.hf_argparser:HfArgumentParser.__init__", "accept the job's own option", exists),
-    Hook(f"{_ARGUMENTS}_setup_devices", "choose the rank's device", _DEVICE),
-)
+MODEL_PARALLEL_ARGUMENTS = (Hook(f"{_ARGUMENTS}_setup_devices", "choose the rank's device", _DEVICE),)
 MODEL_PARALLEL_TRAINER = (
     Hook(
         "transformers.trainer:Accelerator",

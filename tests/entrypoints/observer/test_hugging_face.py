@@ -37,12 +37,12 @@ def test_posts_become_progress_and_metrics() -> None:
     assert status.take(body(0, total_steps=40), 5.0) == [progress(0, 40, "step", None)]
     assert status.take(body(25, 30, loss=0.5, current_step=10, total_steps=40, current_epoch=0.25), 5.0) == [
         progress(10, 40, "step", 30.0),
-        Point(5.0, "loss", 0.5, 10, None, "huggingface"),
+        Point(5.0, "loss", 0.5, None, None, "huggingface"),
     ]
     # The callback repeats what has not changed.
     assert status.take(body(50, 20, loss=0.5, eval_loss=0.25, current_step=20, total_steps=40), 5.0) == [
         progress(20, 40, "step", 20.0),
-        Point(5.0, "eval_loss", 0.25, 20, None, "huggingface"),
+        Point(5.0, "eval_loss", 0.25, None, None, "huggingface"),
     ]
     assert status.take(body(100, 0, loss="nan"), 5.0)[0] == progress(40, 40, "step", 0.0)
     # Other programs may post a percentage alone.

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.hugging_face import accept_added_arguments
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.measure.script import Session
@@ -89,6 +90,7 @@ def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
     from herringbone_parallel.torch.measure.environment import is_version_1, measured_environment
     from herringbone_parallel.torch.measure.script import Session
 
+    accept_added_arguments()
     for name, value in measured_environment(os.environ, ranks=ranks).items():
         os.environ.pop(name, None)
         if value is not None:

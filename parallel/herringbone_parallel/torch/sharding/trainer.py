@@ -15,8 +15,8 @@ def complete() -> None:
 
     [1] Trainer divides the number of tokens in a batch by the number of ranks that read the batch. That is right for a
     sum over all ranks, and wrong for a rank's own number, which `average_tokens_across_devices=False` asks for.
-    [2] Trainer multiplies a loss per token by the number of ranks of a context, because it expects each of them to have the
-    sum over a part of the tokens. Here each of them has the sum over all tokens.
+    [2] Trainer multiplies a loss per token by the number of ranks of a context, because it expects each of them to have
+    the sum over a part of the tokens. Here each of them has the sum over all tokens.
     """
     require(CONTEXT_TRAINER)
     trainer = sys.modules["transformers.trainer"].Trainer

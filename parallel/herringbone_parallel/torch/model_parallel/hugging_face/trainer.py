@@ -1,21 +1,19 @@
 """Serves Hugging Face's `Trainer`, whose branch for SMP v1 no longer fits the rest of it.
 
 The rank's import hook calls `serve` with `transformers.training_args` and `transformers.trainer` as soon as the script
-has imported them. Scripts stay as they are. Five places are changed; all else of the branch runs on `smp`'s own names:
+has imported them. Scripts stay as they are. Four places are changed; all else of the branch runs on `smp`'s own names:
 
-    [1] the arguments   transformers 5 refuses `--mp_parameters`, which every job of AWS's library passes to its script
-    [2] the device      `TrainingArguments._setup_devices` needs a GPU; without one it has no device to return
-    [3] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches;
+    [1] the device      `TrainingArguments._setup_devices` needs a GPU; without one it has no device to return
+    [2] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches;
                         and of one replica, microbatches may not divide the last batch
-    [4] the wrapper     transformers 5 makes no optimizer for a wrapped model, and wraps the model twice to evaluate it
-    [5] the files       transformers 5 writes the model's file on every rank at the same time
+    [3] the wrapper     transformers 5 makes no optimizer for a wrapped model, and wraps the model twice to evaluate it
+    [4] the files       transformers 5 writes the model's file on every rank at the same time
 
 Read in the sources of transformers 4.57 and 5.23, and accelerate 1.15.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Iterator
 from types import ModuleType
@@ -24,7 +22,6 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler
 
-from herringbone_contract.constants import Key
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.groups import CommGroup
@@ -33,18 +30,13 @@ from herringbone_parallel.torch.model_parallel import communication, ranks, stat
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
 
-_PARAMETERS = f"--{Key.MODEL_PARALLEL_PARAMETERS}"
-
 
 def serve(module: ModuleType) -> None:
     """Change a module of transformers that the script has just imported."""
     if not module.is_sagemaker_mp_enabled():
         return
     if module.__name__ == "transformers.training_args":
-        from transformers.hf_argparser import HfArgumentParser
-
         require(hugging_face_hooks.MODEL_PARALLEL_ARGUMENTS)
-        _serve_parser(HfArgumentParser)
         _serve_arguments(module.TrainingArguments)
     else:
         require(hugging_face_hooks.MODEL_PARALLEL_TRAINER)
@@ -52,31 +44,10 @@ def serve(module: ModuleType) -> None:
         _serve_trainer(module.Trainer)
 
 
-class _Ignored(argparse.Action):
-    """An option whose value is read from the environment, and not from the command line."""
-
-    def __call__(self, *_: Any) -> None:
-        """Do nothing."""
-
-
-def _serve_parser(parser: Any) -> None:
-    init = parser.__init__
-
-    # [1]
-    @functools.wraps(init)
-    def accept(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        if _PARAMETERS not in self._option_string_actions:
-            # Without a default, the parsed options have no entry of that name, which the parser would return, too.
-            self.add_argument(_PARAMETERS, action=_Ignored, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-    parser.__init__ = accept
-
-
 def _serve_arguments(arguments: Any) -> None:
     from accelerate.state import AcceleratorState
 
-    # [2]
+    # [1]
     def setup_devices(self: Any) -> torch.device:
         AcceleratorState._reset_state(reset_partial_state=True)
         # None, so that the number of processes is `smp.dp_size()`, and not that of all ranks.
@@ -92,7 +63,7 @@ def _serve_arguments(arguments: Any) -> None:
 def accelerator_class(base: Any) -> Any:
     """Return the subclass of accelerate's `Accelerator` that counts replicas of the model in place of ranks."""
 
-    # [3]
+    # [2]
     class ReplicaAccelerator(base):  # type: ignore[misc]  # the base class is known at run time only
         """An `Accelerator` whose processes are the replicas of the model, each of which may be several ranks."""
 
@@ -242,7 +213,7 @@ def _serve_trainer(trainer: Any) -> None:
     # transformers 5 has split this method off, and with it lost the optimizer of a wrapped model.
     creates_no_optimizer = hasattr(trainer, "_prepare_for_training")
 
-    # [4]
+    # [3]
     def wrap_model(self: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:  # noqa: ARG001
         if isinstance(self.model_wrapped, DistributedModel):
             return self.model_wrapped
@@ -256,7 +227,7 @@ def _serve_trainer(trainer: Any) -> None:
             self.create_optimizer()
         return wrapped
 
-    # [5]
+    # [4]
     def save_on_first_rank(self: Any, output_dir: str | None = None, state_dict: Any = None) -> None:
         if self.args.should_save:
             save(self, output_dir, state_dict=state_dict)

@@ -1,0 +1,99 @@
+"""What the ranks of every job change in Hugging Face's transformers, after the script has imported it.
+
+    [1] the arguments   `HfArgumentParser` accepts the argument that each job of AWS's model-parallel library has
+    [2] the metrics     each `Trainer` sends what it logs, with its own step, and its progress
+
+Scripts stay as they are. Read in the sources of transformers 4.57 and 5.23.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from typing import Any
+
+from herringbone_contract.constants import Key
+from herringbone_contract.events import outbox
+from herringbone_contract.events.format import HUGGING_FACE
+from herringbone_contract.events.script import log_progress
+from herringbone_contract.events.steps import is_heard
+
+_PARAMETERS = f"--{Key.MODEL_PARALLEL_PARAMETERS}"
+_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
+# The files of the tokens for KubeflowCallback: ours is a descriptor of the supervisor.
+_TOKEN, _OUR_TOKENS = "KUBEFLOW_TRAINER_SERVER_TOKEN", "/proc/"
+_PROGRESS_SECONDS = 1.0
+
+
+class _Ignored(argparse.Action):
+    """An option whose value is read from the environment, and not from the command line."""
+
+    def __call__(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+def accept_added_arguments() -> None:
+    """Have `HfArgumentParser` accept the arguments that Herringbone adds to the user's; any time before it parses. [1]
+
+    Whoever adds an argument does so here, too. A parser that has an option of that name keeps it.
+    """
+    parse = argparse.ArgumentParser.parse_known_args
+    if _VARIABLE not in os.environ:
+        return
+
+    def parse_known_args(self: Any, *args: Any, **options: Any) -> Any:
+        is_theirs = any(base.__name__ == "HfArgumentParser" for base in type(self).__mro__)
+        if is_theirs and _PARAMETERS not in self._option_string_actions:
+            # Without a default, the parsed options have no entry of that name, which the parser would return, too.
+            self.add_argument(_PARAMETERS, action=_Ignored, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        return parse(self, *args, **options)
+
+    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def send_logs() -> None:
+    """Give each `Trainer` our callback, after the import of `transformers.trainer`. [2]"""
+    trainer = sys.modules["transformers.trainer"]
+    if not is_heard():
+        return
+    trainer.DEFAULT_CALLBACKS.append(callback_class(trainer.TrainerCallback))
+    if os.environ.get(_TOKEN, "").startswith(_OUR_TOKENS):
+        # KubeflowCallback would post the same values, less often and with other steps: an idle one takes its place.
+        integrations = sys.modules["transformers.integrations.integration_utils"].INTEGRATION_TO_CALLBACK
+        integrations.update({name: trainer.TrainerCallback for name in integrations if name == "kubeflow"})
+
+
+def callback_class(base: Any) -> Any:
+    """Return the subclass of transformers' `TrainerCallback` that sends what a Trainer logs to the job's events."""
+
+    class JobCallback(base):  # type: ignore[misc]  # the base class is known at run time only
+        """Sends each value of `Trainer.log`, in order and unchanged, and the progress of the training."""
+
+        _shown = 0.0
+
+        def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+            for name, value in (logs or {}).items():
+                # The log's own entry of that name is the Trainer's step. Texts and lists are no metrics.
+                if name != "step" and not isinstance(value, str) and state.is_world_process_zero:
+                    with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+                        outbox.metric(str(name), float(value), state.global_step, source=HUGGING_FACE)
+
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            self._show(state)
+
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if time.monotonic() - self._shown >= _PROGRESS_SECONDS:
+                self._show(state)
+
+        def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            self._show(state)
+
+        def _show(self, state: Any) -> None:
+            self._shown = time.monotonic()
+            if state.is_world_process_zero and state.max_steps > 0:
+                log_progress(state.global_step, state.max_steps)
+
+    return JobCallback

@@ -1,0 +1,110 @@
+"""What ranks change in transformers, without transformers; tests/e2e/test_hugging_face.py has jobs with it."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from herringbone_contract import hugging_face
+from herringbone_contract.events import outbox
+
+
+class HfArgumentParser(argparse.ArgumentParser):
+    """Stands for transformers' class."""
+
+
+class TrlParser(HfArgumentParser):
+    """Stands for a class of another library below it."""
+
+
+@pytest.fixture
+def accepting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", argparse.ArgumentParser.parse_known_args)
+    monkeypatch.setenv("SM_HP_MP_PARAMETERS", "{}")
+    hugging_face.accept_added_arguments()
+    # As for a measurement and its second run.
+    hugging_face.accept_added_arguments()
+
+
+ARGUMENTS = ["--mp_parameters", "hybrid_shard_degree=2", "--lr", "2", "--other", "1"]
+
+
+@pytest.mark.parametrize("kind", [HfArgumentParser, TrlParser])
+@pytest.mark.usefixtures("accepting")
+def test_parsers_of_hugging_face_accept_what_herringbone_adds(kind: type[argparse.ArgumentParser]) -> None:
+    parser = kind()
+    parser.add_argument("--lr")
+    for _ in range(2):
+        options, rest = parser.parse_known_args(ARGUMENTS)
+        assert (vars(options), rest) == ({"lr": "2"}, ["--other", "1"])
+    assert "mp_parameters" not in parser.format_help()
+
+
+@pytest.mark.usefixtures("accepting")
+def test_an_option_of_the_script_is_kept_and_other_parsers_too() -> None:
+    parser = HfArgumentParser()
+    parser.add_argument("--mp_parameters")
+    assert parser.parse_known_args(ARGUMENTS)[0].mp_parameters == "hybrid_shard_degree=2"
+    assert argparse.ArgumentParser().parse_known_args(ARGUMENTS)[1] == ARGUMENTS
+
+
+def test_a_job_without_added_arguments_keeps_its_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SM_HP_MP_PARAMETERS", raising=False)
+    before = argparse.ArgumentParser.parse_known_args
+    hugging_face.accept_added_arguments()
+    assert argparse.ArgumentParser.parse_known_args is before
+
+
+class Many:
+    """Stands for a tensor of several elements."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+def test_only_the_first_rank_sends_numbers_with_the_trainers_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(outbox, "metric", lambda *args, source: sent.append((*args, source)))
+    callback = hugging_face.callback_class(object)()
+    logs = {"loss": 0.5, "step": 3, "text": "1", "many": Many(), "list": [1], "seen": 7}
+    for is_first in (False, True):
+        state = SimpleNamespace(is_world_process_zero=is_first, global_step=5, max_steps=9)
+        callback.on_log(None, state, None, logs=logs)
+        callback.on_log(None, state, None, logs=None)
+    assert sent == [("loss", 0.5, 5, "huggingface"), ("seen", 7.0, 5, "huggingface")]
+
+
+@pytest.mark.parametrize(("token", "replaced"), [("/proc/7/fd/9", True), ("/var/run/token", False)])
+def test_a_users_own_kubeflow_is_left_alone(monkeypatch: pytest.MonkeyPatch, token: str, replaced: bool) -> None:
+    base, kubeflow = type("TrainerCallback", (), {}), object()
+    trainer = SimpleNamespace(DEFAULT_CALLBACKS=[], TrainerCallback=base)
+    integrations = SimpleNamespace(INTEGRATION_TO_CALLBACK={"kubeflow": kubeflow, "wandb": object()})
+    monkeypatch.setitem(sys.modules, "transformers.trainer", trainer)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "transformers.integrations.integration_utils", integrations)  # type: ignore[arg-type]
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", token)
+    monkeypatch.delenv("HERRINGBONE_EVENTS", raising=False)
+    hugging_face.send_logs()
+    assert not trainer.DEFAULT_CALLBACKS
+    monkeypatch.setenv("HERRINGBONE_EVENTS", "/a/fifo")
+    hugging_face.send_logs()
+    [callback] = trainer.DEFAULT_CALLBACKS
+    assert issubclass(callback, base)
+    assert integrations.INTEGRATION_TO_CALLBACK["kubeflow"] is (base if replaced else kubeflow)
+
+
+def test_a_forked_child_sends_nothing_of_its_parents() -> None:
+    program = (
+        "import os\nfrom herringbone_contract.events import emit, outbox\n"
+        "sent = []\nemit.emit = lambda **event: sent.append(event) or len(sent) > 1\n"
+        "outbox.metric('loss', 0.5, 1, source='x')\nassert outbox._outbox.waiting == 1\n"
+        "if os.fork():\n    os.wait()\n    outbox.close()\n    assert outbox._outbox.waiting == 0\n"
+        # The child has sent nothing, and holds nothing.
+        "else:\n    outbox.close()\n    assert len(sent) == 1\n    os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
