@@ -80,15 +80,15 @@ def settings_of(output: Path, processes: int, **others: Any) -> dict[str, Any]:
     return {"output_dir": str(output), "per_device_train_batch_size": 8 // processes, **ARGUMENTS, **others}
 
 
-def several(output: Path, processes: int) -> Path:
-    """Write the file of `several.py` that runs all scripts, each with its folder in `output`."""
+def several(output: Path, processes: int, *, loop: bool = True) -> Path:
+    """Write the file of `several.py` that runs all scripts, or all but the one with a loop, each with its folder."""
     output.mkdir()
     trainer = {
         f"run_{name}.py": words(settings_of(output / name, processes, **others))
         for name, others in (("glue", {}), ("clm", {"model_type": "gpt2"}))
     }
     file = output / "scripts.json"
-    file.write_text(json.dumps({**trainer, "accelerate_loop.py": ["--output_dir", str(output)]}))
+    file.write_text(json.dumps({**trainer, **({"accelerate_loop.py": ["--output_dir", str(output)]} if loop else {})}))
     return file
 
 
@@ -140,14 +140,28 @@ def require_equal(output: Path, expected: Path, first_step: int = 1) -> None:
         assert metrics.get(name) == pytest.approx(expected_metrics.get(name), abs=1e-2 if name == "eval_loss" else 1e-5)
 
 
-def test_trainer_and_accelerate_connect_two_ranks_without_a_configuration(
-    submit: Callable[..., None], alone: Path, folder: Path
+SHARDED = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 2}}},
+    "torch_distributed": {"enabled": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "hosts"),
+    [
+        pytest.param("torch_distributed", 2, id="copies"),
+        pytest.param({"mpi": {"enabled": True, "processes_per_host": 2}}, 1, id="mpi"),
+        pytest.param(SHARDED, 2, id="sharded"),
+    ],
+)
+def test_every_script_trains_on_two_ranks_without_a_configuration(
+    submit: Callable[..., None], alone: Path, folder: Path, distribution: Any, hosts: int, request: Any
 ) -> None:
-    scripts = {"scripts": str(several(folder / "connected", 2))}
-    submit("several.py", "torch_distributed", hosts=2, hyperparameters=scripts)
-    require_equal(folder / "connected" / "glue", alone / "glue")
-    require_equal(folder / "connected" / "clm", alone / "clm")
-    loop, expected = (json.loads((path / "loop.json").read_text()) for path in (folder / "connected", alone))
+    output = folder / request.node.callspec.id
+    submit("several.py", distribution, hosts=hosts, hyperparameters={"scripts": str(several(output, 2))})
+    require_equal(output / "glue", alone / "glue")
+    require_equal(output / "clm", alone / "clm")
+    loop, expected = (json.loads((path / "loop.json").read_text()) for path in (output, alone))
     assert (loop["ranks"], expected["ranks"]) == (2, 1)
     assert loop["losses"] == pytest.approx(expected["losses"], abs=1e-5)
     for name, value in expected["weights"].items():
@@ -157,13 +171,10 @@ def test_trainer_and_accelerate_connect_two_ranks_without_a_configuration(
 def test_trainer_sums_gradients_through_the_data_parallel_library(
     submit: Callable[..., None], alone: Path, folder: Path
 ) -> None:
-    submit(
-        "run_glue.py",
-        {"smdistributed": {"dataparallel": {"enabled": True}}},
-        hosts=2,
-        hyperparameters=settings_of(folder / "data_parallel", 2),
-    )
-    require_equal(folder / "data_parallel", alone / "glue")
+    scripts = {"scripts": str(several(folder / "data_parallel", 2, loop=False))}
+    submit("several.py", {"smdistributed": {"dataparallel": {"enabled": True}}}, hosts=2, hyperparameters=scripts)
+    require_equal(folder / "data_parallel" / "glue", alone / "glue")
+    require_equal(folder / "data_parallel" / "clm", alone / "clm")
 
 
 def test_trainer_splits_the_model_and_resumes_with_other_replicas(
@@ -182,3 +193,5 @@ def test_trainer_splits_the_model_and_resumes_with_other_replicas(
     checkpoint = str(four / "checkpoint-3")
     submit("run_glue.py", split(2), hyperparameters=settings_of(resumed, 1, resume_from_checkpoint=checkpoint))
     require_equal(resumed, alone / "glue", first_step=4)
+    submit("run_clm.py", split(2), hyperparameters=settings_of(folder / "split_clm", 1, model_type="gpt2"))
+    require_equal(folder / "split_clm", alone / "clm")

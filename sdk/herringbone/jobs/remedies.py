@@ -13,6 +13,8 @@ from herringbone_contract.failure import Failure
 _MISSING = re.compile(r"No such file or directory: '(?P<path>[^']+)'")
 _NO_DISTRIBUTION = re.compile(r"No matching distribution found for (?P<requirement>\S+)")
 _UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (?P<arguments>.+)")
+# The words of Hugging Face's parser, which shows a list of Python.
+_NOT_USED = re.compile(r"^Some specified arguments are not used by the HfArgumentParser: (?P<arguments>.+)")
 # The folders of a job's host, in a container or in the folder of a job on this machine.
 _HOST_FOLDER = r"(?:/opt/ml|/hosts/[^/]+/ml)"
 _CHANNEL = re.compile(_HOST_FOLDER + r"/input/data/(?P<channel>[^/]+)(?:/(?P<file>.*))?$")
@@ -51,12 +53,15 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
             f"correct {match['requirement']} in requirements.txt (`pip index versions NAME` lists the versions), "
             "or name the index that has it in PIP_INDEX_URL"
         )
+    if match := _NOT_USED.search(failure.message):
+        words = [word.strip("',[]\"") for word in match["arguments"].split()]
+        return _unrecognized(words, "parse_args_into_dataclasses(return_remaining_strings=True)")
     if not failure.exception and not failure.message:
         return _SIGNALS.get(failure.exit_code, "")
     if failure.exception == "SystemExit":
         for line in reversed(failure.log_tail):
             if match := _UNRECOGNIZED.search(line):
-                return _unrecognized(match["arguments"].split())
+                return _unrecognized(match["arguments"].split(), "args, _ = parser.parse_known_args()")
     return ""
 
 
@@ -91,8 +96,8 @@ def _missing_file(path: str, plan: Mapping[str, Any]) -> str:
     return ""
 
 
-def _unrecognized(arguments: list[str]) -> str:
+def _unrecognized(arguments: list[str], accepting: str) -> str:
     names = [word.partition("=")[0] for word in arguments if word.startswith("-")]
     reasons = [f"{name}: {_ADDED[name]}" for name in names if name in _ADDED]
     origin = "; ".join(reasons) or "the job's hyperparameters reach the script as arguments"
-    return f"{origin}. Parse with `args, _ = parser.parse_known_args()`, or let the parser take them"
+    return f"{origin}. Parse with `{accepting}`, or let the parser take them"

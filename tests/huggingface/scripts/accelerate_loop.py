@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir", type=Path)
-folder = parser.parse_args().output_dir
+folder = parser.parse_known_args()[0].output_dir
 set_seed(7)
 accelerator = Accelerator()
 generator = torch.Generator().manual_seed(3)
@@ -33,8 +33,9 @@ for _ in range(2):
         scheduler.step()
         optimizer.zero_grad()
         losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
-accelerator.wait_for_everyone()
+# On every rank: a sharded model is gathered.
+weights = accelerator.get_state_dict(model)
 if accelerator.is_main_process:
-    weights = {name: value.tolist() for name, value in accelerator.unwrap_model(model).state_dict().items()}
+    weights = {name: value.tolist() for name, value in weights.items()}
     result = {"losses": losses, "ranks": accelerator.num_processes, "weights": weights}
     (folder / "loop.json").write_text(json.dumps(result))

@@ -69,6 +69,23 @@ def missing(path):
             PLAN,
             "the job's hyperparameters reach the script as arguments. Parse with",
         ),
+        *(
+            (
+                Failure(
+                    exception="ValueError",
+                    message=f"Some specified arguments are not used by the HfArgumentParser: {arguments}",
+                ),
+                PLAN,
+                f"{reason}. Parse with `parse_args_into_dataclasses(return_remaining_strings=True)`",
+            )
+            for arguments, reason in (
+                (
+                    ["--model_dir", "/a b"],
+                    "--model_dir: TensorFlow's estimator adds it, as on SageMaker; model_dir=False leaves it out",
+                ),
+                (["--lr", "3"], "the job's hyperparameters reach the script as arguments"),
+            )
+        ),
     ],
 )
 def test_common_failures_say_what_to_do(failure, plan, text):
