@@ -9,7 +9,6 @@ Scripts stay as they are. Read in the sources of transformers 4.57 and 5.23.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import time
@@ -78,8 +77,7 @@ def callback_class(base: Any) -> Any:
             for name, value in (logs or {}).items():
                 # The log's own entry of that name is the Trainer's step. Texts and lists are no metrics.
                 if name != "step" and not isinstance(value, str) and state.is_world_process_zero:
-                    with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
-                        outbox.metric(str(name), float(value), state.global_step, source=HUGGING_FACE)
+                    outbox.metric(str(name), value, state.global_step, source=HUGGING_FACE)
 
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             self._show(state)

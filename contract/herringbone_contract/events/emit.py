@@ -29,7 +29,7 @@ def emit(kind: str, **members: Any) -> bool:
 
     Never raises: a training must not fail for what somebody wants to look at.
     """
-    fifo = _open()
+    fifo = descriptor()
     if fifo is None:
         return False
     # Imported here: most ranks send nothing, and all of them load this module.
@@ -62,8 +62,8 @@ def rank() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _open() -> int | None:
-    """Return the descriptor of the FIFO; a forked child opens its own."""
+def descriptor() -> int | None:
+    """Return the descriptor of the FIFO, None where nobody listens; a forked child opens its own."""
     global _fifo, _pid
     if _pid == os.getpid():
         return _fifo

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from herringbone_contract.events import emit
 from herringbone_contract.events.format import Event, Point, batches
@@ -25,7 +26,7 @@ MAX_WAITING = 200_000
 # Values of one line: with the longest name and the longest numbers, it is shorter than PIPE_BUF.
 _MAX_VALUES = 90
 # How long the end of a process waits for the supervisor.
-_LAST_SECONDS = 10.0
+_LAST_SECONDS = 5.0
 
 
 class Outbox:
@@ -91,16 +92,26 @@ _outbox: Outbox | None = None
 _pid = 0
 
 
-def metric(name: str, value: float, step: int | None = None, *, source: str) -> None:
-    """Send a value of a metric, or keep it until there is room. For one thread of a rank; values are kept exactly."""
+def metric(name: str, value: Any, step: int | None = None, *, source: str) -> None:
+    """Send a value of a metric, exactly as it is, or keep it until there is room. For one thread of a process.
+
+    What `float` does not take is dropped, and outside a job all is.
+    """
     global _outbox, _pid
+    try:
+        number = float(value)
+    # torch raises the last one, for a tensor of several elements.
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return
+    if emit.descriptor() is None:
+        return
     if _outbox is None or _pid != os.getpid():
         # A forked child must not send what its parent holds.
         import atexit
 
         _outbox, _pid = Outbox(emit.emit), os.getpid()
         atexit.register(close)
-    _outbox.add(Point(time.time(), name, value, step, emit.rank(), source))
+    _outbox.add(Point(time.time(), name, number, step, emit.rank(), source))
 
 
 def close() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from herringbone_contract.constants import HostVariable
-from herringbone_contract.events import emit
+from herringbone_contract.events import emit, outbox
 from herringbone_contract.events.format import LIGHTNING
 
 
@@ -40,7 +40,7 @@ class JobLogger:
         """Send values of metrics."""
         if self._is_first:
             for name, value in metrics.items():
-                emit.metric(name, value, step, source=LIGHTNING)
+                outbox.metric(name, value, step, source=LIGHTNING)
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Do nothing: the job's plan has its hyperparameters."""

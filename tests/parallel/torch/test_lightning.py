@@ -70,6 +70,6 @@ def test_the_values_of_self_log_become_events(tmp_path: Path) -> None:
     os.close(reader)
     steps = {name: [event["step"] for event in events if event["name"] == name] for name in ("loss", "val_loss")}
     assert steps == {"loss": [1, 3, 5, 7, 9], "val_loss": [4, 9]}
-    assert {(event["kind"], event["source"], event["rank"]) for event in events} == {("metric", "lightning", 0)}
-    losses = [event["value"] for event in events if event["name"] == "loss"]
+    assert {(event["kind"], event["source"], event["rank"]) for event in events} == {("metrics", "lightning", 0)}
+    losses = [value for event in events if event["name"] == "loss" for value in event["values"]]
     assert losses == sorted(losses, reverse=True)
