@@ -1,4 +1,4 @@
-"""What the ranks of every job change in Hugging Face's transformers, after the script has imported it.
+"""Change Hugging Face's transformers in the ranks of every job, after the script has imported it.
 
     [1] the arguments   `HfArgumentParser` accepts the argument that each job of AWS's model-parallel library has
     [2] the metrics     each `Trainer` sends what it logs, with its own step, and its progress

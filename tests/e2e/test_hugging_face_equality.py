@@ -88,7 +88,9 @@ def several(output: Path, processes: int, *, loop: bool = True) -> Path:
         for name, others in (("glue", {}), ("clm", {"model_type": "gpt2"}))
     }
     file = output / "scripts.json"
-    file.write_text(json.dumps({**trainer, **({"accelerate_loop.py": ["--output_dir", str(output)]} if loop else {})}))
+    # First: accelerate keeps the layers of a Trainer's sharded model for the next model that it gets.
+    first = {"accelerate_loop.py": ["--output_dir", str(output)]} if loop else {}
+    file.write_text(json.dumps({**first, **trainer}))
     return file
 
 

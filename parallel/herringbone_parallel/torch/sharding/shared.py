@@ -7,7 +7,6 @@ that share a parameter are left to the root, and embeddings too where another mo
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,8 @@ from torch import nn
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding.units import shares_parameters
 
+# How a model of transformers names the modules that accelerate shards apart.
+_EMBEDDINGS = ("get_input_embeddings", "get_output_embeddings")
 # What torch puts into the names of modules that it wraps, and not into those of a state dict.
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -24,7 +25,6 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 def policy_of(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return accelerate's `fsdp2_prepare_auto_wrap_policy`, whose policy passes over layers that share a parameter."""
 
-    @functools.wraps(original)
     def policy(plugin: Any, model: nn.Module) -> Any:
         is_unit = original(plugin, model)
         if is_unit is None:
@@ -39,7 +39,6 @@ def policy_of(original: Callable[..., Any]) -> Callable[..., Any]:
 def preparation_of(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return accelerate's `fsdp2_prepare_model`, which leaves embeddings that do not stand alone to the root."""
 
-    @functools.wraps(original)
     def prepare(accelerator: Any, model: nn.Module) -> Any:
         from accelerate.utils import fsdp_utils
 
@@ -49,7 +48,7 @@ def preparation_of(original: Callable[..., Any]) -> Callable[..., Any]:
         units = [
             module for module in model.modules() if module is not model and is_unit is not None and is_unit(module)
         ]
-        if _stand_alone(_carved(model), model, units):
+        if _stand_alone(model, units):
             prepared = original(accelerator, model)
         else:
             with _without_embeddings(model):
@@ -71,7 +70,6 @@ def states_of(original: Callable[..., Any]) -> Callable[..., Any]:
     Its model is the first argument that is a module. A file of such a state has the parameter once.
     """
 
-    @functools.wraps(original)
     def gather(*args: Any, **options: Any) -> Any:
         state = original(*args, **options)
         model = next(value for value in (*args, *options.values()) if isinstance(value, nn.Module))
@@ -99,37 +97,32 @@ def shared_names(model: nn.Module) -> list[list[str]]:
     return [of_one for of_one in names.values() if len(of_one) > 1]
 
 
-def _carved(model: Any) -> list[nn.Module] | None:
-    """Return the modules that accelerate shards apart from layers and root; None if the model cannot name them."""
+def _stand_alone(model: Any, units: Collection[nn.Module]) -> bool:
+    """Say whether accelerate can shard embeddings, head and last norm apart from the units and the rest of a model.
+
+    No unit may hold one of them, and no other module may have one of their parameters.
+    """
     from accelerate.utils import fsdp_utils
 
     try:
-        parts = [getattr(model, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")]
+        parts = [getattr(model, name, lambda: None)() for name in _EMBEDDINGS]
     except NotImplementedError:  # transformers 5, of models without embeddings
-        return None
-    return [part for part in (*parts, fsdp_utils._find_final_norm(model)) if part is not None]
-
-
-def _stand_alone(parts: list[nn.Module] | None, model: nn.Module, units: Collection[nn.Module]) -> bool:
-    """Say whether no unit holds one of the parts, and no other module of the model has one of their parameters."""
-    if parts is None:
         return False
-    inside = {module for part in parts for module in part.modules()}
-    held = any(unit not in inside and not inside.isdisjoint(unit.modules()) for unit in units)
-    parameters = {id(parameter) for part in parts for parameter in part.parameters()}
-    outside = (module for module in model.modules() if module not in inside)
-    return not held and not any(
-        id(parameter) in parameters for module in outside for parameter in module.parameters(recurse=False)
+    parts.append(fsdp_utils._find_final_norm(model))
+    inside = {module for part in parts if part is not None for module in part.modules()}
+    theirs = {id(parameter) for module in inside for parameter in module.parameters()}
+    others = (module for module in model.modules() if module not in inside)
+    return all(unit in inside or inside.isdisjoint(unit.modules()) for unit in units) and not any(
+        id(parameter) in theirs for module in others for parameter in module.parameters(recurse=False)
     )
 
 
 @contextmanager
 def _without_embeddings(model: nn.Module) -> Iterator[None]:
     """Have a model name no embeddings."""
-    hidden = ("get_input_embeddings", "get_output_embeddings")
-    vars(model).update(dict.fromkeys(hidden, lambda: None))
+    vars(model).update(dict.fromkeys(_EMBEDDINGS, lambda: None))
     try:
         yield
     finally:
-        for name in hidden:
+        for name in _EMBEDDINGS:
             del vars(model)[name]
