@@ -195,5 +195,8 @@ def test_trainer_splits_the_model_and_resumes_with_other_replicas(
     checkpoint = str(four / "checkpoint-3")
     submit("run_glue.py", split(2), hyperparameters=settings_of(resumed, 1, resume_from_checkpoint=checkpoint))
     require_equal(resumed, alone / "glue", first_step=4)
+    # Losses of this branch are averages over rows, not over the tokens of all: the weights show what was trained.
     submit("run_clm.py", split(2), hyperparameters=settings_of(folder / "split_clm", 1, model_type="gpt2"))
-    require_equal(folder / "split_clm", alone / "clm")
+    found, wanted = weights(folder / "split_clm" / "checkpoint-6"), weights(alone / "clm" / "checkpoint-6")
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-4, msg=name)
