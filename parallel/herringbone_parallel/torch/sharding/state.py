@@ -28,6 +28,7 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
 from herringbone_parallel.torch.sharding.mesh import JobMesh, open_mesh
+from herringbone_parallel.torch.sharding.partial_numbers import join_parts
 from herringbone_parallel.torch.shared_devices import share_devices
 from herringbone_parallel.torch.step_hook import count_steps
 
@@ -109,6 +110,7 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
     if settings.sm_activation_offloading:
         defaults.offload(settings.activation_loading_horizon, device)
     count_steps()
+    join_parts()
     # The script need not call it. A process group that nobody destroys makes torch warn at the end.
     atexit.register(shutdown)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.parallel.torch.ranks import Ranks
 from tests.parallel.torch.sharding import cells
@@ -84,3 +85,42 @@ def test_context_parallelism_combines_with_the_other_axes(ranks: Ranks, layout: 
 def test_a_pipeline_with_shards_trains_as_one_process(ranks: Ranks, name: str) -> None:
     by_rank = ranks.run(train_in_a_pipeline, {**cells.PIPELINE.parameters, "replicas": 2}, name)
     check(by_rank, name, torch.float64, cells.PIPELINE.batches)
+
+
+def numbers_of_parameters(split: Callable[[torch.nn.Module], torch.nn.Module]) -> list[Any]:
+    """Return numbers that scripts read, and weights after steps of an optimizer that reads some."""
+    torch.manual_seed(3)
+    model = split(torch.nn.Linear(3, 5, dtype=torch.float64))
+    model(torch.ones(2, 3, dtype=torch.float64)).square().sum().backward()
+    weight = model.weight
+    reads = [weight.norm(), weight.norm(torch.inf), weight.norm(3), weight.sum(), weight.mean(), weight.std()]
+    reads += [weight.abs().max(), weight.min(), torch.linalg.matrix_norm(weight), torch._foreach_norm([weight])[0]]
+    numbers: list[Any] = [read.item() for read in reads]
+    numbers += [
+        (weight > weight.max() - 1e-9).any().item(),
+        int(torch.count_nonzero(weight)),
+        float(weight.grad.norm()),
+    ]
+    total = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        # The first rank alone writes the log.
+        numbers.append(total.item())
+    optimizer = torch.optim.Adafactor(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.step()
+    whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return [numbers, whole.detach().tolist()]
+
+
+def sharded_numbers() -> list[Any]:
+    from herringbone_parallel.torch.sharding.api import shard
+
+    return numbers_of_parameters(shard)
+
+
+def test_numbers_of_sharded_parameters_are_those_of_the_whole(ranks: Ranks) -> None:
+    """`parameter.norm().item()` had been the norm of the rank's elements, and Adafactor had failed in torch."""
+    numbers, weights = numbers_of_parameters(lambda model: model)
+    for rank, found in enumerate(ranks.shard(sharded_numbers, 2, {"hybrid_shard_degree": 2})):
+        assert found[0] == pytest.approx(numbers[: len(found[0])], rel=1e-12), rank
+        torch.testing.assert_close(torch.tensor(found[1]), torch.tensor(weights), atol=1e-12, rtol=0)
