@@ -110,9 +110,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_recorder()
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count the tensors that autograd keeps for the backward: each storage once, and no parameters."""
+        """Count the tensors that autograd keeps for the backward: each storage once, no parameters, nothing sparse."""
         key = storage_key(tensor)
-        if key not in self._owners and key not in self._counted:
+        if key and key not in self._owners and key not in self._counted:
             self._counted.add(key)
             self._hold_address(tensor)
             kept = min(tensor.untyped_storage().nbytes(), _bytes(tensor))
@@ -160,7 +160,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._made(key, path)
 
     def _hold_address(self, tensor: torch.Tensor) -> None:
-        self._references.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+        # A sparse tensor has no storage, and so no address that another one could get.
+        if storage_key(tensor):
+            self._references.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def _made(self, key: int, path: str) -> None:
         if key:
@@ -192,11 +194,30 @@ def watching(trace: Trace) -> Iterator[None]:
         with trace.module(self):
             return before(self, *args, **kwargs)
 
+    hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, lambda tensor: tensor)
+    disable, transforms = torch.autograd.graph.disable_saved_tensors_hooks, [0]
+
+    @contextmanager
+    def suspended(error_message: str) -> Iterator[None]:
+        # torch.func.grad refuses to run under hooks. What it saves is gone when it returns, so the trace needs none.
+        transforms[0] += 1
+        if transforms[0] == 1:
+            hooks.__exit__()
+        try:
+            with disable(error_message):
+                yield
+        finally:
+            transforms[0] -= 1
+            if transforms[0] == 0:
+                hooks.__enter__()
+
     nn.Module.__call__ = watched  # type: ignore[method-assign]
+    torch.autograd.graph.disable_saved_tensors_hooks = suspended
     try:
-        with trace, torch.autograd.graph.saved_tensors_hooks(trace.pack, lambda tensor: tensor):
+        with trace, hooks:
             yield
     finally:
+        torch.autograd.graph.disable_saved_tensors_hooks = disable
         nn.Module.__call__ = before  # type: ignore[method-assign]
 
 

@@ -65,6 +65,23 @@ def test_a_recurrent_layer_is_counted_by_its_matrices() -> None:
     assert 2 * forward <= seconds[""] <= 3 * forward * 1.05
 
 
+class Transforming(nn.Linear):
+    """Uses functions of torch that refuse hooks of saved tensors, or make tensors without a storage."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        slope = torch.func.grad(lambda y: torch.func.grad(lambda z: z.pow(3).sum())(y).sum())(x)
+        neighbours = torch.eye(len(x)).to_sparse()
+        return super().forward(torch.sparse.mm(neighbours, x) + neighbours @ slope)
+
+
+def test_transforms_and_sparse_products_are_measured() -> None:
+    """They had failed under the hooks of the trace, and so with an automatic partition alone."""
+    plain, transforming = (cost(kind(4, 4, bias=False), torch.ones(3, 4)) for kind in (nn.Linear, Transforming))
+    assert column(transforming, "seconds")[""] >= column(plain, "seconds")[""]
+    # The hooks are back: the input of the linear function counts.
+    assert column(transforming, "activation_bytes")[""] >= column(plain, "activation_bytes")[""] == 3 * 4 * 4
+
+
 def test_kept_bytes_are_counted_once_for_every_live_microbatch() -> None:
     tree = cost(nn.Sequential(nn.Linear(4, 4, bias=False), Block()), torch.ones(3, 4), microbatches=5)
     kept = 3 * 4 * 4 * 5
