@@ -41,7 +41,19 @@ class Library(Protocol):
 _ELEMENTWISE = {
     *(
         f"torch.optim.{name.lower()}.{name}"
-        for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "ASGD", "RMSprop", "Rprop")
+        for name in (
+            "SGD",
+            "Adam",
+            "AdamW",
+            "NAdam",
+            "RAdam",
+            "Adamax",
+            "Adagrad",
+            "Adadelta",
+            "ASGD",
+            "RMSprop",
+            "Rprop",
+        )
     ),
     "apex.optimizers.fused_adam.FusedAdam",
     "apex.optimizers.fused_sgd.FusedSGD",
@@ -81,9 +93,7 @@ def divider(library: Library) -> Divider | None:
     return divide
 
 
-def divided_updates(
-    library: Library, optimizer: torch.optim.Optimizer, *, elementwise: bool
-) -> DividedUpdates | None:
+def divided_updates(library: Library, optimizer: torch.optim.Optimizer, *, elementwise: bool) -> DividedUpdates | None:
     """Return what divides an optimizer's updates over replicas with whole parameters; None without that setting.
 
     Raises `ParallelError` where something is divided, unless the optimizer is known or said to be `elementwise`. A
