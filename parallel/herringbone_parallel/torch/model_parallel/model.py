@@ -116,7 +116,8 @@ class DistributedModel(ModelParts):
         if library.settings.partitions == 1:
             make_values(module)
             module.to(library.device)
-            self._finish_partition({})
+            self._assigned = {}
+            self._finish_partition()
 
     @property
     def partitioned(self) -> bool:
@@ -151,13 +152,17 @@ class DistributedModel(ModelParts):
             assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
         # Values first: `settle` drops the tensors of other ranks, and a delayed parameter of this rank has no data yet.
         make_values(self.module, assigned, library.pp_rank)
-        settle(self.module, assigned, library.pp_rank, library.device)
-        join_children(self.module)
         serve_bypasses()
-        self._finish_partition(assigned)
+        self._settle(assigned)
+        self._finish_partition()
 
-    def _finish_partition(self, assigned: dict[str, int]) -> None:
+    def _settle(self, assigned: dict[str, int]) -> None:
+        """Keep this rank's part of the model, or of a copy of it."""
         self._assigned = assigned
+        settle(self.module, assigned, state.get().pp_rank, state.get().device)
+        join_children(self.module)
+
+    def _finish_partition(self) -> None:
         library = state.get()
         # With one partition, too: it offloads the inputs of checkpointed calls.
         serve_torch()
@@ -169,7 +174,7 @@ class DistributedModel(ModelParts):
         self._replication.start(self)
         if self.shared is not None:
             self._tensor_reducer = TensorReducer(self.shared.peers, self.whole_parameters, self._replication.reducer)
-        if assigned or self.shards is not None:
+        if self._assigned or self.shards is not None:
             serve_torch_clipping()
         self._after_partition.run(self)
 

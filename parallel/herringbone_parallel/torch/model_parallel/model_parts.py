@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel import local_parts
+from herringbone_parallel.torch.model_parallel import local_parts, state
+from herringbone_parallel.torch.model_parallel.hooks import OneTimeHooks
+from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 from herringbone_parallel.torch.model_parallel.tensor.distribute import SharedModel
 
@@ -19,6 +23,36 @@ class ModelParts(nn.Module):
     module: nn.Module
     # None with `tensor_parallel_degree` 1, and until the model is partitioned.
     shared: SharedModel | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelParts:
+        """Return a copy of the values, to average or to evaluate; the copy is partitioned together with this model.
+
+        Raises `ParallelError` where replicas divide the parameters, and before delayed parameters have values.
+        """
+        if state.get().settings.sharded > 1:
+            raise ParallelError(
+                "copy.deepcopy of the model with sharded_data_parallel_degree, where this rank has a part of each"
+                " parameter: copy model.state_dict(), which every rank must call"
+            )
+        if any_delayed(self.module):
+            raise ParallelError(
+                "copy.deepcopy of the model before its delayed parameters have values: run a step first"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter in self.module.parameters():
+                twin = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                # Its class, and the rank that has it.
+                twin.__class__, twin.__dict__ = type(parameter), dict(parameter.__dict__)
+                memo[id(parameter)] = twin
+        other: Any = copy.copy(self)
+        # Settings and process groups stay those of this model; hooks that are registered later do not.
+        other.__dict__.update({name: dict(value) for name, value in self.__dict__.items() if type(value) is dict})
+        other._after_partition, other._after_step = OneTimeHooks(), OneTimeHooks()
+        other._modules["module"] = copy.deepcopy(self.module, memo)
+        model: Any = self
+        if not model.partitioned:
+            model.register_post_partition_hook(lambda _: other._settle(model.assigned))
+        return other  # type: ignore[no-any-return]
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that live on this rank, with their names in the wrapped module.

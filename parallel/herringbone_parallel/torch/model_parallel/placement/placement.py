@@ -17,23 +17,17 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.placement.foreign import (
+    EVERYWHERE_ATTRIBUTE,
+    PATH_ATTRIBUTE,
+    ForeignParameter,
+    OwnedParameter,
+    serve_initialisers,
+)
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, OWNER_ATTRIBUTE, current
-from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA, PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
 # The attribute of a module that holds the partition that the user put it on.
-# Attributes of a foreign parameter: its name in the model, and whether code that runs on every rank uses it.
-_PATH_ATTRIBUTE = "_smp_path"
-_EVERYWHERE_ATTRIBUTE = "_smp_everywhere"
-# Calls that need no values: loops over all parameters make them on every rank.
-_attribute: Any = torch.Tensor
-_WITHOUT_VALUES = {
-    *METADATA,
-    torch.Tensor.requires_grad_, torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.__repr__,
-    torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook,
-    *(getattr(_attribute, name).__get__ for name in ("grad", "nbytes", "retains_grad")),
-    *(getattr(_attribute, name).__set__ for name in ("grad", "requires_grad")),
-}  # fmt: skip
-_GRADIENT = {_attribute.grad.__get__, _attribute.grad.__set__}
 PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
@@ -44,53 +38,6 @@ class Home(NamedTuple):
 
     path: str
     rank: int | None
-
-
-class OwnedParameter(nn.Parameter):
-    """A parameter of a module whose code runs on every rank; operations on it run on the rank where it lives."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        microbatch = current()
-        if microbatch is None or func in METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        return microbatch.operate(func, args, kwargs or {})
-
-
-class ForeignParameter(nn.Parameter):
-    """A parameter that lives on another rank, and has no data here. Reading its values is refused by name.
-
-    Left alone, `meta` tensors spread in silence: `average.add_(parameter)` adds nothing to a tensor with data.
-    """
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in _GRADIENT and current() is not None:
-            raise ParallelError(
-                f"the gradient of parameter {getattr(args[0], _PATH_ATTRIBUTE)!r} inside a step, where other"
-                " microbatches add to it: read it after the step, and call zero_grad() before the step"
-            )
-        if func in _WITHOUT_VALUES:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        microbatch = current()
-        leaves = leaves_of((args, kwargs))
-        if microbatch is not None and any(_is_everywhere(leaf) for leaf in leaves):
-            return microbatch.operate(func, args, kwargs)
-        foreign = next(leaf for leaf in leaves if isinstance(leaf, ForeignParameter))
-        raise ParallelError(
-            f"the values of parameter {getattr(foreign, _PATH_ATTRIBUTE)!r} are on pipeline rank"
-            f" {getattr(foreign, OWNER_ATTRIBUTE)}, and not on this one. Outside of steps, loop over"
-            " model.local_named_parameters(), or gather all values with model.state_dict(). In a step, take the"
-            " parameter from model.named_parameters()"
-        )
-
-
-def _is_everywhere(leaf: Any) -> bool:
-    """Say whether every rank runs an operation on this value, and not the owner of a module alone."""
-    return isinstance(leaf, (PlacedTensor, OwnedParameter)) or hasattr(leaf, _EVERYWHERE_ATTRIBUTE)
 
 
 @contextmanager
@@ -151,6 +98,7 @@ def settle(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.
     _give_homes(model, assigned)
     _drop_foreign(model, assigned, rank, device)
     nn.Module.__call__ = _placed_call  # type: ignore[method-assign]
+    serve_initialisers()
 
 
 @functools.wraps(_original_call)
@@ -218,7 +166,7 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
                     meta = torch.empty_like(parameter, device="meta")
                     foreign = replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
                     foreign.__class__ = ForeignParameter
-                    setattr(foreign, _PATH_ATTRIBUTE, f"{path}.{name}" if path else name)
+                    setattr(foreign, PATH_ATTRIBUTE, f"{path}.{name}" if path else name)
                 parameter = replaced[id(parameter)]
                 module._parameters[name] = parameter
             setattr(parameter, OWNER_ATTRIBUTE, owner)
@@ -226,7 +174,7 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
                 if owner == rank:
                     parameter.__class__ = OwnedParameter
                 else:
-                    setattr(parameter, _EVERYWHERE_ATTRIBUTE, True)
+                    setattr(parameter, EVERYWHERE_ATTRIBUTE, True)
         for name, buffer in module._buffers.items():
             # Code that runs on every rank reads its buffers on every rank.
             kept = owner == rank or id(module) not in run_on_one_rank

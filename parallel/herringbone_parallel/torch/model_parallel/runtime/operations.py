@@ -16,7 +16,7 @@ from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTenso
 from herringbone_parallel.torch.model_parallel.runtime.regions import LOST
 
 # These return plain Python values, so every rank needs the data itself.
-_NEEDS_DATA = {
+NEEDS_DATA = {
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__,
     torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.__format__, torch.Tensor.__contains__,
     torch.Tensor.__array__, torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose,
@@ -24,6 +24,7 @@ _NEEDS_DATA = {
 }  # fmt: skip
 
 _NO_MEMORY = "its memory is on one rank only; read it in a module, or with .numpy() on every rank"
+NEEDS_MEMORY = ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__reduce_ex__", "share_memory_")
 # Typed `Any`, because torch's stubs do not declare that these attributes have `__get__` and `__set__`.
 _attribute: Any = torch.Tensor
 _REFUSED = {
@@ -34,10 +35,7 @@ _REFUSED = {
     torch.Tensor.register_post_accumulate_grad_hook: "register it on the parameter outside of the step",
     _attribute.grad.__set__: "each step has new tensors, so there is no gradient to reset",
     _attribute.data.__set__: "give the new tensor a name of its own",
-    **{
-        getattr(torch.Tensor, name): _NO_MEMORY
-        for name in ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__reduce_ex__", "share_memory_")
-    },
+    **{getattr(torch.Tensor, name): _NO_MEMORY for name in NEEDS_MEMORY},
 }
 
 # In-place methods whose names do not end with one underscore.
@@ -60,8 +58,8 @@ class Caller(gradients.Caller, Protocol):
 
 def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation of the user's code that has placed tensors among its arguments."""
-    name = _name_of(func)
-    if func in _NEEDS_DATA:
+    name = name_of(func)
+    if func in NEEDS_DATA:
         return func(*_with_data(caller, args), **_with_data(caller, kwargs))
     if func is torch.Tensor.__iter__:
         # A generator has no shape to share; the parts that `unbind` returns have.
@@ -76,7 +74,7 @@ def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
     if kwargs.get("out") is not None:
         raise ParallelError(f"{name}(..., out=) is not supported on tensors of a distributed model")
-    if _writes(name, kwargs):
+    if writes(name, kwargs):
         return _operate_in_place(caller, func, name, args, kwargs)
     if func in _UPDATING and kwargs.get(_UPDATING[func]):
         statistics = args[1] if len(args) > 1 else kwargs.get("running_mean")
@@ -113,13 +111,13 @@ def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         value = leaf.value
         if value.local is None:
             raise ParallelError(
-                f"torch.{_name_of(func)}: a tensor of pipeline rank {value.owner} is used where only one rank runs."
+                f"torch.{name_of(func)}: a tensor of pipeline rank {value.owner} is used where only one rank runs."
                 " Pass it to the module as an argument, so that it can be moved."
             )
         # No rank's tape knows of this use. A parameter is a leaf of every graph, and needs no tape.
         if value.flow is not None and torch.is_grad_enabled() and not isinstance(value.local, torch.nn.Parameter):
             raise ParallelError(
-                f"torch.{_name_of(func)}: a tensor of the step is used in a module's own code, where its gradient would"
+                f"torch.{name_of(func)}: a tensor of the step is used in a module's own code, where its gradient would"
                 " be lost. Pass it to the module as an argument, or keep tensor.detach()."
             )
         return value.local
@@ -197,13 +195,14 @@ def _refuse_write(name: str) -> NoReturn:
     )
 
 
-def _name_of(func: Any) -> str:
+def name_of(func: Any) -> str:
+    """Return the name of a function of torch; for the methods of an attribute, the attribute's name."""
     name: str = getattr(func, "__name__", str(func))
-    # The methods of an attribute, such as `Tensor.data`, have no names of their own.
     return func.__self__.__name__ if name in ("__get__", "__set__") else name
 
 
-def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+def writes(name: str, kwargs: dict[str, Any]) -> bool:
+    """Say whether a call of this name writes into its first argument."""
     # The name of an overload, as of `torch.ops.aten.add_.Tensor`, has the overload's own name behind a dot.
     name = name.partition(".")[0]
     return name in _AUGMENTED or kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
