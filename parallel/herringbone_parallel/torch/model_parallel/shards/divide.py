@@ -57,12 +57,8 @@ _ELEMENTWISE = {
     ),
     "apex.optimizers.fused_adam.FusedAdam",
     "apex.optimizers.fused_sgd.FusedSGD",
-    "apex.optimizers.fused_adagrad.FusedAdagrad",
     "deepspeed.ops.adam.fused_adam.FusedAdam",
     "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam",
-    "deepspeed.ops.lion.fused_lion.FusedLion",
-    "transformers.optimization.AdamW",
-    "lion_pytorch.lion_pytorch.Lion",
 }
 # Optimizers that take one number from all parameters, of which a rank of a pipeline has some; by lower case names.
 _NEED_ALL = {
