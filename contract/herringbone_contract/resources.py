@@ -177,3 +177,14 @@ def _num_visible(listed: str) -> int:
     names = [name.strip() for name in listed.split(",")]
     hidden_from = names.index("-1") if "-1" in names else len(names)
     return sum(1 for name in names[:hidden_from] if name and name.lower() not in ("none", "void", "nodevfiles"))
+
+
+def threads_of_rank(*, num_local: int, num_cpus: int, num_on_machine: int, machine_cpus: int) -> int | None:
+    """Return the threads of a rank that shares its machine's cores with others; None for a lone rank, which has all.
+
+    >>> threads_of_rank(num_local=2, num_cpus=8, num_on_machine=4, machine_cpus=8)
+    2
+
+    `num_local` ranks share the `num_cpus` of their host, and `num_on_machine` ranks of all hosts there the machine's.
+    """
+    return None if num_on_machine < 2 else max(1, min(num_cpus // num_local, machine_cpus // num_on_machine))

@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 from herringbone_contract.prediction.devices import Device, Link, Rate, Seconds
 
 PositiveInt = Annotated[int, Meta(ge=1)]
+# Operations that took longer than this, times what they take alone, were timed while other programs used the machine.
+QUIET_SLOWDOWN = 1.25
 
 
 class Hosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 from herringbone_contract.constants import Key, RankVariable
 from herringbone_contract.layout import RankPlacement
+from herringbone_contract.resources import threads_of_rank
 from herringbone_entry.host import Host
 
 DEFAULT_LOG_LEVEL = 20
@@ -87,9 +88,10 @@ def thread_environment(
     >>> thread_environment({}, num_local=2, num_cpus=8, num_on_machine=4, machine_cpus=8)
     {'OMP_NUM_THREADS': '2'}
     """
-    if num_on_machine < 2 or THREADS in inherited:
-        return {}
-    return {THREADS: str(max(1, min(num_cpus // num_local, machine_cpus // num_on_machine)))}
+    threads = threads_of_rank(
+        num_local=num_local, num_cpus=num_cpus, num_on_machine=num_on_machine, machine_cpus=machine_cpus
+    )
+    return {} if threads is None or THREADS in inherited else {THREADS: str(threads)}
 
 
 def status_environment(inherited: Mapping[str, str], *, port: int, token_path: str) -> dict[str, str]:

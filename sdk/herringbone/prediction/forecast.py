@@ -43,7 +43,8 @@ from herringbone.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
 from herringbone_contract.masking import printable
 from herringbone_contract.prediction.answer import Answer, Prediction
-from herringbone_contract.prediction.question import Hosts, Question, Search
+from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts, Question, Search
+from herringbone_contract.resources import threads_of_rank
 from herringbone_contract.rules import mesh_of
 
 # `-m` would look for modules in the current folder first.
@@ -64,6 +65,12 @@ class Programs(NamedTuple):
     timing: Sequence[str] = TIMING
     predict: Sequence[str] = PREDICT
     alone: bool = True
+
+
+class _Load(msgspec.Struct):
+    """The part of a file of timings that the SDK reads."""
+
+    slowdown: float = 1.0
 
 
 class Forecaster:
@@ -265,15 +272,20 @@ class Forecaster:
         """
         if hosts.cores is None or hosts.name not in ("local_process", "local"):
             return None, ""
-        processes = hosts.ranks_per_host * hosts.count
-        # As the supervisor does, unless the user sets their number.
-        own = {**os.environ, **plan.environment}.get("OMP_NUM_THREADS", "")
-        threads = int(own) if own.isdigit() else max(1, hosts.cores * hosts.count // processes)
-        timings = path.with_name(f"timings-{processes}x{threads}.json")
-        if timings.exists():
-            return str(timings), ""
-        if progress is None:
-            return None, ""
+        processes, cores = hosts.ranks_per_host * hosts.count, hosts.cores * hosts.count
+        # As the supervisor does, unless the user sets their number; a lone rank has as many as torch chooses.
+        inherited = {} if hosts.name == "local" else dict(os.environ)
+        own = {**inherited, **plan.environment}.get("OMP_NUM_THREADS", "").partition(",")[0]
+        threads = threads_of_rank(
+            num_local=hosts.ranks_per_host, num_cpus=cores, num_on_machine=processes, machine_cpus=cores
+        )
+        threads = int(own) if own.isdigit() else threads or 0
+        timings = path.with_name(f"timings-{processes}x{threads or 'all'}.json")
+        slowdown = _slowdown(timings)
+        kept = None if slowdown is None else str(timings)
+        # Those of a busy machine serve until it is quiet.
+        if progress is None or (slowdown is not None and (slowdown <= QUIET_SLOWDOWN or self._machine().is_busy)):
+            return kept, ""
         with (
             progress.of(f"timing its operations in {processes} process{'es' * (processes != 1)}", "") as show,
             tempfile.TemporaryDirectory(prefix="herringbone-timing-") as folder,
@@ -293,7 +305,7 @@ class Forecaster:
                 write(timings, text)
             except MeasurementError as error:
                 last = str(error).rstrip().rpartition("\n")[2]
-                return None, f"operations could not be timed on this machine, so times are rough: {last}"
+                return kept, f"operations could not be timed on this machine, so times are rough: {last}"
         return str(timings), ""
 
     def _start_seconds(self, backend: str) -> float:
@@ -316,6 +328,14 @@ def read_summary(path: Path) -> Summary:
         raise MeasurementError(
             f"the measurement {path} cannot be read: {error}; remove its folder and measure again"
         ) from None
+
+
+def _slowdown(timings: Path) -> float | None:
+    """Return by how much other programs slowed the operations of a file of timings; None without such a file."""
+    try:
+        return msgspec.json.decode(timings.read_bytes(), type=_Load).slowdown
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def _of_others(options: Measure, name: str | None) -> bool:

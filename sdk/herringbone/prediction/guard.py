@@ -62,10 +62,13 @@ def main() -> int:
         return _refuse(error)
     first = os.fork()
     if first == 0:
+        code = REFUSED
         try:
-            os._exit(_first(view, words, environment))
+            code = _first(view, words, environment)
+        except Exception as error:  # noqa: BLE001 - the child must not return into its copy of the caller
+            _refuse(error)
         finally:
-            os._exit(REFUSED)
+            os._exit(code)
     ready, _, _ = select.select([0, os.pidfd_open(first)], [], [])
     if 0 in ready:
         os.killpg(0, signal.SIGKILL)
@@ -74,14 +77,11 @@ def main() -> int:
 
 def _first(view: str, words: list[str], environment: dict[str, str]) -> int:
     """Run the program from the first process of the namespaces; return its exit code."""
-    try:
-        if view:
-            _bring_up_loopback()
-            _View(view).enter()
-            namespaces.keep_privileges(_KEPT_PRIVILEGES)
-        program = os.posix_spawnp(words[0], words, environment, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
-    except OSError as error:
-        return _refuse(error)
+    if view:
+        _bring_up_loopback()
+        _View(view).enter()
+        namespaces.keep_privileges(_KEPT_PRIVILEGES)
+    program = os.posix_spawnp(words[0], words, environment, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))
     while True:
         # Orphans of the namespace end here, too.
         pid, status = os.wait()
@@ -186,7 +186,7 @@ def _bring_up_loopback() -> None:
         fcntl.ioctl(link, _SET_INTERFACE_FLAGS, struct.pack("16sh22x", b"lo", _UP))
 
 
-def _refuse(error: OSError) -> int:
+def _refuse(error: Exception) -> int:
     print(f"{error}", file=sys.stderr, flush=True)
     return REFUSED
 

@@ -17,11 +17,17 @@ _CORE_OPERATIONS, _CORE_BYTES = 96e9, 10e9
 
 
 class Machine(NamedTuple):
-    """One machine: bytes of memory, cores, and the devices of its GPUs that jobs may use."""
+    """One machine: bytes of memory, cores, the devices of its GPUs that jobs may use, and threads that want to run."""
 
     memory_bytes: int
     cores: int
     gpus: tuple[Device, ...] = ()
+    load: float = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """True if other programs leave no core free."""
+        return self.load >= self.cores
 
 
 def this_machine() -> Machine:
@@ -30,6 +36,8 @@ def this_machine() -> Machine:
         _memory_bytes(),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         _gpus(),
+        # Of the last minute.
+        os.getloadavg()[0],
     )
 
 

@@ -14,9 +14,10 @@ PROGRAM = str(Path(__file__).with_name("programs.py"))
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder of the stand-ins: they write notes there, and do what its file `behaviour` says."""
+    """The folder of the stand-ins: their notes, their `behaviour`, and the `load` of the machine."""
     folder = tmp_path / "notes"
     folder.mkdir()
+    (folder / "load").write_text("")
     return folder
 
 
@@ -40,5 +41,9 @@ def forecaster(home, folder):
     # Their notes are files outside of the namespaces.
     programs = Programs(*words, alone=False)
     return Forecaster(
-        home, programs, machine=lambda: machine, price=lambda name, _: prices.get(name), has_torch=lambda: True
+        home,
+        programs,
+        machine=lambda: machine._replace(load=float((folder / "load").read_text() or 0)),
+        price=lambda name, _: prices.get(name),
+        has_torch=lambda: True,
     )

@@ -39,6 +39,39 @@ def test_a_plan_is_measured_once(forecaster, plan, notes):
     assert first.notes == (r"from a\x9b2J stand-in", r"one\x1b[2J note")
 
 
+def test_operations_timed_on_a_busy_machine_are_timed_again_on_a_quiet_one(forecaster, plan, notes, folder):
+    (folder / "behaviour").write_text("busy")
+    (folder / "load").write_text("4")
+    # A machine that is still as busy gives no better times.
+    assert [measured(forecaster, plan()) and len(notes("timed")) for _ in range(2)] == [1, 1]
+    (folder / "load").write_text("3.9")
+    assert forecaster.known(plan()).prediction is not None
+    assert len(notes("timed")) == 1
+    (folder / "behaviour").unlink()
+    assert [measured(forecaster, plan()) and len(notes("timed")) for _ in range(2)] == [2, 2]
+    # Other times are another answer, and the same ones the same.
+    assert len(notes("asked")) == 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "threads"),
+    [
+        (1, {}, "0"),
+        (2, {}, "2"),
+        (8, {}, "1"),
+        (2, {"OMP_NUM_THREADS": "3"}, "3"),
+        (1, {"OMP_NUM_THREADS": "3,2"}, "3"),
+    ],
+)
+def test_operations_are_timed_with_the_threads_of_the_jobs_ranks(forecaster, script, notes, ranks, settings, threads):
+    script("print(1)")
+    distribution = {"mpi": {"enabled": True, "processes_per_host": ranks}} if ranks > 1 else None
+    estimator = PyTorch("train.py", instance_type="local_process", distribution=distribution, environment=settings)
+    measured(forecaster, estimator.plan())
+    [timed] = notes("timed")
+    assert timed["words"][:4] == ["--processes", str(ranks), "--threads", threads]
+
+
 def test_a_relative_search_path_leads_to_the_same_folders(forecaster, plan, notes, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "lib")
     measured(forecaster, plan())

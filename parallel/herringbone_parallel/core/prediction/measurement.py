@@ -214,7 +214,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `added` is what libraries add to a step of `processes` ranks, as processor time: "shard" with `fully_shard`,
     "replicate" with `DistributedDataParallel`, "update" with `shard_optimizer_state`. `elapsed` is the same by the
     clock, with the waits for messages.
-    `pipeline` is the work of version 1's runtime, None where no two processes ran.
+    `pipeline` is the work of version 1's runtime, None where no two processes ran. All seconds are those of a machine
+    that no other program uses; by the clock, the operations took `slowdown` times as long.
     """
 
     version: int = VERSION
@@ -229,6 +230,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     added: dict[str, Added] = {}
     elapsed: dict[str, Added] = {}
     pipeline: PipelineWork | None = None
+    slowdown: float = 1.0
 
 
 def to_text(measurement: Measurement | Timings) -> bytes:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from herringbone_contract.prediction.answer import Range, StepTime
 from herringbone_contract.prediction.devices import Device
-from herringbone_contract.prediction.question import Hosts
+from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts
 from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
@@ -131,10 +131,10 @@ class StepModel:
         pipeline_s = 0.0 if parts.pipeline is None else self._pipeline_s(parts.pipeline)
         step = parts.step_s(pipeline_s, layout.microbatches, on_cores=links.on_cores)
         data = self._data_s(layout, step, parts.slow)
-        spread, reasons = self._bounds(layout, hosts, exchange, step, links)
+        low, high, reasons = self._bounds(layout, hosts, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
         return StepTime(
-            seconds=Range(low=(step + data) * (1 - spread), expected=step + data, high=(step + data) * (1 + spread)),
+            seconds=Range(low=(step + data) * low, expected=step + data, high=(step + data) * high),
             compute=min(compute, step),
             communication=min(communication, max(0.0, step - compute)),
             idle=max(0.0, step - compute - communication),
@@ -299,7 +299,8 @@ class StepModel:
 
     def _bounds(
         self, layout: Layout, hosts: Hosts, exchange: Exchange, step_s: float, links: Links
-    ) -> tuple[float, tuple[str, ...]]:
+    ) -> tuple[float, float, tuple[str, ...]]:
+        """Return the bounds, as factors of the expected time, and their reasons."""
         (costs, timings), name = self._costs_on(hosts), hosts.device.name
         if timings is not None:
             timed = costs.busy_share_timed
@@ -324,7 +325,16 @@ class StepModel:
         slow = _slowdown(layout, hosts, timings)
         if slow > 1:
             reasons.append(f"{hosts.ranks_per_host} ranks share {hosts.cores} cores of a host: they take turns")
-        return min(0.9, spread), tuple(reasons)
+        spread = min(0.9, spread)
+        low, high = 1 - spread, 1 + spread
+        if timings is not None and timings.slowdown > QUIET_SLOWDOWN:
+            # Threads may have a part of the time of one; and who computes beside others has a part of the caches.
+            low, high = low / max(2, timings.threads), high * timings.slowdown
+            reasons.append(
+                f"other programs used this machine while operations were timed, which took {timings.slowdown:.3g} times"
+                " as long by the clock: the bounds are those of a quiet machine, and of one as busy as then"
+            )
+        return low, high, tuple(reasons)
 
     @cached_property
     def _first_forward(self) -> NDArray[np.bool_]:

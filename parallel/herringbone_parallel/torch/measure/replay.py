@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -22,7 +21,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from herringbone_contract.prediction.question import QUIET_SLOWDOWN
 from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Phase
+from herringbone_parallel.torch.measure.replay_arguments import Decoding, Tensors, Turn, limit_of_indices, sorted_shape
 
 _PHASES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.BETWEEN, Phase.OPTIMIZER)
 # The first half of the budget finds out what operations cost; few steps fill it.
@@ -31,8 +32,8 @@ _PASSES = 5
 # A rough guess, only for the order in which operations are tried.
 _BYTES_PER_OPERATION = 1 / 8
 _CUDA_REPEATS = 10
-# Copies of one parameter-shaped tensor, of layers that are alike: more than caches hold.
-_COPIES_BYTES = 1 << 27
+# Seconds below which no clock counts.
+_OVER_NOTHING = 1e-9
 
 
 class Prepared(NamedTuple):
@@ -63,16 +64,19 @@ class Replay:
         self._device = device
         self._held_bytes = held_bytes
         self._note = note
+        self._threads = threads
         # One thread's own time: what other programs of the machine take is not counted.
         self._clock = time.thread_time if threads == 1 and device.type == "cpu" else time.perf_counter
         self._overhead_s = _overhead_s(self._clock)
-        self._tensors = _Tensors(device, Counter(_sorted(parameter.shape) for parameter in measurement.parameters))
+        self._tensors = Tensors(device, Counter(sorted_shape(parameter.shape) for parameter in measurement.parameters))
         self._calls = _chosen(measurement, set(skipped))
         # Later microbatches add their gradients to those of the first, and free them.
         self._keeps_gradients = measurement.microbatches == 1
         self._turns = _turns(measurement, self._calls)
         self._ready: dict[int, Prepared] = {}
         self._samples: dict[int, list[float]] = defaultdict(list)
+        # By the clock, operations took so many times the seconds that `run` returns.
+        self.slowdown = 1.0
 
     def run(self, budget_s: float) -> dict[int, float]:
         """Return the seconds of one call of each operation that could be called within the budget.
@@ -81,6 +85,31 @@ class Replay:
         step is made in any case: a first call finds memory that the machine has not used yet, and may take many times
         as long as those of a training.
         """
+        start, own = time.perf_counter(), time.thread_time()
+        seconds = self._replayed(budget_s)
+        if self._device.type != "cpu":
+            return seconds
+        # A thread that waits for a processor, or for another thread that does, uses no time of its own.
+        self.slowdown = max(1.0, (time.perf_counter() - start) / max(time.thread_time() - own, _OVER_NOTHING))
+        if self._threads == 1 or self.slowdown <= QUIET_SLOWDOWN:
+            return seconds
+        return self._at_most_alone(seconds)
+
+    def _at_most_alone(self, seconds: dict[int, float]) -> dict[int, float]:
+        """Return the seconds of a busy machine without the waits of threads for each other: at most those of one."""
+        self._clock = time.thread_time
+        self._samples.clear()
+        torch.set_num_threads(1)
+        for _ in range(2):
+            self._pass(1)
+        torch.set_num_threads(self._threads)
+        quiet = {index: min([value, *self._samples[index]]) for index, value in seconds.items()}
+        counts = Counter(index for index, _ in self._calls)
+        before, after = (sum(counts[index] * value for index, value in one.items()) for one in (seconds, quiet))
+        self.slowdown = max(self.slowdown, before / max(after, _OVER_NOTHING))
+        return quiet
+
+    def _replayed(self, budget_s: float) -> dict[int, float]:
         began = time.process_time()
         first = self._try_each(began + _FIRST_PART * budget_s)
         if self._device.type != "cpu":
@@ -194,7 +223,7 @@ class Replay:
         """Return the arguments in one of the layers that are alike; `added` where a fresh gradient is added up."""
         args, kwargs = json.loads(operation.arguments)
         turn = self._turns.get(operation)
-        decode = _Decoding(self._tensors, _below(operation.name, args), layer, 1 if added else None, turn)
+        decode = Decoding(self._tensors, limit_of_indices(operation.name, args), layer, 1 if added else None, turn)
         return [decode(arg) for arg in args], {name: decode(value) for name, value in kwargs.items()}
 
     def _enlarge(self, seconds: dict[int, float]) -> None:
@@ -224,25 +253,18 @@ def _chosen(measurement: Measurement, skipped: set[int]) -> list[tuple[int, Phas
     return [(call.operation, call.phase) for call in calls if call.microbatch == last or call.operation not in there]
 
 
-class _Turn(NamedTuple):
-    """The place of an operation in the update of a parameter, which works on so many tensors of the same shape."""
-
-    number: int
-    tensors: int
-
-
-def _turns(measurement: Measurement, calls: list[tuple[int, Phase]]) -> dict[Operation, _Turn]:
+def _turns(measurement: Measurement, calls: list[tuple[int, Phase]]) -> dict[Operation, Turn]:
     """Return the places of the optimizer's operations: a parameter, its gradient and its states take turns in them."""
     states = {
         parameter.shape: 2 + parameter.state_bytes // max(1, parameter.bytes) for parameter in measurement.parameters
     }
-    turns: dict[Operation, _Turn] = {}
+    turns: dict[Operation, Turn] = {}
     numbers: Counter[tuple[int, ...]] = Counter()
     for index, phase in calls:
         operation = measurement.operations[index]
         shape = operation.shapes[0] if operation.shapes else ()
         if phase == Phase.OPTIMIZER and shape in states and operation not in turns:
-            turns[operation] = _Turn(numbers[shape], states[shape])
+            turns[operation] = Turn(numbers[shape], states[shape])
             numbers[shape] += 1
     return turns
 
@@ -271,102 +293,6 @@ class _Results:
         """Free what the operations of the backward so far need no longer."""
         while self._done and len(self._kept) > self._forwards * (1 - self._done / self._backwards):
             self.held -= self._kept.pop()[1]
-
-
-class _Tensors:
-    """Random tensors, shared by all operations: one for each distinct description and position among its equals.
-
-    Tensors with the shape of parameters are there once for each of the layers that are alike.
-    """
-
-    def __init__(self, device: torch.device, parameters: Counter[tuple[int, ...]]) -> None:
-        self.device, self._parameters = device, parameters
-        self._known: dict[tuple[str, int, int, int], torch.Tensor] = {}
-
-    def layers(self, operation: Operation) -> int:
-        """Return the number of layers that have parameters of an operation's shapes, as far as memory allows."""
-        return max((self._copies(shape, operation.dtype) for shape in operation.shapes), default=1)
-
-    def is_parameters(self, result: Any) -> bool:
-        """Return True if a result has a tensor of the shape of a parameter."""
-        results = result if isinstance(result, (list, tuple)) else (result,)
-        return any(isinstance(item, torch.Tensor) and _sorted(item.shape) in self._parameters for item in results)
-
-    def _copies(self, shape: Iterable[int], dtype: str) -> int:
-        size = math.prod(shape) * int(getattr(torch, dtype or "float32").itemsize)
-        return max(1, min(self._parameters[_sorted(shape)], _COPIES_BYTES // max(1, size)))
-
-    def of(self, value: dict[str, Any], position: int, below: int, layer: int) -> torch.Tensor:
-        """Return the tensor of a description that an operation has at a position among its equals."""
-        layer %= self._copies(value["shape"], value["tensor"])
-        key = (json.dumps(value), position, below, layer)
-        if key not in self._known:
-            first = self._known.get((*key[:3], 0))
-            # Copies are made much faster than random numbers.
-            self._known[key] = self._made(value, below) if first is None else first.clone()
-        return self._known[key]
-
-    def _made(self, value: dict[str, Any], below: int) -> torch.Tensor:
-        dtype, shape = getattr(torch, value["tensor"]), value["shape"]
-        strides = value.get("strides")
-        if strides is None or 0 in shape:
-            return self._filled(shape, dtype, value.get("below", below))
-        size = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-        return torch.as_strided(self._filled([size], dtype, value.get("below", below)), shape, strides)
-
-    def _filled(self, shape: list[int], dtype: torch.dtype, below: int) -> torch.Tensor:
-        if dtype.is_floating_point or dtype.is_complex:
-            return torch.rand(shape, dtype=dtype, device=self.device)
-        if dtype == torch.bool:
-            return torch.rand(shape, device=self.device) < 0.9
-        return torch.randint(max(1, below), shape, dtype=dtype, device=self.device)
-
-
-class _Decoding:
-    """Makes the arguments of one call from their description.
-
-    Of tensors with one description, those after the first `layered` ones are the same in all layers.
-    """
-
-    def __init__(self, tensors: _Tensors, below: int, layer: int, layered: int | None, turn: _Turn | None) -> None:
-        self._tensors, self._below, self._layer, self._layered = tensors, below, layer, layered
-        self._turn = turn
-        self._used: Counter[str] = Counter()
-
-    def __call__(self, value: Any) -> Any:
-        """Return the argument that `Operation.arguments` describes."""
-        if isinstance(value, list):
-            return [self(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if "tensor" in value:
-            key = json.dumps(value)
-            self._used[key] += 1
-            layer = self._layer if self._layered is None or self._used[key] <= self._layered else 0
-            place = self._used[key]
-            if self._turn is not None:
-                place = 1 + (self._turn.number + place) % self._turn.tensors
-            return self._tensors.of(value, place, self._below, layer)
-        ((kind, text),) = value.items()
-        if kind == "float":
-            return float(text)
-        return self._tensors.device if kind == "device" else getattr(torch, text)
-
-
-def _sorted(shape: Iterable[int]) -> tuple[int, ...]:
-    """Return the shape without the order of dimensions, in which a transposed weight differs."""
-    return tuple(sorted(shape))
-
-
-def _below(name: str, args: list[Any]) -> int:
-    """Return the limit of indices among an operation's arguments; 1 where it is not known, so that all are 0."""
-    if name.startswith("aten.embedding_dense_backward"):
-        return int(args[2])
-    if name.startswith(("aten.embedding", "aten.index", "aten.nll_loss", "aten.gather")):
-        shapes = [arg["shape"] for arg in args if isinstance(arg, dict) and "tensor" in arg]
-        shape = next((shape for shape in shapes if len(shape) >= 2), [1])
-        return int(shape[-1] if "nll_loss" in name else shape[0] if "gather" not in name else min(shape))
-    return 1
 
 
 def _work(operation: Operation) -> float:

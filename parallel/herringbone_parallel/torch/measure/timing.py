@@ -65,7 +65,7 @@ def time_operations(path: Path, *, processes: int, threads: int, budget_s: float
     Raises `ParallelError` if no operation could be timed.
     """
     cores = _cores()
-    together = max(1, min(processes, cores // threads))
+    together = max(1, min(processes, cores // (threads or cores)))
     skipped: list[int] = []
     for _ in range(_CRASHES):
         with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,8 @@ def time_operations(path: Path, *, processes: int, threads: int, budget_s: float
     return Timings(
         device=results[0]["device"],
         processes=together,
-        threads=threads,
+        threads=results[0]["threads"],
+        slowdown=max(result["slowdown"] for result in results),
         seconds={int(index): value for index, value in seconds.items()},
         start_seconds=min(seconds.values()),
         dispatch_seconds=dispatch,
@@ -112,7 +113,9 @@ def _run(
     """Return the results of all processes; or the operation that killed one of them."""
     command = [sys.executable, "-m", _MODULE, str(path), "--processes", str(processes), "--threads", str(threads)]
     command += ["--budget", str(budget_s), "--skip", ",".join(map(str, skipped)), "--output", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = dict(os.environ)
+    if threads:
+        environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     limit = _START_SECONDS + _BUSY * budget_s
     end = time.monotonic() + limit
     workers = [subprocess.Popen([*command, "--worker", str(rank)], env=environment) for rank in range(processes)]
@@ -146,27 +149,29 @@ def _work(options: argparse.Namespace) -> None:
     from herringbone_parallel.torch.measure.probes import collectives, copied_bytes_per_second, dispatch_seconds
     from herringbone_parallel.torch.measure.replay import Replay
 
-    torch.set_num_threads(options.threads)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    threads = torch.get_num_threads()
     measurement = parse(options.measurement.read_bytes())
     on_gpu = measurement.device.startswith("cuda") and torch.cuda.is_available()
     device = torch.device("cuda") if on_gpu else torch.device("cpu")
     note = options.output / f"{options.worker}.note"
 
     @torch.no_grad()
-    def replayed() -> dict[int, float]:
+    def replayed() -> tuple[dict[int, float], float]:
         replay = Replay(
             measurement,
             device,
-            threads=options.threads,
+            threads=threads,
             held_bytes=_free_bytes() // (3 * options.processes),
             skipped=options.skip,
             note=lambda operation: note.write_text(str(operation)),
         )
-        return replay.run(options.budget)
+        return replay.run(options.budget), replay.slowdown
 
     # As in the run: microbatches have threads of their own, in which fresh memory takes longer.
     with ThreadPoolExecutor(1) as pool:
-        seconds = pool.submit(replayed).result() if measurement.microbatches > 1 else replayed()
+        seconds, slowdown = pool.submit(replayed).result() if measurement.microbatches > 1 else replayed()
     links: dict[str, Link] = {}
     libraries: tuple[dict[str, Added], dict[str, Added]] = {}, {}
     pipeline: PipelineWork | None = None
@@ -181,7 +186,9 @@ def _work(options: argparse.Namespace) -> None:
             pipeline = pipeline_work(options.worker, options.output)
     result = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "threads": threads,
         "seconds": seconds,
+        "slowdown": slowdown,
         "dispatch": {} if on_gpu else dispatch_seconds(),
         "copied": copied_bytes_per_second(),
         "added": libraries[0],
@@ -232,7 +239,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("measurement", type=Path, help="file of `herringbone_parallel.torch.measure`")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     parser.add_argument("--processes", type=int, default=1, help="ranks that run on this machine at once")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each rank (0: torch's number)")
     parser.add_argument(
         "--budget", type=float, default=20.0, metavar="S", help="processor seconds of each process for operations"
     )
@@ -240,8 +247,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--skip", default=[], type=_numbers, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if min(options.processes, options.threads) < 1 or options.budget <= 0:
-        parser.error("--processes and --threads are at least 1, --budget is above 0")
+    if options.processes < 1 or options.threads < 0 or options.budget <= 0:
+        parser.error("--processes is at least 1, --threads is not below 0, --budget is above 0")
     return options
 
 

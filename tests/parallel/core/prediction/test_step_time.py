@@ -380,3 +380,15 @@ def test_a_visit_has_the_work_of_its_calls_whatever_their_number(calls: int) -> 
     way = [Segment(0, 0.25, 1 / 3), Segment(1, 0.5, 1.0), Segment(0, 0.5, 2 / 3)]
     expected = simulate([way] * 2, pipeline="interleaved", active=4).step_s + 0.5
     assert StepModel(step).step_time(layout, on_gpus(2, device)).seconds.expected == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "threads", "factors"), [(1.1, 2, (0.9, 1.1)), (8.0, 1, (0.45, 8.8)), (8.0, 4, (0.225, 8.8))]
+)
+def test_bounds_of_a_busy_machine_reach_from_a_quiet_one_to_one_as_busy(
+    slowdown: float, threads: int, factors: tuple[float, float]
+) -> None:
+    timings = Timings(device="cpu", seconds={0: 1.0, 1: 2.0, 2: 0.5}, threads=threads, slowdown=slowdown)
+    step = StepModel(STEP, timings).step_time(Layout(), on_cores(1, threads))
+    assert (step.seconds.low, step.seconds.high) == pytest.approx(tuple(step.seconds.expected * one for one in factors))
+    assert [reason for reason in step.reasons if "8 times as long" in reason] == list(step.reasons[1:])

@@ -115,6 +115,23 @@ def test_an_operation_that_fails_in_another_layer_keeps_its_first_time() -> None
     assert 0 < seconds[0] < 0.1
 
 
+def test_waits_of_a_thread_are_not_its_time_and_show_that_the_machine_is_busy() -> None:
+    step = replace(STEP, operations=(operation("aten.relu.default", MATRIX),), calls=(Call(0, 0, Phase.FORWARD),))
+    replay = Replay(step, torch.device("cpu"))
+    replay._prepared = lambda _: Prepared(time.sleep, [([0.02], {})])  # type: ignore[method-assign]
+    assert replay.run(0.1)[0] < 0.01
+    assert replay.slowdown > 3
+
+
+def test_threads_that_wait_for_each_other_take_no_longer_than_one_thread_alone() -> None:
+    replay = Replay(STEP, torch.device("cpu"), threads=2)
+    seconds = replay.run(0.1)
+    assert all(time_s < 0.1 for time_s in replay._at_most_alone(dict.fromkeys(seconds, 1.0)).values())
+    assert replay.slowdown > 10
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
 def test_one_pass_is_made_even_where_first_calls_have_used_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     replay = Replay(STEP, torch.device("cpu"))
@@ -176,6 +193,8 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
     options = ["--output", str(output), "--processes", "2", "--threads", "1", "--budget", "0.1"]
     assert timing.main([str(measurement), *options]) == 0
     timings = parse_timings(output.read_bytes())
+    assert timings.threads == 1
+    assert timings.slowdown >= 1.0
     assert set(timings.seconds) == {0, 1, 2, 3, 4, 5}
     assert timings.device == "cpu"
     assert timings.dispatch_seconds["forward"] > 0
@@ -190,6 +209,14 @@ def test_two_processes_time_a_measurement_and_their_messages(tmp_path: Path) -> 
         assert timings.pipeline.value_s > timings.pipeline.call_s > 0
         # Some hundred lines of Python and a message; a machine that swaps may take longer.
         assert 0 < timings.pipeline.step_s + timings.pipeline.microbatch_s < 1
+
+
+def test_a_lone_rank_has_the_threads_that_torch_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (tmp_path / "step.json").write_bytes(to_text(STEP))
+    output = tmp_path / "timings.json"
+    assert timing.main([str(tmp_path / "step.json"), "--output", str(output), "--threads", "0", "--budget", "0.1"]) == 0
+    assert parse_timings(output.read_bytes()).threads == 3
 
 
 def test_the_work_of_a_pipeline_has_four_parts() -> None:
