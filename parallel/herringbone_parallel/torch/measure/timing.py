@@ -113,9 +113,8 @@ def _run(
     """Return the results of all processes; or the operation that killed one of them."""
     command = [sys.executable, "-m", _MODULE, str(path), "--processes", str(processes), "--threads", str(threads)]
     command += ["--budget", str(budget_s), "--skip", ",".join(map(str, skipped)), "--output", str(folder)]
-    environment = dict(os.environ)
-    if threads:
-        environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    # As in a job, where torch makes threads by this variable.
+    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     limit = _START_SECONDS + _BUSY * budget_s
     end = time.monotonic() + limit
     workers = [subprocess.Popen([*command, "--worker", str(rank)], env=environment) for rank in range(processes)]
@@ -149,8 +148,6 @@ def _work(options: argparse.Namespace) -> None:
     from herringbone_parallel.torch.measure.probes import collectives, copied_bytes_per_second, dispatch_seconds
     from herringbone_parallel.torch.measure.replay import Replay
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
     threads = torch.get_num_threads()
     measurement = parse(options.measurement.read_bytes())
     on_gpu = measurement.device.startswith("cuda") and torch.cuda.is_available()
