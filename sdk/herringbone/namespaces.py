@@ -57,12 +57,9 @@ def unshare(kinds: int) -> None:
 
 def keep_privileges(kept: tuple[int, ...]) -> None:
     """Let no program that this process starts from now on have other privileges (capabilities(7)) than these."""
-    libc = ctypes.CDLL(None, use_errno=True)
     drop_from_bounding_set, no_new_privileges = 24, 38
-    number = 0
-    # The first number that the kernel does not know is the end.
-    while number in kept or libc.prctl(drop_from_bounding_set, number, 0, 0, 0) == 0:
-        number += 1
-    if ctypes.get_errno() == 1:
-        raise PermissionError("prctl: privileges cannot be dropped")
+    with open("/proc/sys/kernel/cap_last_cap") as file:  # noqa: PTH123
+        last = int(file.read())
+    for number in {*range(last + 1)} - {*kept}:
+        _call("prctl", drop_from_bounding_set, number, 0, 0, 0)
     _call("prctl", no_new_privileges, 1, 0, 0, 0)

@@ -7,6 +7,7 @@ Forecaster(home).known(plan)                    never measures: what `fit` and `
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import statistics
 import sys
@@ -65,12 +66,6 @@ class Programs(NamedTuple):
     timing: Sequence[str] = TIMING
     predict: Sequence[str] = PREDICT
     alone: bool = True
-
-
-class _Load(msgspec.Struct):
-    """The part of a file of timings that the SDK reads."""
-
-    slowdown: float = 1.0
 
 
 class Forecaster:
@@ -281,10 +276,10 @@ class Forecaster:
         )
         threads = int(own) if own.isdigit() else threads or 0
         timings = path.with_name(f"timings-{processes}x{threads or 'all'}.json")
-        slowdown = _slowdown(timings)
+        slowdown, machine = _slowdown(timings), self._machine()
         kept = None if slowdown is None else str(timings)
-        # Those of a busy machine serve until it is quiet.
-        if progress is None or (slowdown is not None and (slowdown <= QUIET_SLOWDOWN or self._machine().is_busy)):
+        # Those of a busy machine serve until it has a free core.
+        if progress is None or (slowdown is not None and (slowdown <= QUIET_SLOWDOWN or machine.load >= machine.cores)):
             return kept, ""
         with (
             progress.of(f"timing its operations in {processes} process{'es' * (processes != 1)}", "") as show,
@@ -333,8 +328,8 @@ def read_summary(path: Path) -> Summary:
 def _slowdown(timings: Path) -> float | None:
     """Return by how much other programs slowed the operations of a file of timings; None without such a file."""
     try:
-        return msgspec.json.decode(timings.read_bytes(), type=_Load).slowdown
-    except (OSError, msgspec.DecodeError):
+        return float(json.loads(timings.read_bytes()).get("slowdown", 1.0))
+    except (OSError, ValueError):
         return None
 
 

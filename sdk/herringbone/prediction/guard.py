@@ -40,8 +40,6 @@ _SECURE = NO_SUID | NO_DEVICES
 _KERNELS = ("/proc", "/sys", "/dev")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
-# More entries than this, next to a mount, are not shown one by one.
-_MOST_ENTRIES = 2000
 # To read and write files of any owner, as root is used to: CHOWN, DAC_OVERRIDE and FOWNER. Others have none of them.
 _KEPT_PRIVILEGES = (0, 1, 3)
 _SET_INTERFACE_FLAGS, _UP = 0x8914, 0x41
@@ -131,11 +129,7 @@ class _View:
         if not any(place.startswith(start) and place != folder for place in self._mounts):
             self._show_layer(folder)
             return
-        with os.scandir(folder) as listing:
-            entries = list(listing)
-        if len(entries) > _MOST_ENTRIES:
-            raise OSError(f"{folder} has mounts and {len(entries)} entries")
-        for entry in entries:
+        for entry in os.scandir(folder):
             path = self._root + entry.path
             if entry.is_symlink():
                 Path(path).symlink_to(Path(entry.path).readlink())
@@ -161,18 +155,15 @@ class _View:
             os.chown(upper, facts.st_uid, facts.st_gid)
         # By descriptor: a path may have characters that separate options.
         lower = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-        options = f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work}"
+        options = f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work},userxattr"
         try:
-            # Where users mount, attributes of the overlay have other names.
-            for more in (",userxattr", ""):
-                with contextlib.suppress(OSError):
-                    mount("overlay", target, _SECURE, b"overlay", options + more)
-                    return
+            mount("overlay", target, _SECURE, b"overlay", options)
+        except OSError:
+            # A file system that can be no layer, such as FAT.
+            mount(folder, target, BIND)
+            namespaces.make_read_only(target)
         finally:
             os.close(lower)
-        # A file system that can be no layer, such as FAT.
-        mount(folder, target, BIND)
-        namespaces.make_read_only(target)
 
     def _show_file(self, path: str) -> None:
         Path(self._root + path).touch()

@@ -24,11 +24,6 @@ class Machine(NamedTuple):
     gpus: tuple[Device, ...] = ()
     load: float = 0.0
 
-    @property
-    def is_busy(self) -> bool:
-        """True if other programs leave no core free."""
-        return self.load >= self.cores
-
 
 def this_machine() -> Machine:
     """Return the facts of this machine. Raises `UsageError` for a GPU that no table knows."""

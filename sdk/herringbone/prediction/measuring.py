@@ -31,7 +31,6 @@ from herringbone.jobs.home import Home, JobFolder
 from herringbone.planning.plan import JobPlan
 from herringbone.prediction.cache import write
 from herringbone.prediction.guard import REFUSED
-from herringbone.prediction.questions import Summary
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError
@@ -84,9 +83,8 @@ def check_measurable(plan: JobPlan, has_torch: Callable[[], bool] | None = None)
         raise UnsupportedError("measure: a script is measured in namespaces of Linux, which this system does not have")
     if plan.backend == "local":
         raise UnsupportedError(
-            "measure: the hosts of instance_type local are containers, and a step is measured in a process of this"
-            " machine; allow that with --instance-type local_process (in Python: instance_type='local_process')."
-            " Memory and times of a container are the same"
+            "measure: hosts of instance_type local are containers, and a step is measured in a process of this machine;"
+            " allow that with --instance-type local_process. Memory and times of a container are the same"
         )
     if not plan.source.entry_point.endswith(".py"):
         raise UnsupportedError(
@@ -137,8 +135,7 @@ def measure(
         work = Path(scratch, "work")
         work.mkdir()
         words = ["--ranks", str(step.ranks), "--local-ranks", str(step.local_ranks), "--gpus", str(step.gpus), "--"]
-        words += ["--ranks", str(step.ranks), "--device", step.device]
-        words += ["--timeout", f"{timeout:g}"]
+        words += ["--ranks", str(step.ranks), "--device", step.device, "--timeout", f"{timeout:g}"]
         environment = {
             **plan.environment,
             BASE_VARIABLE: str(base),
@@ -148,11 +145,6 @@ def measure(
         text = run_program(
             [*program, *words], environment, work, timeout=timeout + _GRACE_SECONDS, show=show, alone=alone
         )
-        # Before it is kept: the script may write there, too.
-        try:
-            msgspec.json.decode(text, type=Summary)
-        except msgspec.DecodeError as error:
-            raise MeasurementError(f"what the script's process has written is no measurement: {error}") from None
         write(output, text)
 
 
@@ -204,8 +196,8 @@ def run_program(
         )
     if code == REFUSED:
         raise UnsupportedError(
-            "measure: a script is measured in namespaces of Linux, so that nothing it does stays, and this system"
-            f" refuses them; measure on a machine, or as a user, for whom it allows them: {_tail(log)}"
+            "measure: a script is measured in namespaces of Linux, and this system refuses them; measure on another"
+            f" machine, or as another user: {_tail(log)}"
         )
     if code == _NO_STEP_CODE and last:
         raise MeasurementError(f"{last}. The end of the script's output:\n{_tail(log)}")

@@ -134,7 +134,7 @@ def test_the_script_sees_the_tree_of_a_host_with_the_data_in_place(forecaster, s
     ("behaviour", "error"),
     [
         ("writes nothing", r"the script ended the process that measures it, which has no result"),
-        ("writes nonsense", r"what the script's process has written is no measurement"),
+        ("writes nonsense", r"cannot be read: .*; remove its folder and measure again"),
         ("fails", r"exit code 1:\nTraceback(.|\n)*ValueError: no such column"),
         ("never steps", r"the script ended before an optimizer step, at train.py:7"),
         ("hangs", r"took no optimizer step within 3 s; give it more time \(--measure-timeout\)"),
