@@ -31,6 +31,7 @@ from herringbone.jobs.job import attach
 from herringbone.jobs.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
 from herringbone.service.members import RULES
+from herringbone_contract import hugging_face
 from herringbone_contract.failure import Failure
 from herringbone_contract.library_hooks import TESTED, Hook
 from herringbone_entry.ranks import library_hooks as rank_hooks
@@ -274,7 +275,7 @@ def _service() -> str:
 def hooks() -> str:
     """Return the tested releases of each library, and its hooks, from A to Z."""
     rows: dict[str, set[tuple[str, str]]] = {library: set() for library in TESTED}
-    for module in (torch_hooks, hugging_face_hooks, tensorflow_hooks, rank_hooks):
+    for module in (torch_hooks, hugging_face_hooks, hugging_face, tensorflow_hooks, rank_hooks):
         for value in vars(module).values():
             for hook in value if isinstance(value, tuple) else ():
                 if isinstance(hook, Hook):

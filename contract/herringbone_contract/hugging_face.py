@@ -19,12 +19,24 @@ from herringbone_contract.events import outbox
 from herringbone_contract.events.format import HUGGING_FACE
 from herringbone_contract.events.script import log_progress
 from herringbone_contract.events.steps import is_heard
+from herringbone_contract.library_hooks import Hook, named_in, require
 
 _PARAMETERS = f"--{Key.MODEL_PARALLEL_PARAMETERS}"
 _VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
 # The files of the tokens for KubeflowCallback: ours is a descriptor of the supervisor.
 _TOKEN, _OUR_TOKENS = "KUBEFLOW_TRAINER_SERVER_TOKEN", "/proc/"
 _PROGRESS_SECONDS = 1.0
+_INTEGRATIONS = "transformers.integrations.integration_utils:"
+TRAINER_LOGS = (
+    Hook(
+        "transformers.trainer:DEFAULT_CALLBACKS", "send what it logs", named_in("transformers.trainer:Trainer.__init__")
+    ),
+    Hook(
+        f"{_INTEGRATIONS}INTEGRATION_TO_CALLBACK",
+        "send each value once",
+        named_in(f"{_INTEGRATIONS}get_reporting_integration_callbacks"),
+    ),
+)
 
 
 class _Ignored(argparse.Action):
@@ -58,6 +70,7 @@ def send_logs() -> None:
     trainer = sys.modules["transformers.trainer"]
     if not is_heard():
         return
+    require(TRAINER_LOGS)
     trainer.DEFAULT_CALLBACKS.append(callback_class(trainer.TrainerCallback))
     if os.environ.get(_TOKEN, "").startswith(_OUR_TOKENS):
         # KubeflowCallback would post the same values, less often and with other steps: an idle one takes its place.

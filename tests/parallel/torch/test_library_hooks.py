@@ -55,12 +55,13 @@ def test_hooks_into_accelerate_and_transformers() -> None:
         pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
     program = """
 import transformers.trainer
+from herringbone_contract import hugging_face
 from herringbone_parallel.torch import hugging_face_hooks
 from tests.library_hooks import problems
 for name in NAMES:
-    print(name, problems(getattr(hugging_face_hooks, name)))
+    print(name, problems(getattr(hugging_face_hooks, name, None) or hugging_face.TRAINER_LOGS))
 """
-    names = list(lists_of(hugging_face_hooks))
+    names = [*lists_of(hugging_face_hooks), "TRAINER_LOGS"]
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "contract", "parallel"))
     answer = subprocess.run(
         [str(HUGGING_FACE), "-c", program.replace("NAMES", str(names))],
