@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from herringbone.aws.location import is_s3
 from herringbone.estimators.inputs import Channel
 from herringbone.planning.plan import JobPlan
+from herringbone_contract.errors import InputError
 
 # Backends whose hosts are on the submitting machine: their channels of Pipe mode need no copy of the objects.
 _STREAMING = ("local_process", "local")
@@ -56,6 +60,19 @@ def refused_channels(plan: JobPlan) -> dict[str, str]:
         if reason:
             refusals[f"channel {channel.name}"] = reason
     return refusals
+
+
+def check_shares(channel: Channel, plan: JobPlan, files: Iterable[object]) -> None:
+    """Raise `InputError` for a channel that is divided among more hosts than it has files; reads no more of them."""
+    groups = channel.input.instance_groups
+    hosts = sum(groups is None or host.group in groups for host in plan.hosts)
+    if not channel.is_split or hosts < 2 or (count := sum(1 for _ in islice(files, hosts))) == hosts:
+        return
+    raise InputError(
+        f"channel {channel.name!r}: distribution='ShardedByS3Key' divides {count} file{'s' * (count != 1)} of "
+        f"{channel.input.s3_data} among {hosts} hosts, so {hosts - count} would train on nothing: take fewer hosts, "
+        "split the data into more files, or leave distribution out, and every host gets all files"
+    )
 
 
 def _refused_in_files(channel: Channel) -> str:

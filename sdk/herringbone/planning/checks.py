@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
-from herringbone.planning.channels import is_augmented, refused_channels
+from herringbone.planning.channels import check_shares, is_augmented, refused_channels
 from herringbone.planning.disk import low_disk_warnings
 from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS, unused_versions
 from herringbone.planning.plan import HostPlan, JobPlan, refuse
@@ -108,8 +108,10 @@ def check_files(backend: str, plan: JobPlan) -> None:
         check_source(plan.source, exclude=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
-        if is_augmented(channel) and channel.path is not None:
-            _check_augmented(channel, Path(channel.path))
+        if channel.path is not None:
+            path = Path(channel.path)
+            files = (each for each in path.rglob("*") if each.is_file()) if path.is_dir() else iter([path])
+            check_shares(channel, plan, _check_augmented(channel, path) if is_augmented(channel) else files)
     # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
@@ -225,13 +227,13 @@ def _check_channel(backend: str, channel: Channel) -> None:
         raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
 
 
-def _check_augmented(channel: Channel, path: Path) -> None:
-    """Read an AugmentedManifestFile of this machine. Raises `InputError` for a line that cannot be used."""
+def _check_augmented(channel: Channel, path: Path) -> list[dict[str, Any]]:
+    """Return the lines of an AugmentedManifestFile of this machine. Raises `InputError` for one that cannot be used."""
     from herringbone.pipes.records import parse_lines
 
     if not path.is_file():
         raise InputError(f"channel {channel.name!r}: {path} is a folder, and an AugmentedManifestFile is one file")
-    parse_lines(path.read_bytes(), channel.input.attribute_names or (), str(path))
+    return parse_lines(path.read_bytes(), channel.input.attribute_names or (), str(path))
 
 
 def _on_this_machine(option: str, address: str, plan: JobPlan) -> Path:

@@ -60,6 +60,11 @@ def check_name(name: str, address: str) -> str:
     return name
 
 
+def is_folder(stored: StoredObject) -> bool:
+    """Report whether an object stands for a folder."""
+    return stored.key.endswith("/") and stored.size == 0
+
+
 def files_of(objects: Iterable[tuple[str, StoredObject]], address: str) -> dict[str, StoredObject]:
     """Return the objects by the names of their files, sorted by name.
 
@@ -68,7 +73,7 @@ def files_of(objects: Iterable[tuple[str, StoredObject]], address: str) -> dict[
     """
     files: dict[str, StoredObject] = {}
     for name, stored in objects:
-        if stored.key.endswith("/") and stored.size == 0:
+        if is_folder(stored):
             continue
         where = f"s3://{stored.bucket}/{stored.key}"
         check_name(name, where)

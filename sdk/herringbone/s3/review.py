@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
 from herringbone.estimators.inputs import Channel
 from herringbone.pipes.order import reads_while_running
 from herringbone.pipes.records import parse_lines
-from herringbone.planning.channels import input_mode, is_augmented
+from herringbone.planning.channels import check_shares, input_mode, is_augmented
 from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import uses_s3, written
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import cache_limit
-from herringbone.s3.names import files_of, name_below, parse_manifest, split
+from herringbone.s3.names import files_of, is_folder, name_below, parse_manifest, split
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 MANIFEST_BYTES = 64 << 20
@@ -48,7 +48,7 @@ def check_addresses(
     notes = []
     for channel in plan.channels:
         if is_s3(channel.input.s3_data):
-            _check_channel(channel, buckets)
+            check_shares(channel, plan, _check_channel(channel, buckets))
             if input_mode(channel, plan) == "FastFile":
                 notes.append(
                     f"channel {channel.name!r}: FastFile reads as File here: the whole channel is downloaded first"
@@ -69,21 +69,24 @@ def check_addresses(
     return tuple(notes)
 
 
-def _check_channel(channel: Channel, buckets: Buckets) -> None:
+def _check_channel(channel: Channel, buckets: Buckets) -> Iterable[object]:
+    """Check that a channel can be read, and return what its hosts would share."""
     option, address = f"channel {channel.name!r}", channel.input.s3_data
     location = split(address, option)
     if is_augmented(channel):
         text = buckets.read(location, limit=MANIFEST_BYTES, option=option)
-        line = parse_lines(text, channel.input.attribute_names or (), address)[0]
-        for name, value in line.items():
+        lines = parse_lines(text, channel.input.attribute_names or (), address)
+        for name, value in lines[0].items():
             if name.endswith("-ref"):
                 buckets.head(split(value, option), option)
-        return
+        return lines
     if channel.input.s3_data_type == "ManifestFile":
         prefix, names = parse_manifest(buckets.read(location, limit=MANIFEST_BYTES, option=option), address)
         # One of them: a manifest may have a million, and the download finds each that is missing.
         first = buckets.head(S3Location(prefix.bucket, prefix.key + names[0]), option)
         files_of([(names[0], first)], address)
-        return
+        return dict.fromkeys(names)
     first = buckets.first(location, option)
     files_of([(name_below(location.key, first.key), first)], address)
+    # Lazy: they are listed where hosts share them.
+    return (stored for stored in buckets.objects(location, option) if not is_folder(stored))

@@ -24,7 +24,7 @@ from herringbone.aws.session import AwsSession
 from herringbone.estimators.inputs import Channel
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.pipes.content import write_listing
-from herringbone.planning.channels import is_augmented, is_streamed
+from herringbone.planning.channels import check_shares, is_augmented, is_streamed
 from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import reads_s3
 from herringbone.progress import Progress
@@ -96,6 +96,9 @@ def stage(
                 write_listing(_staged_path(channel, plan, folder), list(files.values()))
             else:
                 parts[folder.s3 / "inputs" / channel.name] = files
+            if not is_augmented(channel):
+                # Again, because the bucket may have changed since the plan.
+                check_shares(channel, plan, files)
     if plan.source is not None and plan.source.archive is not None and plan.source.remote:
         archive = buckets.head(split(plan.source.archive, "source_dir"), "source_dir")
         parts[folder.s3 / "code"] = {_CODE: archive}

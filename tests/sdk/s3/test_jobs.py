@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import herringbone
+from herringbone.backends.registry import backend_named
 from herringbone.backends.ssh.upload import digest_of
 from herringbone.estimators.inputs import ShuffleConfig
 from herringbone.jobs.home import Home
@@ -92,6 +93,22 @@ def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) 
     job.wait()
     assert job.status == "Failed"
     assert keys(s3, "c/") == ["c/epoch-0.pt"]
+
+
+def test_a_host_without_an_object_is_refused_at_plan_and_before_the_hosts_start(home: Home, s3: Any) -> None:
+    for name in ("", "a.csv", "b.csv"):
+        s3.put_object(Bucket="mine", Key=f"data/few/{name}", Body=b"")
+    inputs = herringbone.TrainingInput("s3://mine/data/few/", distribution="ShardedByS3Key")
+    with pytest.raises(InputError, match=r"divides 2 files of s3://mine/data/few/ among 3 hosts, so 1 would"):
+        estimator(home, instance_count=3).plan(inputs)
+    plan = estimator(home, instance_count=2).plan(inputs)
+    s3.delete_object(Bucket="mine", Key="data/few/a.csv")
+    with pytest.raises(InputError, match="divides 1 file of"):
+        herringbone.TrainingJob.submit(plan, backend_named("local_process"))
+    listed = herringbone.TrainingInput("s3://mine/list", distribution="ShardedByS3Key", s3_data_type="ManifestFile")
+    s3.put_object(Bucket="mine", Key="list", Body=b'[{"prefix": "s3://mine/data/few/"}, "b.csv", "b.csv"]')
+    with pytest.raises(InputError, match="divides 1 file of s3://mine/list among 2 hosts"):
+        estimator(home, instance_count=2).plan(listed)
 
 
 def test_what_is_not_there_is_refused_at_plan(home: Home, s3: Any) -> None:

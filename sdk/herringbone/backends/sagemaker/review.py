@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from herringbone.aws.instance_types import num_gpus
@@ -13,6 +14,7 @@ from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
+from herringbone.planning.channels import check_shares
 from herringbone.planning.frameworks import IMAGES, unused_versions
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
@@ -133,6 +135,11 @@ def _check_channels(plan: JobPlan) -> None:
     for channel in channels:
         if channel.file_system is None:
             _check_channel(channel)
+            if channel.path is not None and channel.input.s3_data_type == "S3Prefix":
+                # The upload follows links.
+                folders = os.walk(channel.path, followlinks=True)
+                is_file = Path(channel.path).is_file()
+                check_shares(channel, plan, ["it"] if is_file else (name for _, _, names in folders for name in names))
         elif plan.options.subnets is None:
             raise OptionError(
                 f"channel {channel.name!r}: {channel.input.s3_data} can be reached only from a network of the account; "
