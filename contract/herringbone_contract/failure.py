@@ -58,7 +58,8 @@ class Failure(NamedTuple):
     @property
     def lost_host(self) -> str | None:
         """The host that the others lost contact with; None for any other failure."""
-        if self.host is None or not self.message.startswith(_LOST + self.host):
+        # The message of a rank is its script's.
+        if self.rank is not None or self.host is None or not self.message.startswith(_LOST + self.host):
             return None
         # A message about `algo-10` also begins with `algo-1`, so look at the character after the name.
         return self.host if self.message[len(_LOST + self.host) :][:1] in ("", ":", " ") else None
@@ -66,7 +67,8 @@ class Failure(NamedTuple):
     @property
     def interrupted_host(self) -> str | None:
         """The host that was lost, or that lost a process of ours; None when the script may be the reason."""
-        if self.host is not None and self.message.startswith(f"{_LOST_PROCESS}{self.host}: "):
+        own = self.rank is None and self.host is not None
+        if own and self.message.startswith(f"{_LOST_PROCESS}{self.host}: "):
             return self.host
         return self.lost_host
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
 
@@ -29,6 +30,32 @@ def parse_failure(text: str | bytes) -> Failure:
     if not _is_typed(failure):
         raise ContractError("failure.json cannot be read: a member has a value of another type")
     return failure
+
+
+def words_of(content: bytes) -> str:
+    """Return what a script wrote into `/opt/ml/output/failure`, as far as SageMaker keeps it, with secrets masked.
+
+    >>> words_of(b"no data: HF_TOKEN=abc\\n")
+    'no data: HF_TOKEN=******'
+    """
+    # Few scripts write the file.
+    from herringbone_contract.masking import masked_text
+
+    return masked_text(content.decode("utf-8", "replace")[:MAX_FAILURE_CHARS].strip())
+
+
+def with_words(failure: Failure, words: str) -> Failure:
+    """Return the failure of a rank with the words that its script wrote as the reason.
+
+    >>> with_words(Failure(exit_code=3, exception="SystemExit", message="3"), "no data").what
+    'exit code 3: no data'
+    """
+    if not words:
+        return failure
+    # The exit code says as much.
+    exits = failure.exception in ("SystemExit", "os._exit")
+    rest = "" if exits or failure.message in words else f" ({failure.message})"
+    return failure._replace(exception="" if exits else failure.exception, message=words + rest)
 
 
 def _is_typed(failure: Failure) -> bool:

@@ -67,7 +67,7 @@ def read_end(base: Path, code: int, output: bytes) -> Ended:
         code=code,
         output=output,
         failure=parse_failure(record.read_bytes()) if record.exists() else None,
-        failure_text=text.read_text() if text.exists() else None,
+        failure_text=text.read_text(errors="replace") if text.is_file() else None,
         success=(base / "output" / "success").exists(),
     )
 

@@ -11,8 +11,11 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
+from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.failure import Failure, Frame, summary
-from herringbone_contract.paths import Paths
+from herringbone_contract.failure_text import words_of
+from herringbone_contract.paths import INSIDE, Paths
+from herringbone_contract.safe_tree import read_file
 
 _LOG_TAIL_LINES = 20
 # A file that did not fit has filled its disk but for a few blocks.
@@ -136,6 +139,15 @@ def with_full_disk(failure: Failure, free: Mapping[str, int]) -> Failure:
         return failure
     reason = f"the disk of {', and that of '.join(full)}; {_FULL_DISK_REMEDY}"
     return failure._replace(message=f"{failure.message} ({reason})" if failure.message else reason)
+
+
+def own_words(paths: Paths) -> str:
+    """Return what the script wrote about its failure, "" without the file; the script may have put a FIFO there."""
+    try:
+        # A character has up to four bytes.
+        return words_of(read_file(paths.base, str(INSIDE.failure), limit=4 * MAX_FAILURE_CHARS))
+    except OSError:
+        return ""
 
 
 def write(paths: Paths, failure: Failure) -> None:

@@ -226,6 +226,7 @@ class RankGroup:
 
     def _failure(self, rank: RankProcess) -> str:
         """Return the failure of a rank as JSON; learn its exit code from its log if nothing else tells it."""
+        from herringbone_contract.failure_text import with_words
         from herringbone_entry.supervisor import failure
 
         if rank.code is None:
@@ -239,7 +240,8 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        return self._with_memory(rank, failure.with_full_disk(record, failure.free_bytes(host.paths))).to_json()
+        record = self._with_memory(rank, failure.with_full_disk(record, failure.free_bytes(host.paths)))
+        return with_words(record, failure.own_words(host.paths)).to_json()
 
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
         """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""

@@ -26,7 +26,7 @@ from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
-from herringbone_contract.failure_text import parse_failure
+from herringbone_contract.failure_text import parse_failure, words_of
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import read_file
@@ -142,8 +142,7 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     if record is None and not cause:
         # A foreign image writes only the plain text file that SageMaker's contract asks for.
         with contextlib.suppress(OSError):
-            text = read_file(host.base, str(INSIDE.failure), limit=4 * MAX_FAILURE_CHARS)
-            cause = text.decode("utf-8", "replace")[:MAX_FAILURE_CHARS]
+            cause = words_of(read_file(host.base, str(INSIDE.failure), limit=4 * MAX_FAILURE_CHARS))
     return HostEnd(host.name, host.exit_code, ordered, record, tail, cause, host.lost)
 
 

@@ -201,7 +201,65 @@ def test_p13_a_failure_file_of_the_users_own_is_kept(make_job) -> None:
     )
     ended = job.run()["algo-1"]
     assert ended.failure_text == "mine"
-    assert ended.failure.message == "theirs"
+    assert (ended.failure.exception, ended.failure.message) == ("ValueError", "mine (theirs)")
+
+
+WORDS = "open(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('no data')"
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "reason"),
+    [
+        ("train.py", f"import os, sys; {WORDS}; sys.exit(3)", "exit code 3: no data"),
+        ("train.py", f"import os; {WORDS}; os._exit(3)", "exit code 3: no data"),
+        ("train.py", f"import os; {WORDS}; os.kill(os.getpid(), 9)", "exit code 137, killed by SIGKILL: no data"),
+        ("train.py", f"import os; {WORDS}; raise KeyError('a')", "KeyError: no data ('a') (exit code 1)"),
+        ("run.sh", 'echo " no data" > "$SM_OUTPUT_DIR/failure"; exit 5', "exit code 5: no data"),
+    ],
+    ids=["exit", "os-exit", "signal", "raise", "shell"],
+)
+def test_the_scripts_own_words_are_the_reason(make_job, program: str, script: str, reason: str) -> None:
+    job = make_job(hosts=2)
+    script = (
+        script if program == "run.sh" else f"import os, time\nif os.environ['RANK'] == '0': time.sleep(60)\n{script}"
+    )
+    job.write(script, program=program, **({} if program == "run.sh" else TORCH))
+    ended = job.run()
+    for result in ended.values():
+        assert result.failure.what == reason
+    assert f": {reason}" in ended["algo-1"].lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("os.mkfifo(path)", "3"),
+        ("os.symlink('/etc/hostname', path)", "3"),
+        ("os.mkdir(path)", "3"),
+        (
+            "folder, away = os.path.dirname(path), os.path.abspath('away')\n"
+            "os.rename(folder, away); os.symlink(away, folder); open(path, 'w').write('a')",
+            "3",
+        ),
+        ("open(path, 'wb').write(b' \\n')", "3"),
+        ("open(path, 'wb').write(b'a\\xff\\x1b[2J\\n' + 'é'.encode() * 5000)", "a\ufffd\x1b[2J\n" + "é" * 1_017),
+        ("open(path, 'w').write('HF_TOKEN=abc https://me:pw@host')", "HF_TOKEN=****** https://me:******@host"),
+    ],
+    ids=["fifo", "link", "folder", "linked-folder", "blank", "long", "secret"],
+)
+def test_a_failure_file_is_text_of_a_stranger(make_job, make: str, message: str) -> None:
+    job = make_job()
+    job.write(f"import os, sys\npath = os.environ['SM_OUTPUT_DIR'] + '/failure'\n{make}\nsys.exit(3)")
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure.message) == (3, message)
+    assert "\x1b" not in ended.lines[-1]
+
+
+def test_a_script_that_ends_well_has_no_reason(make_job) -> None:
+    job = make_job()
+    job.write(f"import os; {WORDS}")
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure, ended.success) == (0, None, True)
 
 
 SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
