@@ -11,6 +11,7 @@ from typing import Any
 from herringbone_contract.constants import Key, RankVariable
 from herringbone_contract.layout import RankPlacement
 from herringbone_contract.resources import threads_of_rank
+from herringbone_contract.variables import FIELDS
 from herringbone_entry.host import Host
 
 DEFAULT_LOG_LEVEL = 20
@@ -31,7 +32,7 @@ def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[st
     """
     description = _describe(host, num_cpus=num_cpus, num_gpus=num_gpus)
     values: dict[str, Any] = {
-        **{name: description[name] for name in _SAME_NAME},
+        **{name: description[name] for name in FIELDS},
         "current_instance_group_hosts": description["current_instance_group_hosts"],
         "hps": description["hyperparameters"],
         "framework_params": description["additional_framework_parameters"],
@@ -168,36 +169,6 @@ def encode(value: Any) -> str:
     if isinstance(value, PurePath):
         return str(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-
-
-# Each of these fields of SM_TRAINING_ENV has a variable of its own, SM_ and the name in upper case.
-_SAME_NAME = (
-    "hosts",
-    "current_host",
-    "current_instance_type",
-    "current_instance_group",
-    "instance_groups",
-    "instance_groups_dict",
-    "distribution_instance_groups",
-    "is_hetero",
-    "network_interface_name",
-    "log_level",
-    "user_entry_point",
-    "module_name",
-    "module_dir",
-    "framework_module",
-    "resource_config",
-    "input_data_config",
-    "model_dir",
-    "input_dir",
-    "input_config_dir",
-    "output_dir",
-    "output_data_dir",
-    "output_intermediate_dir",
-    "num_cpus",
-    "num_gpus",
-    "num_neurons",
-)
 
 
 def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
 from herringbone.estimators.option_errors import explain
 from herringbone.estimators.options import InstanceGroup, Options
+from herringbone.planning.names import check_environment, check_hyperparameters
 from herringbone.planning.secrets import check_arguments, masked_options, masked_request
 from herringbone.planning.shown import plan_rows, rows_text
 from herringbone_contract import reduce_servers
@@ -30,7 +31,7 @@ from herringbone_contract.errors import (
     OptionError,
     UnsupportedError,
 )
-from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
+from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters, masked_texts
 from herringbone_contract.prediction.answer import Answer
@@ -244,13 +245,16 @@ def make_plan(
         raise OptionError(
             "hang_timeout: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
         )
-    # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
-    check_user_values(request.hyperparameters)
-    hyperparameters = {
-        **encode_values(request.hyperparameters),
+    added = {
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(request, job_name=job_name)),
     }
+    # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
+    check_hyperparameters(request.hyperparameters, added, is_script=request.source is not None)
+    if request.source is not None:
+        names = [channel.name for channel in channels]
+        check_environment(request.options.environment, distribution.launcher, request.hyperparameters, names)
+    hyperparameters = {**encode_values(request.hyperparameters), **added}
     # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
     entry_point = None if request.source is None else request.source.entry_point

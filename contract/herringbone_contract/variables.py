@@ -1,0 +1,79 @@
+"""The variables that Herringbone sets in every rank, by name: a user's value for one of them would be ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herringbone_contract.constants import BASE_VARIABLE, HostVariable, RankVariable, ReduceVariable
+from herringbone_contract.launcher import Launcher
+
+# Each of these fields of SM_TRAINING_ENV has a variable of its own, SM_ and the name in upper case.
+FIELDS = (
+    "hosts",
+    "current_host",
+    "current_instance_type",
+    "current_instance_group",
+    "instance_groups",
+    "instance_groups_dict",
+    "distribution_instance_groups",
+    "is_hetero",
+    "network_interface_name",
+    "log_level",
+    "user_entry_point",
+    "module_name",
+    "module_dir",
+    "framework_module",
+    "resource_config",
+    "input_data_config",
+    "model_dir",
+    "input_dir",
+    "input_config_dir",
+    "output_dir",
+    "output_data_dir",
+    "output_intermediate_dir",
+    "num_cpus",
+    "num_gpus",
+    "num_neurons",
+)
+_OTHER_FIELDS = "current_instance_group_hosts hps framework_params user_args channels training_env checkpoint_dir"
+_OF_EVERY_JOB = (
+    *(f"SM_{name.upper()}" for name in (*FIELDS, *_OTHER_FIELDS.split())),
+    *(value for name, value in vars(RankVariable).items() if name.isupper()),
+    *(BASE_VARIABLE, HostVariable.JOB_NAME, HostVariable.LIFELINE, HostVariable.PRIVATE, HostVariable.RUN_FOLDER),
+    *(ReduceVariable.MEET, ReduceVariable.TOKEN_FILE, ReduceVariable.SERVERS),
+)
+_TORCH = "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS"
+_MXNET = "DMLC_ROLE DMLC_PS_ROOT_URI DMLC_PS_ROOT_PORT DMLC_NUM_WORKER DMLC_NUM_SERVER"
+_OF_LAUNCHERS = {
+    Launcher.MPI: ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"),
+    Launcher.TORCH_DISTRIBUTED: (*_TORCH.split(), "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    Launcher.DATA_PARALLEL: ("SMDATAPARALLEL_LOCAL_RANK",),
+    Launcher.MULTI_WORKER_MIRRORED: ("TF_CONFIG",),
+    # TensorFlow's or MXNet's servers, which the image may decide.
+    Launcher.PARAMETER_SERVER: ("TF_CONFIG", *_MXNET.split()),
+}
+
+
+def own_variables(launcher: Launcher, hyperparameters: Iterable[str], channels: Iterable[str]) -> set[str]:
+    """Return the variables that a job's ranks get with values of their own, whatever its `environment` says.
+
+    >>> {"SM_MODEL_DIR", "SM_HP_LR", "RANK"} <= own_variables(Launcher.PLAIN, ["lr"], [])
+    True
+    """
+    return {*_OF_EVERY_JOB, *_OF_LAUNCHERS.get(launcher, ()), *named_variables(hyperparameters, channels)}
+
+
+def named_variables(hyperparameters: Iterable[str], channels: Iterable[str]) -> dict[str, list[str]]:
+    """Return the variables of hyperparameters and channels, each with the names that it is made from.
+
+    >>> named_variables(["lr", "LR"], ["train"])
+    {'SM_HP_LR': ['lr', 'LR'], 'SM_CHANNEL_TRAIN': ['train']}
+    """
+    variables: dict[str, list[str]] = {}
+    for name in hyperparameters:
+        # Some shells drop variables with a hyphen.
+        for spelling in dict.fromkeys((name, name.replace("-", "_"))):
+            variables.setdefault(f"SM_HP_{spelling.upper()}", []).append(name)
+    for name in channels:
+        variables.setdefault(f"SM_CHANNEL_{name.upper()}", []).append(name)
+    return variables
