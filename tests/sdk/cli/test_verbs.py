@@ -33,7 +33,8 @@ max_run: 60
 @pytest.fixture
 def job_file(script):
     script("print('x')", name="job/src/train.py")
-    script("1", name="job/data/part")
+    for part in (1, 2):
+        script(str(part), name=f"job/data/part-{part}")
     return script(JOB_FILE, name="job/job.yaml")
 
 
