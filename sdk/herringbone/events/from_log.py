@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from types import FrameType
@@ -45,8 +45,6 @@ _SEARCH_SECONDS = 0.5
 _MAX_FILE_BYTES = 1 << 30
 # A longer line is searched up to here, as CloudWatch has it.
 _SEARCHED_CHARS = 256 * 1024
-# A rank has at most one state a second, and the lines of its log are read every half.
-_KEPT_STATES = 16
 # A note has as much of a match that is no number.
 _SHOWN_CHARS = 80
 
@@ -79,8 +77,8 @@ class Finder:
         self.slow: list[str] = []
         # By name: the matches, those without a number, and what the first of those holds instead.
         self._matches: dict[str, tuple[int, int, str]] = {name: (0, 0, "") for name, _ in self._patterns}
-        # By rank: the newest states of its progress bar, each with its time stamp.
-        self._states: dict[str, list[tuple[bytes, str]]] = {}
+        # By rank: the state of its progress bar.
+        self._states: dict[str, str] = {}
         # What `watch` compares: the number of the search, and whether one runs.
         self._number, self._is_searching, self._seen = 0, False, -1
 
@@ -93,24 +91,17 @@ class Finder:
         """Report whether there may be a value; without definitions, only MLLOG lines have any."""
         return bool(self._patterns) or _MLLOG_MARK in lines
 
-    def find(self, text: str, prefix: str, *, live: bool = False, stamp: bytes = b"") -> list[tuple[str, float, str]]:
+    def find(self, text: str, prefix: str, *, live: bool = False) -> list[tuple[str, float, str]]:
         """Return the name, value and source of each value in a line; `prefix` tells ranks apart.
 
-        The state of a progress bar, `live`, may come before older lines: its `stamp` has the order. The line that ends
-        a bar is its last state once more, and has no further value.
+        The line that ends a progress bar is its last state, which was `live`, once more: it has no further value.
         """
         found: list[tuple[str, float, str]] = []
         text = text[:_SEARCHED_CHARS]
         if live:
-            self._states[prefix] = [*self._states.get(prefix, ())[1 - _KEPT_STATES :], (stamp, text)]
-        elif prefix in self._states:
-            # The line replaces the states before it.
-            states = self._states.pop(prefix)
-            before = [state for state in states if state[0] <= stamp]
-            if newer := states[len(before) :]:
-                self._states[prefix] = newer
-            if before and before[-1][1] == text.rstrip("\r"):
-                return found
+            self._states[prefix] = text
+        elif self._states and self._states.pop(prefix, None) == text.rstrip("\r"):
+            return found
         if event := mllog.parse(text):
             found += [(name, value, MLLOG) for name, value in self._readers[prefix].numbers(event)]
         for definition in tuple(self._patterns):
@@ -190,8 +181,8 @@ class HostMetrics:
                     # The supervisor's and the controller's own lines, which may quote a line of a rank.
                     continue
                 live = rank is not None and text.startswith(LIVE_MARK)
-                shown, stamp = text[live:].decode("utf-8", "replace"), self._stamped[:STAMP_CHARS]
-                for name, value, source in self._finder.find(shown, f"{host}:{rank}", live=live, stamp=stamp):
+                shown = text[live:].decode("utf-8", "replace")
+                for name, value, source in self._finder.find(shown, f"{host}:{rank}", live=live):
                     time = parse_line(self._stamped, self._host).time
                     metrics.append(Metric(name, value, time, host or self._host, rank, source=source))
         return metrics
@@ -235,9 +226,13 @@ class _Log:
         self._metrics = HostMetrics(host, finder)
         self._partial = b""
         self._written = self._end = 0
+        # States of progress bars that wait for the lines before them; those of the first `_known` are in the log.
+        self.states: list[bytes] = []
+        self._known = 0
 
     def look(self) -> None:
         """Note the end of the log, up to which `read` reads."""
+        self._known = len(self.states)
         with suppress(OSError):
             self._end = os.stat(self._path).st_size  # noqa: PTH116
 
@@ -251,15 +246,30 @@ class _Log:
             return False
         self._position += len(chunk)
         lines, _, self._partial = (self._partial + chunk).rpartition(b"\n")
-        self.take(lines)
+        self._write(self._with_states(lines) if self.states else lines)
         return bool(chunk)
+
+    def _with_states(self, lines: bytes) -> bytes:
+        """Return lines of the log, and before each of them the states that are not newer."""
+        ordered = []
+        for line in lines.split(b"\n"):
+            stamp = line[:STAMP_CHARS]
+            while self.states and stamp[-2:] == b"Z " and self.states[0][:STAMP_CHARS] <= stamp:
+                ordered.append(self.states.pop(0))
+                self._known -= 1
+            ordered.append(line)
+        return b"\n".join(ordered)
+
+    def take_known(self) -> None:
+        """Take the states before which all lines were read."""
+        known, self.states = self.states[: max(0, self._known)], self.states[max(0, self._known) :]
+        self._write(b"\n".join(known))
 
     def finish(self) -> None:
         """Write the metrics of a last line without its end: nobody writes any more."""
-        self.take(self._partial)
+        self._write(b"\n".join([*self.states, self._partial]))
 
-    def take(self, lines: bytes) -> None:
-        """Write the metrics of whole lines."""
+    def _write(self, lines: bytes) -> None:
         events = b"".join(map(encode, metric_events(self._metrics.take(lines))))
         if events and self._written < _MAX_FILE_BYTES:
             append_lines(self._target, events)
@@ -288,20 +298,29 @@ def main() -> None:
         # In this order: the line that ends a progress bar is read after all states of the bar. An input that ends
         # between the two is still at its end in the next round, when all of the logs is written.
         states, over = _read(source, _LOOK_SECONDS)
+        partial = _hand_out(partial + states, logs)
         for log in logs.values():
             log.look()
-        *lines, partial = (partial + states + _read(source, 0.0)[0]).split(b"\n")
-        for line in lines:
-            if log_of_line := logs.get(split_line(line[STAMP_CHARS:])[0] or ""):
-                log_of_line.take(line)
+        partial = _hand_out(partial + _read(source, 0.0)[0], logs)
         # One piece of each at a time, so that no host waits for another's backlog.
         while [log for log in logs.values() if log.read()]:
             pass
+        for log in logs.values():
+            log.take_known()
     for log in logs.values():
         log.finish()
     for note in finder.notes(list(logs)):
         print(note)
     sys.stdout.flush()
+
+
+def _hand_out(states: bytes, logs: Mapping[str, _Log]) -> bytes:
+    """Give each line to the log of its host, and return the beginning of the last line."""
+    *lines, rest = states.split(b"\n")
+    for line in lines:
+        if log := logs.get(split_line(line[STAMP_CHARS:])[0] or ""):
+            log.states.append(line)
+    return rest
 
 
 def _read(source: FileIO, seconds: float) -> tuple[bytes, bool]:

@@ -124,19 +124,36 @@ def test_only_the_first_host_of_several_machines_says_that_nothing_matched() -> 
 
 
 def test_the_line_that_ends_a_bar_has_no_value_of_its_own() -> None:
-    def values(*lines: tuple[int, bool, str]) -> list[float]:
+    def values(*lines: tuple[bool, str]) -> list[float]:
         finder = Finder([("loss", r"loss=(\S+)")])
-        return [
-            value
-            for second, live, text in lines
-            for _, value, _ in finder.find(text, "algo-1:0", live=live, stamp=b"%d" % second)
-        ]
+        return [value for live, text in lines for _, value, _ in finder.find(text, "algo-1:0", live=live)]
 
-    assert values((1, True, "loss=1"), (2, True, "loss=2"), (3, False, "loss=2"), (4, False, "loss=2")) == [1, 2, 2]
-    # The state of the next bar is known before the line that ended the first one.
-    assert values((1, True, "loss=1"), (3, True, "loss=3"), (2, False, "loss=1"), (4, False, "loss=3")) == [1, 3]
+    assert values((True, "loss=1"), (True, "loss=2"), (False, "loss=2\r"), (False, "loss=2")) == [1, 2, 2]
     # A line that is not the state shown last, and an equal one later.
-    assert values((1, True, "loss=1"), (2, False, "loss=2"), (3, False, "loss=1")) == [1, 2, 1]
+    assert values((True, "loss=1"), (False, "loss=2"), (False, "loss=1")) == [1, 2, 1]
+
+
+def test_states_of_bars_and_lines_of_the_log_come_in_their_order(tmp_path) -> None:
+    finder = Finder([("loss", r"loss=(\S+)")])
+    log = from_log._Log(str(tmp_path), "algo-1", 0, finder)
+
+    def line(second: int, text: str) -> bytes:
+        return b"2026-11-21T11:44:%02d.000000Z [algo-1:0] %b" % (second, text.encode())
+
+    (tmp_path / "algo-1.log").write_bytes(line(1, "loss=1") + b"\n" + line(3, "loss=2") + b"\n")
+    # The third state came after the look: lines before it may be unread.
+    log.states = [line(2, "\rloss=2"), line(4, "\rloss=3")]
+    log.look()
+    log.states.append(line(6, "\rloss=5"))
+    assert log.read()
+    log.take_known()
+    with (tmp_path / "algo-1.log").open("ab") as file:
+        file.write(line(5, "loss=4") + b"\n" + line(7, "loss=5") + b"\n")
+    log.look()
+    assert log.read()
+    log.finish()
+    events = decode_lines((tmp_path / "algo-1.metrics.events").read_bytes())
+    assert [value for event in events for value in event["values"]] == [1, 2, 3, 4, 5]
 
 
 def test_states_of_bars_that_find_no_room_wait_for_nothing() -> None:
