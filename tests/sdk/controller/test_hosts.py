@@ -18,6 +18,8 @@ from herringbone.slots.release import free
 class SlowLog:
     """A log on a slow disk: while it writes one chunk, the host fills the pipe again."""
 
+    states: tuple[bytes, ...] = ()
+
     def __init__(self, writer):
         self.writer, self.num_chunks = writer, 0
 
