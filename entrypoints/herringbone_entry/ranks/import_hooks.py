@@ -26,7 +26,7 @@ _COMPLETIONS = {
 }
 # Version 1 of the model-parallel library for torch; one module of it watches custom autograd functions.
 _MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
-_FUNCTIONS = f"{_MODEL_PARALLEL}runtime.function_apply"
+_FUNCTIONS = "herringbone_parallel.torch.function_apply"
 # Reports what a prediction is compared with.
 _COMPARED = "herringbone_parallel.torch.compared"
 

@@ -34,11 +34,7 @@ MODEL_PARALLEL = (
 # smdistributed.dataparallel, and Horovod's names.
 DATA_PARALLEL = (
     Hook(f"{_OPTIMIZER}apply", "skip steps with incomplete sums", _APPLY),
-    Hook(
-        f"{_OPTIMIZER}_clip_gradients",
-        "sum gradients before they are clipped",
-        exists,
-    ),
+    Hook(f"{_OPTIMIZER}_clip_gradients", "sum gradients before they are clipped", exists),
 )
 _MODEL = "keras:Model."
 KERAS_COMPAT = (

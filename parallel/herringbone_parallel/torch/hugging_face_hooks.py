@@ -23,6 +23,7 @@ ACCELERATE = (
 _TRAINER = "transformers.trainer:Trainer."
 _ARGUMENTS = "transformers.training_args:TrainingArguments."
 _DEVICE = named_in(f"{_ARGUMENTS}device")
+_CREATES = named_in(f"{_TRAINER}create_accelerator_and_postprocess")
 _LOSS = ("model", "inputs", "return_outputs", "num_items_in_batch")
 # The Trainer, in such a job.
 CONTEXT_TRAINER = (Hook(f"{_TRAINER}compute_loss", "divide the loss of a shared sequence", takes(*_LOSS)),)
@@ -34,11 +35,7 @@ DATA_PARALLEL_ARGUMENTS = (
 # Its branch for version 1 of smdistributed.modelparallel.
 MODEL_PARALLEL_ARGUMENTS = (Hook(f"{_ARGUMENTS}_setup_devices", "choose the rank's device", _DEVICE),)
 MODEL_PARALLEL_TRAINER = (
-    Hook(
-        "transformers.trainer:Accelerator",
-        "count replicas in place of ranks",
-        named_in(f"{_TRAINER}create_accelerator_and_postprocess"),
-    ),
+    Hook("transformers.trainer:Accelerator", "count replicas in place of ranks", _CREATES),
     Hook(f"{_TRAINER}_wrap_model", "train the partitioned model", named_in(f"{_TRAINER}evaluation_loop")),
     Hook(f"{_TRAINER}_save", "write a model's file once", named_in(f"{_TRAINER}save_model")),
 )

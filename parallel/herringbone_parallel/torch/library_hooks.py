@@ -30,6 +30,18 @@ def _one() -> torch.Tensor:
     return torch.ones(1, device="cpu", requires_grad=True)
 
 
+def _applied() -> object:
+    return _Same.apply(_one())  # type: ignore[no-untyped-call]
+
+
+def _functional() -> object:
+    return torch.func.functional_call(nn.Identity(), {}, (_one(),))
+
+
+def _zeroed() -> None:
+    torch.optim.SGD.__new__(torch.optim.SGD).zero_grad()
+
+
 def _scripted() -> object:
     return torch.jit.CompilationUnit("def same(x: int):\n    return x\n").same(1)
 
@@ -43,7 +55,7 @@ _INNER = hasattr(torch.utils.checkpoint, "_checkpoint_impl")
 GENERATOR = "_checkpoint_without_reentrant_generator" + ("_impl" if _INNER else "")
 _CHECKPOINT = "torch.utils.checkpoint:" + ("_checkpoint_impl" if _INNER else "checkpoint")
 _GRADIENTS = "keep the gradients of a call between partitions"
-_TRANSFORMS = "refuse torch.func and torch.vmap of a placed tensor"
+_TRANSFORMS = "refuse torch.func of a placed tensor"
 _MEASURED = "measure a model"
 _PARTS = "checkpoint each part of a split module on its rank"
 _NAMES = "run operations on placed tensors"
@@ -66,7 +78,7 @@ MEASURE = (
 )
 # Version 1 of smdistributed.modelparallel.
 MODEL_PARALLEL = (
-    Hook("torch.autograd.function:Function.apply", _GRADIENTS, reached(lambda: _Same.apply(_one()))),
+    Hook("torch.autograd.function:Function.apply", _GRADIENTS, reached(_applied)),
     Hook("torch.jit:ScriptFunction.__call__", _GRADIENTS, reached(_scripted)),
     Hook(
         "torch._functorch.eager_transforms:_wrap_for_grad",
@@ -74,23 +86,15 @@ MODEL_PARALLEL = (
         reached(lambda: torch.func.grad(torch.sum)(_one())),
     ),
     Hook("torch._functorch.vmap:_add_batch_dim", _TRANSFORMS, reached(lambda: torch.vmap(torch.neg)(_one()))),
-    Hook(
-        "torch.nn.utils.stateless:_reparametrize_module",
-        _TRANSFORMS,
-        reached(lambda: torch.func.functional_call(nn.Identity(), {}, (_one(),))),
-    ),
+    Hook("torch.nn.utils.stateless:_reparametrize_module", _TRANSFORMS, reached(_functional)),
     Hook("torch.autograd:_make_grads", _GRADIENTS, reached(lambda: torch.autograd.backward(_one()))),
     _CALL,
     _REGISTER,
     *_READ,
     Hook("torch.nn:Module.__init__", "put modules on partitions by hand", reached(nn.Identity)),
     Hook("torch.nn:Module.zero_grad", "refuse it inside a step", reached(lambda: nn.Identity().zero_grad())),
-    Hook(
-        "torch.optim:Optimizer.zero_grad",
-        "refuse it inside a step",
-        # Without `__init__`, which imports torch's compiler: that takes seconds.
-        reached(lambda: torch.optim.SGD.__new__(torch.optim.SGD).zero_grad()),
-    ),
+    # Without `__init__`, which imports torch's compiler: that takes seconds.
+    Hook("torch.optim:Optimizer.zero_grad", "refuse it inside a step", reached(_zeroed)),
     Hook("torch.optim.optimizer:register_optimizer_step_pre_hook", "refuse a step inside a step", exists),
     Hook(f"torch.utils.checkpoint:{GENERATOR}", _PARTS, named_in(_CHECKPOINT)),
     Hook("torch.utils.checkpoint:CheckpointFunction", _PARTS, named_in(_CHECKPOINT)),
@@ -143,9 +147,8 @@ _WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 
 def _wrapped() -> object:
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import OffloadWrapper
-
-    return OffloadWrapper(nn.Identity())(1)
+    owner, name = resolved(f"{_WRAPPER}:OffloadWrapper")
+    return getattr(owner, name)(nn.Identity())(1)
 
 
 _STRATEGY = ("module", "process_group", "sharding_strategy", "device_id", "device_mesh")
@@ -172,7 +175,7 @@ def _asked(place: str) -> bool:
 
     group = type("_Asked", (owner,), {name: method})(0, 1)
     # Code in C++, which asks the group for its own `broadcast`.
-    dist._broadcast_coalesced(group, [torch.ones(1, device="cpu")], 1, 0)
+    dist._broadcast_coalesced(group, [torch.ones(1, device="cpu")], 1, 0)  # type: ignore[attr-defined]
     return bool(asked)
 
 

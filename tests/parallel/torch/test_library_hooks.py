@@ -110,7 +110,7 @@ class Same(torch.autograd.Function):
 
 bound = Same.apply
 assert not [name for name in sys.modules if name.startswith("herringbone_parallel.torch.model_parallel.placement")]
-from herringbone_parallel.torch.model_parallel.runtime import function_apply
+from herringbone_parallel.torch import function_apply
 function_apply.serve(lambda cls, own, args, kwargs: (cls.__name__, own(*args, **kwargs).item()))
 print(bound(torch.ones(1)))
 """

@@ -25,8 +25,8 @@ from torch.nn.utils import stateless
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
+from herringbone_parallel.torch import function_apply
 from herringbone_parallel.torch.library_hooks import COMPILER
-from herringbone_parallel.torch.model_parallel.runtime import function_apply
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, TRANSFORMED, current
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate_inside, reading
 from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor
