@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -28,7 +27,7 @@ from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep,
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
-from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel import state, step_offloading
 from herringbone_parallel.torch.model_parallel.arguments import Arguments
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.results import collect, share
@@ -52,7 +51,7 @@ from herringbone_parallel.torch.model_parallel.split import check_device, pieces
 from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
 
 if TYPE_CHECKING:
-    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
+    pass
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -107,7 +106,7 @@ def step(
         arguments = Arguments(args, kwargs, split, library.device)
         if library.model is not None:
             library.model.settle(functools.partial(_run_alone, library, function, arguments.parts[0]))
-        library.offloading = _offloading(library)
+        library.offloading = step_offloading.of(library)
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
@@ -162,7 +161,9 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     seed = randomness.draw_seed()
     restore = randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
-    kept = library.kept.setdefault((function, library.model), Kept.of(library, function))
+    if (function, library.model) not in library.kept:
+        library.kept[function, library.model] = Kept.of(library, function)
+    kept = library.kept[function, library.model]
     kept.begin_step()
 
     def body(index: int) -> None:
@@ -195,12 +196,12 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     in_order, record = kept.turns is Turns.PHASES, _recorder(library, live)
-    token = RunToken(schedule, library.pool, count, body, _save_state(kept), record, in_order=in_order)
+    token = RunToken(schedule, library.pool, count, body, kept.save_state, record, in_order=in_order)
     try:
         arguments.seed = agreed_seed(library, arguments.parts[0], seed)
         if library.transport is None:
             token.run()
-            results.append(kept.placed())
+            results.append(kept.conclude())
         else:
             results = _run_with_peers(library, library.transport, token, arguments, results, traces, kept)
         kept.end_step(results.pop())
@@ -212,40 +213,11 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     finally:
         restore()
         kept.stop()
-    _check_offloading(library)
+    step_offloading.check(library)
     library.book.turn_page()
     if live is not None:
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
     return results
-
-
-def _offloading(library: state.State) -> TaskOffloading | None:
-    """Return what keeps this step's activations in host memory; None if the job does not offload them."""
-    settings = library.settings
-    if not settings.offload_activations:
-        return None
-    # Only jobs that ask for it load these modules.
-    from herringbone_parallel.torch.offloading import tasks
-
-    return tasks.of_step(
-        rank=library.pp_rank,
-        partitions=settings.partitions,
-        microbatches=settings.microbatches,
-        pipeline=settings.pipeline,
-        active=settings.active_microbatches,
-        horizon=settings.activation_loading_horizon,
-        device=library.device,
-    )
-
-
-def _save_state(kept: Kept) -> Callable[[], Callable[[], None]]:
-    """Return the function that saves what belongs to the microbatch that gives the run token away."""
-
-    def save() -> Callable[[], None]:
-        restores = kept.leave(), randomness.save_generators()
-        return lambda: [restore() for restore in restores] and None
-
-    return save
 
 
 def _mailbox(library: state.State, index: int, token: RunToken, kept: Kept) -> Mailbox:
@@ -259,20 +231,6 @@ def _mailbox(library: state.State, index: int, token: RunToken, kept: Kept) -> M
             library.offloading.end_forward(index)
 
     return Mailbox(library.pp_rank, library.steps, index, library.transport, token, ends_forward)
-
-
-def _check_offloading(library: state.State) -> None:
-    """Warn after the first backward if the job offloads activations, and this rank has none that can move."""
-    # A step without gradients saves nothing.
-    if library.offloading is None or library.offloading_checked or not library.backwards:
-        return
-    library.offloading_checked = True
-    if not library.offloading.saved_bytes:
-        warnings.warn(
-            "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
-            " smp.set_activation_checkpointing(module)",
-            stacklevel=5,
-        )
 
 
 def _schedule(library: state.State, count: int, kept: Kept) -> Schedule:
@@ -316,7 +274,10 @@ def _run_with_peers(
     traces: list[Progress],
     kept: Kept,
 ) -> list[Any]:
-    """Run the step and share its results, and at last what stays of the kept state. A failure reaches every peer; a peer's failure ends the step on this rank."""
+    """Run the step; share its results, and as the last of them what stays of the kept state.
+
+    A failure reaches every peer; a peer's failure ends the step on this rank.
+    """
     probe = StallProbe(
         library.pp_rank, library.steps, transport, token, lambda: [progress.snapshot() for progress in traces]
     )
@@ -342,7 +303,10 @@ def _run_with_peers(
         _agree(library, transport, token, probe, arguments)
         token.run(probe.poll)
         # [3]
-        shared = _share(library, transport, token, probe, [*results, kept.placed()], traces)
+        left = kept.conclude()
+        if kept.first_step:
+            kept.turns = _agree_on_turns(library, transport, token, probe, kept.turns)
+        shared = _share(library, transport, token, probe, [*results, left], traces)
         probe.end_step()
         # The script may write into its tensors from here on.
         transport.release()
@@ -373,6 +337,17 @@ def _agree(
         return token.wait_outside(MessageId(0, Key(library.steps, 0, 0, purpose)), probe.poll)
 
     arguments.agree(library.pp_rank, transport.peers, send, wait)
+
+
+def _agree_on_turns(
+    library: state.State, transport: Transport, token: RunToken, probe: StallProbe, turns: Turns
+) -> Turns:
+    """Return the turns that the code of the rank needs that keeps most."""
+    key = Key(library.steps, 0, 0, Purpose.TURNS)
+    for peer in transport.peers:
+        transport.send_object(peer, key, int(turns))
+    others = (token.wait_outside(MessageId(peer, key), probe.poll) for peer in transport.peers)
+    return Turns(max(turns, *others))
 
 
 def _share(

@@ -1,4 +1,4 @@
-"""State that a forward, a hook or the step function keeps: the numbers of one process that runs the microbatches in turn.
+"""State that a forward, a hook or the step function keeps: the numbers of one process.
 
 Each case is a model and a step function. The same code runs over ranks and as plain torch in one process.
 """
@@ -429,8 +429,8 @@ def assert_equal(by_rank: list[Any], alone: Any) -> None:
             assert losses == pytest.approx(expected_losses, abs=1e-12)
             if not left:
                 continue
-            assert [len(value) for value in left] == [len(value) for value in expected_left]
-            assert sum(left, []) == pytest.approx(sum(expected_left, []), abs=1e-12)
+            for values, expected_values in zip(left, expected_left, strict=True):
+                assert values == pytest.approx(expected_values, abs=1e-12)
     assert set(held) == set(weights)
     for name, value in held.items():
         torch.testing.assert_close(torch.tensor(value), torch.tensor(weights[name]), atol=1e-12, rtol=0)

@@ -17,24 +17,34 @@ import enum
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable
-from itertools import chain, zip_longest
-from operator import attrgetter, is_
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
 from torch import nn
 
-from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.model_parallel.runtime.kept_contents import (
+    members,
+    placed_in,
+    with_placed,
+    with_tensors,
+)
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
 from herringbone_parallel.torch.model_parallel.runtime.outward import Outward
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
 from herringbone_parallel.torch.model_parallel.runtime.reachable import (
-    MISSING, Entry, Location, Reach, Variable, Version, loaded,
+    LARGE,
+    Entry,
+    Location,
+    Reach,
+    Variable,
+    Version,
+    loaded,
 )  # fmt: skip
-from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 
-# Of larger containers only the length and the ends are compared: they are data, or lists that grow.
-_LARGE = 1000
 _SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
 _set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
 
@@ -50,19 +60,19 @@ class Turns(enum.IntEnum):
 class Kept:
     """What one step function and the model keep.
 
-        kept = Kept(function, model)
+        kept = Kept(function, model, forwards_first=pipeline == "simple")
         kept.begin_step()
         kept.begin(index, microbatch)      # in the thread of each microbatch, which holds the run token
         restore = kept.leave()             # it gives the token away, and calls `restore` when it has the token again
         kept.end_forward()
         kept.end(index)
-        kept.end_step()
+        kept.end_step(share(kept.conclude()))
 
     Only the holder of the run token, and the thread that calls the step before and after it, use it.
     """
 
-    def __init__(self, function: Callable[..., Any], model: nn.Module | None) -> None:
-        self._function, self._model = function, model
+    def __init__(self, function: Callable[..., Any], model: nn.Module | None, *, forwards_first: bool) -> None:
+        self._function, self._model, self._forwards_first = function, model, forwards_first
         self.turns = Turns.WHOLE
         self._step = 0
         # The offset in the step function's code at which the first backward begins; None until one has begun.
@@ -93,7 +103,13 @@ class Kept:
     @classmethod
     def of(cls, library: Any, function: Callable[..., Any]) -> Kept:
         """Return a new one for the library's model."""
-        return cls(function, None if library.model is None else library.model.module)
+        model = None if library.model is None else library.model.module
+        return cls(function, model, forwards_first=library.settings.pipeline == "simple")
+
+    @property
+    def first_step(self) -> bool:
+        """Say whether this is the step that decides, on all ranks alike, on the turns of the next ones."""
+        return self._step == 1
 
     def begin_step(self) -> None:
         """Look at the state, which the script may have changed since the last step."""
@@ -115,6 +131,16 @@ class Kept:
         if self.turns is not Turns.FREE:
             # On every rank at the same call, with the same state: the microbatches before have ended their forwards.
             self._adopt(index, microbatch)
+
+    def save_state(self) -> Callable[[], None]:
+        """Give the token away; return the function that puts back the holder's state, and its random numbers."""
+        put_back, restore = self.leave(), save_generators()
+
+        def both() -> None:
+            put_back()
+            restore()
+
+        return both
 
     def leave(self) -> Callable[[], None]:
         """Note what the holder has changed, and return the function that puts its state back."""
@@ -150,29 +176,27 @@ class Kept:
             for number in [number for number in versions if number < needed]:
                 del versions[number]
 
-    def placed(self) -> list[PlacedTensor]:
-        """Put the last microbatch's state in place; return the placed tensors in it, in an order that all ranks share."""
+    def conclude(self) -> list[PlacedTensor]:
+        """Put the last microbatch's state in place, and decide on the turns of the next step.
+
+        Returns the placed tensors in the state, in an order that all ranks share.
+        """
         self._enter(sys.maxsize)
         self._holder = None
+        # A table that the first microbatch of all has made once is not kept from one microbatch to another.
+        self._take_turns([each for each, made in self._versions.items() if self._step > 1 or set(made) - {-1, 0}])
         return self._foreign(None)
 
     def end_step(self, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """End the step with data in place of the tensors that `placed` has returned."""
+        """End the step with data in place of the tensors that `conclude` has returned."""
         self._replace(dict(zip(map(id, self._foreign(None)), tensors, strict=False)))
         self.stop()
-        kept = [
-            location
-            for location, versions in self._versions.items()
-            # A table that the first microbatch of all has made once is not kept from one microbatch to another.
-            if self._step > 1 or set(versions) - {-1, 0}
-        ]
-        self._take_turns(kept)
         if self._versions:
             self._ever |= {location: None for location in self._versions if location not in self._found}
             self._found = []
             for location in self._ever:
                 self._find(location)
-        self._refresh()
+            self._refresh()
 
     def undo(self) -> None:
         """Put back what was there before the step."""
@@ -216,9 +240,10 @@ class Kept:
         self._refresh()
 
     def _refresh(self) -> None:
-        small, self._slow = [], []
+        small: list[Location] = []
+        self._slow: list[Location] = []
         for location in (*self._watched, *self._found):
-            fast = type(location) not in (Entry, Variable, Version) and len(location.seen) <= _LARGE
+            fast = type(location) not in (Entry, Variable, Version) and len(location.seen) <= LARGE
             (small if fast else self._slow).append(location)
         self._small = small
         targets = [
@@ -232,7 +257,7 @@ class Kept:
 
     def _changed(self) -> list[Location]:
         """Return the watched locations that have changed. Usually none has, and no code of Python runs for each."""
-        changed = [location for location in self._slow if _differs(location)]
+        changed = [location for location in self._slow if location.changed()]
         members, sizes = self._compared()
         if sizes != self._sizes or not all(map(is_, members, self._members)):
             changed += [location for location in self._small if location.changed()]
@@ -244,7 +269,7 @@ class Kept:
         for location in changed:
             versions = self._versions.setdefault(location, {-1: location.seen})
             if index in self._in_backward:
-                self._keep_placed(location)
+                location.write(with_placed(location.read(), location.seen))
             location.seen = versions[index] = location.read()
             if index in self._in_backward:
                 self._by_backward[location] = None
@@ -254,22 +279,11 @@ class Kept:
         if changed:
             self._refresh()
 
-    @staticmethod
-    def _keep_placed(location: Location) -> None:
-        """Put back the placed tensors in whose place a recomputation of one rank has put tensors with data."""
-        before, now = location.seen, location.read()
-        if type(before) is type(now) is dict:
-            location.write({key: _same_value(before.get(key), value) for key, value in now.items()})
-        elif type(before) is type(now) is list:
-            location.write([_same_value(*pair) for pair in zip_longest(before[: len(now)], now)])
-        elif isinstance(location, Entry):
-            location.write(_same_value(before, now))
-
     def _find(self, location: Location) -> None:
         """Watch the containers that have come into a location."""
         reach = Reach()
         known = {id(other.target) for other in chain(self._watched, self._found)}
-        for member in _members(location.seen):
+        for member in members(location.seen):
             reach.visit(member, location.name)
         self._found += [other for other in reach.locations if id(other.target) not in known]
 
@@ -287,8 +301,8 @@ class Kept:
 
     def _foreign(self, microbatch: Microbatch | None) -> list[PlacedTensor]:
         """Return the placed tensors of other microbatches in the state that is in place."""
-        members = chain.from_iterable(_members(location.seen) for location in self._versions)
-        placed = {id(leaf): leaf for leaf in _tensors(members) if leaf.maker is not microbatch}
+        leaves = chain.from_iterable(placed_in(location.seen) for location in self._versions)
+        placed = {id(leaf): leaf for leaf in leaves if leaf.maker is not microbatch}
         return sorted(placed.values(), key=lambda leaf: (leaf.maker.index, leaf.value.serial))
 
     def _adopt(self, index: int, microbatch: Microbatch) -> None:
@@ -298,23 +312,10 @@ class Kept:
 
     def _replace(self, new: dict[int, Any]) -> list[Location]:
         """Put `new` tensors in the places of those that have these identities; return the changed locations."""
-        replaced = []
-        for location in self._versions if new else ():
-            if not any(id(leaf) in new for leaf in _tensors(_members(location.seen))):
-                continue
-
-            def change(member: Any) -> Any:
-                if isinstance(member, tuple):
-                    return replace_leaves(member, lambda leaf: new.get(id(leaf), leaf))
-                return new.get(id(member), member)
-
-            content = location.seen
-            if isinstance(content, dict):
-                location.write({key: change(member) for key, member in content.items()})
-            else:
-                location.write(list(map(change, content)) if isinstance(content, list) else change(content))
-            replaced.append(location)
-        return replaced
+        changed = [each for each in self._versions if any(id(leaf) in new for leaf in placed_in(each.seen))]
+        for location in changed:
+            location.write(with_tensors(location.seen, new))
+        return changed
 
     def _take_turns(self, kept: list[Location]) -> None:
         """Decide on the turns of the next step, and warn if this one may have needed them."""
@@ -335,8 +336,17 @@ class Kept:
                 " change it at the beginning of the step function",
                 stacklevel=2,
             )
-        # After the first step, which decides, turns are not given up again.
-        self.turns = turns if self._step == 1 else max(self.turns, turns)
+        if self.first_step:
+            self.turns = turns
+        elif turns > self.turns:
+            if turns is Turns.WHOLE and self._forwards_first:
+                raise ParallelError(
+                    f"{_named(read)} is changed in or after a backward, for the first time in this step, and read by a"
+                    " forward. Under pipeline 'simple' all forwards come before the first backward: set `pipeline` to"
+                    " interleaved, or change it in the first step, too"
+                )
+            # Turns are not given up again.
+            self.turns = turns
 
     def _is_read(self, location: Location) -> bool:
         """Say whether code that may belong to a forward reads this name."""
@@ -356,7 +366,7 @@ class Kept:
 
 def watch_attributes() -> None:
     """Let a running step know which attributes of modules its code sets."""
-    nn.Module.__setattr__, nn.Module.__delattr__ = _noting_set, _noting_delete  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__, nn.Module.__delattr__ = _noting_set, _noting_delete  # type: ignore[method-assign]
 
 
 # The `Kept` whose microbatch holds the run token; and a count of the objects that were set outside of steps.
@@ -381,34 +391,6 @@ def _noting_delete(self: nn.Module, name: str) -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _differs(location: Location) -> bool:
-    target = location.target
-    if isinstance(location, (Entry, Variable, Version)) or len(target) <= _LARGE:
-        return location.changed()
-    if len(target) != len(location.seen):
-        return True
-    if isinstance(target, dict):
-        return next(reversed(target.values())) is not next(reversed(location.seen.values()))
-    return isinstance(target, list) and (target[0] is not location.seen[0] or target[-1] is not location.seen[-1])
-
-
-def _same_value(before: Any, now: Any) -> Any:
-    if not isinstance(before, PlacedTensor) or type(now) is not torch.Tensor:
-        return now
-    return before if TensorSpec.of(before) == TensorSpec.of(now) and now.requires_grad else now
-
-
-def _members(content: Any) -> Iterable[Any]:
-    if isinstance(content, dict):
-        return content.values()
-    return content if isinstance(content, list) else [content]
-
-
-def _tensors(members: Iterable[Any]) -> list[PlacedTensor]:
-    leaves = chain.from_iterable(leaves_of(member) if isinstance(member, tuple) else [member] for member in members)
-    return [leaf for leaf in leaves if isinstance(leaf, PlacedTensor)]
 
 
 def _named(locations: list[Location]) -> str:

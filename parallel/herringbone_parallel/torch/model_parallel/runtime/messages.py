@@ -21,6 +21,8 @@ class Purpose(IntEnum):
     DIGEST = 6
     WANTED = 7
     ARGUMENTS = 8
+    # At the end of the first step, see kept.py.
+    TURNS = 12
     # The last three belong to a blocked step, see stall.py.
     PROBE = 9
     ENDED = 10

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -37,10 +37,18 @@ from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
 from herringbone_parallel.torch.model_parallel.runtime.outward import Kept, Outward
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
-from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value
+from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value, most_bytes
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
-from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Move, Run, Segment, StartGradient, Tape
+from herringbone_parallel.torch.model_parallel.runtime.tape import (
+    Flow,
+    Move,
+    Run,
+    Segment,
+    StartGradient,
+    Tape,
+    start_gradient,
+)
 from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
 # The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
@@ -104,7 +112,6 @@ class Microbatch:
         self._mailbox = mailbox
         self.index = mailbox.microbatch
         self.tape = Tape(deferral)
-        # What the code of one rank passes on besides the results of a call; None where all code runs on one rank.
         self.outward: Outward | None = None
         self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
@@ -164,7 +171,7 @@ class Microbatch:
         if torch._C._are_functorch_transforms_active():
             # The other ranks do not see the transform's own tensors, which may come in through a closure.
             raise ParallelError(TRANSFORMED)
-        home = target if target is not None else _most_bytes(values.values())
+        home = target if target is not None else most_bytes(values.values())
         self.trace.append((name, home))
         if seed is None:
             # On every rank, also where the function does not run: the count of visits must be the same.
@@ -219,7 +226,7 @@ class Microbatch:
                 memory.check_current(tensor.value)
                 starts.append(StartGradient(tensor.value.anchor(), self._start_of(tensor.value, gradient)))
             else:
-                plain.append((tensor, _start_gradient(tensor, gradient) * self._scale))
+                plain.append((tensor, start_gradient(tensor, gradient) * self._scale))
         if plain:
             torch.autograd.backward([t for t, _ in plain], [g for _, g in plain], retain_graph=retain)
         # As the code of one rank: operations on parameters inside autograd, such as hooks, are no calls of every rank.
@@ -270,7 +277,7 @@ class Microbatch:
         return PlacedTensor.wrap(value, self._device, self.operate)
 
     def adopt(self, tensor: PlacedTensor) -> PlacedTensor:
-        """Return a tensor of another microbatch as one of this microbatch, without its graph. Every rank calls it."""
+        """Return a tensor of another microbatch as one of this one, without its graph. Every rank calls it."""
         old = tensor.value
         local = old.local if old.owner == self._mailbox.rank else None
         return self.place(old.owner, TensorSpec(old.spec.shape, old.spec.dtype, False), local)
@@ -361,34 +368,11 @@ class Microbatch:
         if value.owner != self._mailbox.rank:
             return None
         assert value.local is not None
-        return _start_gradient(value.local, gradient) * self._scale
+        return start_gradient(value.local, gradient) * self._scale
 
     def _next_serial(self) -> int:
         self._serial += 1
         return self._serial
-
-
-def _start_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-    if gradient is not None:
-        return gradient
-    if tensor.numel() != 1:
-        raise ParallelError(
-            f"backward() of a tensor of shape {list(tensor.shape)} needs a gradient of that shape;"
-            " only a scalar has a default gradient, 1"
-        )
-    return torch.ones_like(tensor)
-
-
-def _most_bytes(values: Iterable[Value]) -> int:
-    """Return the rank with most of the bytes; among equals, the rank that made the newest value."""
-    # By rank: bytes, and the serial of the newest value that it made. All ranks must come to the same answer, so the
-    # last tie is broken by the rank's number.
-    held: dict[int, tuple[int, int]] = {}
-    for value in values:
-        for holder in value.holders:
-            total, newest = held.get(holder, (0, 0))
-            held[holder] = (total + value.bytes, max(newest, value.serial if holder == value.owner else 0))
-    return max(held, key=lambda rank: (held[rank], -rank))
 
 
 def _describe(leaf: Any) -> Hashable:

@@ -57,16 +57,18 @@ class Outward:
 
     def collect(self, before: dict[str, Any], result: Any) -> Any:
         """Return the result of the call together with what it has kept, and take back the changes of containers."""
-        kept = {}
+        kept: dict[str, Any] = {}
+        change: Any
         for entry in self.set_here:
             path, value = self._path_of.get(id(entry.target)), entry.read()
             if path is not None and entry.name in self._names and _passed(value):
                 kept[f"{path}.{entry.name}"] = value
         for label, old in before.items():
             location = self._containers[label]
-            new = location.read()
+            new, change = location.read(), None
             if isinstance(new, list):
-                same = next((n for n, (a, b) in enumerate(zip(old, new)) if a is not b), min(len(old), len(new)))
+                pairs = zip(old, new, strict=False)
+                same = next((n for n, (a, b) in enumerate(pairs) if a is not b), min(len(old), len(new)))
                 change = [same, *new[same:]] if max(len(old), len(new)) > same else None
             else:
                 changed = {key: value for key, value in new.items() if old.get(key, MISSING) is not value}

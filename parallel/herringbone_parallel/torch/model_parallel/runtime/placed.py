@@ -7,6 +7,7 @@ operation where the data is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,3 +153,15 @@ def _first_placed(args: Any, kwargs: dict[str, Any]) -> PlacedTensor:
         if isinstance(leaf, PlacedTensor):
             return leaf
     raise AssertionError("__torch_function__ without a placed tensor")
+
+
+def most_bytes(values: Iterable[Value]) -> int:
+    """Return the rank with most of the bytes; among equals, the rank that made the newest value."""
+    # By rank: bytes, and the serial of the newest value that it made. All ranks must come to the same answer, so the
+    # last tie is broken by the rank's number.
+    held: dict[int, tuple[int, int]] = {}
+    for value in values:
+        for holder in value.holders:
+            total, newest = held.get(holder, (0, 0))
+            held[holder] = (total + value.bytes, max(newest, value.serial if holder == value.owner else 0))
+    return max(held, key=lambda rank: (held[rank], -rank))

@@ -27,6 +27,8 @@ import torch
 from torch import nn
 
 MISSING = object()
+# Of larger containers only the length and the ends are compared: they are data, or lists that grow.
+LARGE = 1000
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -62,12 +64,20 @@ class Location:
 
     def changed(self) -> bool:
         """Say whether the content is another one than `seen`."""
+        if type(self) is Location and len(self.seen) > LARGE:
+            return self._ends(self.target) != self._ends(self.seen)
         content = self.read()
         if type(content) not in (dict, list):
             return content is not self.seen
         if len(content) != len(self.seen) or not all(map(is_, content, self.seen)):
             return True
         return type(content) is dict and not all(map(is_, content.values(), self.seen.values()))
+
+    @staticmethod
+    def _ends(content: Any) -> tuple[int, ...]:
+        members: Any = content.values() if isinstance(content, Mapping) else content
+        ends = () if isinstance(content, set) else map(id, (next(iter(members), None), next(reversed(members), None)))
+        return (len(content), *ends)
 
 
 class Entry(Location):

@@ -28,6 +28,7 @@ _CONTENT_OF = {
     Purpose.SHAPES: "the shapes of what a call returned",
     Purpose.OUTPUT: "a tensor's data (for .item(), `if` or the like)",
     Purpose.RESULTS: "the results of the step",
+    Purpose.TURNS: "the results of the step",
     Purpose.DIGEST: "the arguments of the step",
     Purpose.ARGUMENTS: "the arguments of the step",
 }

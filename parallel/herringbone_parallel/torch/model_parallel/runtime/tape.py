@@ -325,3 +325,15 @@ def _move_backward(move: Move, mailbox: Mailbox, deferral: Deferral | None) -> N
         flow.add(gradient)
         if move.ticket is not None:
             mailbox.pass_ticket(move.ticket)
+
+
+def start_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """Return the gradient that a backward starts from. Raises `ParallelError` where there is no default."""
+    if gradient is not None:
+        return gradient
+    if tensor.numel() != 1:
+        raise ParallelError(
+            f"backward() of a tensor of shape {list(tensor.shape)} needs a gradient of that shape;"
+            " only a scalar has a default gradient, 1"
+        )
+    return torch.ones_like(tensor)
