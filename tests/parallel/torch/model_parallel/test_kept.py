@@ -6,6 +6,7 @@ Each case is a model and a step function. The same code runs over ranks and as p
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -53,6 +54,13 @@ class Net(nn.Module):
 
     def left(self) -> Any:
         """Return what stays after a step; nothing where it is not on this rank."""
+
+
+class Plain(Net):
+    """Keeps nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.hidden(x)
 
 
 class Gate(Net):
@@ -366,7 +374,7 @@ class Features(Net):
 CASES: dict[str, type[Net]] = {
     case.__name__: case
     for case in (
-        Gate, GateOfValue, LateGate, Mask, Auxiliary, ResetAfterwards, Skips, Hook, Global, Counters, RunningMean,
+        Plain, Gate, GateOfValue, LateGate, Mask, Auxiliary, ResetAfterwards, Skips, Hook, Global, Counters, RunningMean,
         RunningMeanInPlace, Weighted, Gradients, LossesOfBlocks, Checkpointed, Features,
     )
 }  # fmt: skip
@@ -437,7 +445,70 @@ def assert_equal(by_rank: list[Any], alone: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("partitions", "pipeline"), [(2, "interleaved"), (3, "simple"), (2, "zero_bubble")])
+@pytest.mark.parametrize(("partitions", "pipeline"), [(2, "interleaved"), (3, "simple")])
 def test_kept_state_is_that_of_one_process(ranks: Ranks, name: str, partitions: int, pipeline: str) -> None:
     parameters = {"partitions": partitions, "microbatches": 4, "pipeline": pipeline, **BY_HAND}
     assert_equal(ranks.run(trained, parameters, name), trained_alone(name, 4))
+
+
+@pytest.mark.parametrize("name", ["Skips", "ResetAfterwards", "Features"])
+def test_under_zero_bubble(ranks: Ranks, name: str) -> None:
+    parameters = {"partitions": 2, "microbatches": 4, "pipeline": "zero_bubble", **BY_HAND}
+    assert_equal(ranks.run(trained, parameters, name), trained_alone(name, 4))
+
+
+@pytest.mark.parametrize("name", ["Counters", "Skips", "Weighted", "RunningMeanInPlace"])
+def test_the_automatic_partition_leaves_no_sign_in_it(ranks: Ranks, name: str) -> None:
+    assert_equal(ranks.run(trained, {"partitions": 2, "microbatches": 4}, name), trained_alone(name, 4))
+
+
+def turns_of(name: str) -> tuple[str, list[str]]:
+    """Return the turns of the second step, and the warnings of the first one."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+    from herringbone_parallel.torch.model_parallel import state
+
+    net, batches = built(name, smp.partition)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        return net.step(model, model.backward, x)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        net.before()
+        train(batches[0])
+    (kept,) = state.get().kept.values()
+    return kept.turns.name, [str(warning.message) for warning in caught if "backward" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "warned"),
+    [
+        ("Plain", "FREE", ""),
+        ("Gate", "PHASES", ""),
+        ("Skips", "PHASES", ""),
+        ("ResetAfterwards", "WHOLE", "'aux' ("),
+        ("Weighted", "WHOLE", "'weight' ("),
+    ],
+)
+def test_microbatches_take_turns_as_the_code_needs_it(ranks: Ranks, name: str, turns: str, warned: str) -> None:
+    for chosen, warnings_of_rank in ranks.run(turns_of, {"partitions": 2, "microbatches": 4, **BY_HAND}, name):
+        assert chosen == turns
+        assert len(warnings_of_rank) == bool(warned)
+        assert not warned or (warned in warnings_of_rank[0] and "test_kept.py:" in warnings_of_rank[0])
+
+
+def test_replicas_keep_their_own(ranks: Ranks) -> None:
+    parameters = {"partitions": 2, "microbatches": 2, "ddp": True, "replicas": 2, **BY_HAND}
+    by_rank = ranks.run(trained, parameters, "Skips")
+    alone, weights = trained_alone("Skips", 4)
+    for history, part in by_rank:
+        for (losses, _), (expected, _) in zip(history, alone, strict=True):
+            assert set(map(round_off, losses)) <= set(map(round_off, expected))
+        for path, value in part.items():
+            torch.testing.assert_close(torch.tensor(value), torch.tensor(weights[path]), atol=1e-12, rtol=0)
+
+
+def round_off(number: float) -> float:
+    return round(number, 10)

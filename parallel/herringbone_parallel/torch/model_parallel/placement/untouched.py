@@ -29,7 +29,8 @@ class SavedModel:
             for inner in module.modules()
             for members in (inner._parameters, inner._buffers, inner._modules)
         ]
-        self._copies = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+        kept = (value for inner in module.modules() for value in inner.__dict__.values() if type(value) is torch.Tensor)
+        self._copies = [(tensor, tensor.detach().clone()) for tensor in (*module.buffers(), *kept)]
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
         self._parameter_of = {storage_key(parameter): parameter for parameter in module.parameters()}
 
@@ -72,7 +73,7 @@ def untouched(module: nn.Module) -> Iterator[SavedModel]:
             module(inputs).sum().backward()
 
     Inside, parameters have no gradients at first. Lists and other objects that the module's code changes in place stay
-    changed.
+    changed here; `runtime.kept` restores them.
     """
     saved = SavedModel(module)
     restore_torch, numpy_state = randomness.save_generators(), np.random.get_state()
