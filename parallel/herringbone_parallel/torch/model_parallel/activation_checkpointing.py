@@ -9,10 +9,11 @@ ranks that miss a tensor, and these would wait for the others forever.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.utils.checkpoint
 from torch import nn
@@ -22,6 +23,9 @@ from herringbone_parallel.torch.library_hooks import GENERATOR
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.placement.placement import Home
 from herringbone_parallel.torch.model_parallel.runtime import microbatch
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 
 _EACH, _CONTIGUOUS = "each", "contiguous"
 # The attribute of a module that is checkpointed already.
@@ -254,3 +258,36 @@ class _OwnCode(AbstractContextManager[None]):
 
     def __exit__(self, *exception: Any) -> bool | None:
         return self._inside.__exit__(*exception)
+
+
+def offloading_of_step(library: state.State) -> TaskOffloading | None:
+    """Return what keeps this step's activations in host memory; None if the job does not offload them."""
+    settings = library.settings
+    if not settings.offload_activations:
+        return None
+    # Only jobs that ask for it load these modules.
+    from herringbone_parallel.torch.offloading import tasks
+
+    return tasks.of_step(
+        rank=library.pp_rank,
+        partitions=settings.partitions,
+        microbatches=settings.microbatches,
+        pipeline=settings.pipeline,
+        active=settings.active_microbatches,
+        horizon=settings.activation_loading_horizon,
+        device=library.device,
+    )
+
+
+def check_offloading(library: state.State) -> None:
+    """Warn after the first backward if the job offloads activations, and this rank has none that can move."""
+    # A step without gradients saves nothing.
+    if library.offloading is None or library.offloading_checked or not library.backwards:
+        return
+    library.offloading_checked = True
+    if not library.offloading.saved_bytes:
+        warnings.warn(
+            "offload_activations moves the inputs of checkpointed modules, and this rank has none: call"
+            " smp.set_activation_checkpointing(module)",
+            stacklevel=5,
+        )

@@ -41,7 +41,7 @@ from herringbone_parallel.torch.tensor_parallel.operations import Peers
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
-    from herringbone_parallel.torch.model_parallel.runtime.kept import Kept
+    from herringbone_parallel.torch.model_parallel.runtime.kept.versions import Kept
     from herringbone_parallel.torch.model_parallel.shards.shards import Shards
     from herringbone_parallel.torch.offloading.tasks import TaskOffloading
 

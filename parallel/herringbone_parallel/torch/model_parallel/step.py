@@ -27,7 +27,8 @@ from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep,
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.live_timeline import LiveTimeline
-from herringbone_parallel.torch.model_parallel import state, step_offloading
+from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.activation_checkpointing import check_offloading, offloading_of_step
 from herringbone_parallel.torch.model_parallel.arguments import Arguments
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.results import collect, share
@@ -35,7 +36,8 @@ from herringbone_parallel.torch.model_parallel.runtime import randomness
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import naming_compilers
 from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
-from herringbone_parallel.torch.model_parallel.runtime.kept import Kept, Turns
+from herringbone_parallel.torch.model_parallel.runtime.kept.turns import Turns
+from herringbone_parallel.torch.model_parallel.runtime.kept.versions import Kept
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
@@ -106,7 +108,7 @@ def step(
         arguments = Arguments(args, kwargs, split, library.device)
         if library.model is not None:
             library.model.settle(functools.partial(_run_alone, library, function, arguments.parts[0]))
-        library.offloading = step_offloading.of(library)
+        library.offloading = offloading_of_step(library)
         # [2] to [4]
         with library.reducing():
             results = _run(library, function, arguments, detach_outputs)
@@ -154,17 +156,12 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     settings, count = library.settings, len(arguments.parts)
     results: list[Any] = [None] * count
     modes = thread_modes()
-    library.steps += 1
-    step_number = library.steps
+    step_number = library.steps = library.steps + 1
     scale = _gradient_scale(library, count)
     # The script's generator advances by this one draw, whatever the microbatches draw.
-    seed = randomness.draw_seed()
-    restore = randomness.save_generators()
+    seed, restore = randomness.draw_seed(), randomness.save_generators()
     traces = [Progress() for _ in arguments.parts]
-    if (function, library.model) not in library.kept:
-        library.kept[function, library.model] = Kept.of(library, function)
-    kept = library.kept[function, library.model]
-    kept.begin_step()
+    kept = Kept.begun(library, function)
 
     def body(index: int) -> None:
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
@@ -192,10 +189,10 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
             library.transport.reap()
 
     live = LiveTimeline.of_step(step_number, library.pp_rank)
-    schedule = _schedule(library, count, kept)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
-    in_order, record = kept.turns is Turns.PHASES, _recorder(library, live)
+    schedule, in_order = _schedule(library, count, kept), kept.turns is Turns.PHASES
+    record = _recorder(library, live)
     token = RunToken(schedule, library.pool, count, body, kept.save_state, record, in_order=in_order)
     try:
         arguments.seed = agreed_seed(library, arguments.parts[0], seed)
@@ -213,11 +210,16 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     finally:
         restore()
         kept.stop()
-    step_offloading.check(library)
+    _end_step(library, live)
+    return results
+
+
+def _end_step(library: state.State, live: LiveTimeline | None) -> None:
+    check_offloading(library)
     library.book.turn_page()
     if live is not None:
+        settings = library.settings
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
-    return results
 
 
 def _mailbox(library: state.State, index: int, token: RunToken, kept: Kept) -> Mailbox:

@@ -35,7 +35,6 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
-from herringbone_parallel.torch.model_parallel.runtime.outward import Kept, Outward
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value, most_bytes
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
@@ -112,7 +111,8 @@ class Microbatch:
         self._mailbox = mailbox
         self.index = mailbox.microbatch
         self.tape = Tape(deferral)
-        self.outward: Outward | None = None
+        # An `Outward`; None where all code runs on one rank.
+        self.outward: Any = None
         self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
         self._book = book
@@ -157,10 +157,7 @@ class Microbatch:
             if isinstance(leaf, torch.Tensor):
                 leaf = self.place_parameter(leaf)
                 if isinstance(leaf, PlacedTensor):
-                    if leaf.maker is not self:
-                        raise ParallelError(OF_ANOTHER)
-                    memory.check_current(leaf.value)
-                    values[leaf.value.serial] = leaf.value
+                    values[leaf.value.serial] = self._checked(leaf)
             leaves.append(leaf)
             return leaf
 
@@ -191,12 +188,9 @@ class Microbatch:
             ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
             inputs = Inputs(segment)
             real = partial(function, *replace_leaves(args, inputs.enter), **replace_leaves(kwargs, inputs.enter))
-            # An operation of torch keeps nothing.
-            before = None if self.outward is None or callable(identity) else self.outward.begin()
+            real = real if self.outward is None or callable(identity) else partial(self.outward.run, real)
             result = self._run_here(run, name, seed, ordered, real)
             inputs.note_writes(name)
-            if self.outward is not None and before is not None:
-                result = self.outward.collect(before, result)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
             self._share_shapes(name, known, serial, shapes)
@@ -205,8 +199,7 @@ class Microbatch:
         if known is None:
             self._book.learn(call, shapes)
         # [4]
-        result = self._wrap(segment, run, shapes, made, leaves)
-        return self.outward.put(result) if self.outward is not None and type(result) is Kept else result
+        return self._wrap(segment, run, shapes, made, leaves)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
@@ -275,6 +268,12 @@ class Microbatch:
         """Return a tensor for a new value; `made` is its data on the owner. Every rank calls it."""
         value = Value(owner, self._next_serial(), spec, made, segment)
         return PlacedTensor.wrap(value, self._device, self.operate)
+
+    def _checked(self, tensor: PlacedTensor) -> Value:
+        if tensor.maker is not self:
+            raise ParallelError(OF_ANOTHER)
+        memory.check_current(tensor.value)
+        return tensor.value
 
     def adopt(self, tensor: PlacedTensor) -> PlacedTensor:
         """Return a tensor of another microbatch as one of this one, without its graph. Every rank calls it."""
@@ -358,7 +357,7 @@ class Microbatch:
             self.tape.add(segment, run)
         if made:
             memory.link(arguments, results)
-        return result
+        return result if self.outward is None else self.outward.put(result)
 
     def _start_of(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Return the scaled gradient that backward starts from, on the owner of the value; None on other ranks."""

@@ -1,25 +1,24 @@
-"""What the code of one rank keeps, and code of every rank reads: it leaves the call as its results do.
+"""Values that the code of one rank keeps and code of every rank reads: they leave the call as its results do.
 
 A block that leaves its auxiliary loss on `self`, or a hook that puts its output into a dict, runs on the block's rank.
 The step function, which runs on every rank, finds a placed tensor there.
 
     outward = Outward(model, split_modules, function, locations)
-    begin = outward.begin()                     # on the rank that runs the call
-    result = outward.collect(begin, result)
+    result = outward.run(call)                  # on the rank that runs the call
     result = outward.put(result)                # on every rank
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import MISSING, Entry, Location, Reach, loaded
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
-from herringbone_parallel.torch.model_parallel.runtime.reachable import MISSING, Entry, Location, Reach, loaded
 
 # What a call may pass on; other objects stay on their rank.
 _PASSED = (type(None), bool, int, float, torch.Tensor)
@@ -32,7 +31,7 @@ class Kept(dict[str, Any]):
 class Outward:
     """The attributes and containers that code of every rank names.
 
-    `set_here` are the attributes that code has set since `begin`. The members belong to the holder of the run token.
+    `set_here` are the attributes that code has set since a call began. Only the holder of the run token uses it.
     """
 
     def __init__(
@@ -50,12 +49,17 @@ class Outward:
         shared = [each for each in locations if type(each) is Location and isinstance(each.target, (dict, list))]
         self._containers = {f"{each.name} {n}": each for n, each in enumerate(shared) if each.name in self._names}
 
-    def begin(self) -> dict[str, Any]:
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Return the result of the call together with what it has kept."""
+        before = self._begin()
+        return self._collect(before, call())
+
+    def _begin(self) -> dict[str, Any]:
         """Return the containers' contents before a call."""
         self.set_here = {}
         return {label: location.read() for label, location in self._containers.items()}
 
-    def collect(self, before: dict[str, Any], result: Any) -> Any:
+    def _collect(self, before: dict[str, Any], result: Any) -> Any:
         """Return the result of the call together with what it has kept, and take back the changes of containers."""
         kept: dict[str, Any] = {}
         change: Any
@@ -79,8 +83,10 @@ class Outward:
                 kept[label] = change
         return Kept({"": result}, **kept) if kept else result
 
-    def put(self, kept: Kept) -> Any:
+    def put(self, kept: Any) -> Any:
         """Keep on this rank what the call has kept, and return the call's result."""
+        if type(kept) is not Kept:
+            return kept
         for label, value in kept.items():
             if label in self._containers:
                 target = self._containers[label].target

@@ -13,7 +13,6 @@ A version is right if the microbatches before have made theirs by then. So they 
 
 from __future__ import annotations
 
-import enum
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable
@@ -25,17 +24,14 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.runtime.kept_contents import (
+from herringbone_parallel.torch.model_parallel.runtime.kept.contents import (
     members,
     placed_in,
     with_placed,
     with_tensors,
 )
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
-from herringbone_parallel.torch.model_parallel.runtime.outward import Outward
-from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
-from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
-from herringbone_parallel.torch.model_parallel.runtime.reachable import (
+from herringbone_parallel.torch.model_parallel.runtime.kept.outward import Outward
+from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import (
     LARGE,
     Entry,
     Location,
@@ -44,21 +40,17 @@ from herringbone_parallel.torch.model_parallel.runtime.reachable import (
     Version,
     loaded,
 )  # fmt: skip
+from herringbone_parallel.torch.model_parallel.runtime.kept.turns import Turns
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
 
 _SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
 _set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
 
 
-class Turns(enum.IntEnum):
-    """How the microbatches of a step take turns on a rank."""
-
-    FREE = 0  # as the schedule says: the code keeps nothing
-    PHASES = 1  # one forward after another, one backward after another: forwards keep what they or backwards read
-    WHOLE = 2  # one microbatch after another: a forward reads what a backward has kept
-
-
 class Kept:
-    """What one step function and the model keep.
+    """The state that one step function and the model keep, in a version for each microbatch.
 
         kept = Kept(function, model, forwards_first=pipeline == "simple")
         kept.begin_step()
@@ -105,6 +97,15 @@ class Kept:
         """Return a new one for the library's model."""
         model = None if library.model is None else library.model.module
         return cls(function, model, forwards_first=library.settings.pipeline == "simple")
+
+    @classmethod
+    def begun(cls, library: Any, function: Callable[..., Any]) -> Kept:
+        """Return that of the library's model and the function, in a new step."""
+        if (function, library.model) not in library.kept:
+            library.kept[function, library.model] = cls.of(library, function)
+        kept: Kept = library.kept[function, library.model]
+        kept.begin_step()
+        return kept
 
     @property
     def first_step(self) -> bool:
