@@ -31,7 +31,7 @@ from herringbone.jobs.job import attach
 from herringbone.jobs.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
 from herringbone.service.members import RULES
-from herringbone_contract import hugging_face
+from herringbone_contract.events import hugging_face
 from herringbone_contract.failure import Failure
 from herringbone_contract.library_hooks import TESTED, Hook
 from herringbone_entry.ranks import library_hooks as rank_hooks

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from herringbone_contract import hugging_face
-from herringbone_contract.events import outbox
+from herringbone_contract.events import hugging_face, outbox
 
 
 class HfArgumentParser(argparse.ArgumentParser):
@@ -72,11 +71,21 @@ def test_only_the_first_rank_sends_numbers_with_the_trainers_step(monkeypatch: p
     assert sent == [("loss", 0.5, 5, "huggingface"), ("seen", 7, 5, "huggingface")]
 
 
+class _Trainer:
+    """Reads the list of callbacks as transformers' own class does."""
+
+    def __init__(self) -> None:
+        self.callbacks = DEFAULT_CALLBACKS  # type: ignore[name-defined]  # noqa: F821
+
+
 @pytest.mark.parametrize(("token", "replaced"), [("/proc/7/fd/9", True), ("/var/run/token", False)])
 def test_a_users_own_kubeflow_is_left_alone(monkeypatch: pytest.MonkeyPatch, token: str, replaced: bool) -> None:
     base, kubeflow = type("TrainerCallback", (), {}), object()
-    trainer = SimpleNamespace(DEFAULT_CALLBACKS=[], TrainerCallback=base)
-    integrations = SimpleNamespace(INTEGRATION_TO_CALLBACK={"kubeflow": kubeflow, "wandb": object()})
+    trainer = SimpleNamespace(DEFAULT_CALLBACKS=[], TrainerCallback=base, Trainer=_Trainer)
+    integrations = SimpleNamespace(
+        INTEGRATION_TO_CALLBACK={"kubeflow": kubeflow, "wandb": object()},
+        get_reporting_integration_callbacks=lambda: INTEGRATION_TO_CALLBACK,  # noqa: F821
+    )
     monkeypatch.setitem(sys.modules, "transformers.trainer", trainer)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "transformers.integrations.integration_utils", integrations)  # type: ignore[arg-type]
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", token)

@@ -1,6 +1,6 @@
 """The progress of Hugging Face's Trainer in a child of a rank: where its `KubeflowCallback` posts, and what it means.
 
-In a rank itself a callback of ours sends every value (`herringbone_contract.hugging_face`), and nothing is posted.
+In a rank itself, `herringbone_contract.events.hugging_face` sends every value, and nothing is posted.
 
     [1] supervisor     binds a port of the loopback interface, and makes a token (`StatusListener`)
     [2] ranks          get the port's address and the token's path (`status_environment`)

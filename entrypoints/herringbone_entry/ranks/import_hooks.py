@@ -16,7 +16,7 @@ from herringbone_entry.ranks.after_import import AfterImport
 _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
 
 # What every rank changes in transformers, by the module of theirs that the script has imported.
-_HUGGING_FACE = "herringbone_contract.hugging_face"
+_HUGGING_FACE = "herringbone_contract.events.hugging_face"
 _FOR_ALL = {"transformers.hf_argparser": "accept_added_arguments", "transformers.trainer": "send_logs"}
 
 # Modules that ours complete, where the launcher has set accelerate's variables.

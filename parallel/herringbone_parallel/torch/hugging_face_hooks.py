@@ -9,6 +9,8 @@ from herringbone_contract.library_hooks import Hook, exists, named_in, takes
 
 _PREPARE = named_in("accelerate.accelerator:Accelerator.prepare")
 _MESH = "accelerate.parallelism_config:ParallelismConfig."
+_CLASS = "accelerate.accelerator:Accelerator."
+_UTILS, _SHARED = "accelerate.utils.fsdp_utils:", "shard models whose modules share parameters"
 _COPIES = "replicate models of which only layers are split"
 # accelerate, in a job whose keys split the model.
 ACCELERATE = (
@@ -18,6 +20,13 @@ ACCELERATE = (
     Hook("accelerate.accelerator:Accelerator._prepare_tp", "split layers between ranks", _PREPARE),
     Hook("accelerate.accelerator:Accelerator._prepare_cp", "share sequences between ranks", _PREPARE),
     Hook("accelerate.accelerator:Accelerator._prepare_fsdp2", "split a model before it is sharded", _PREPARE),
+    Hook(
+        "accelerate.accelerator:fsdp2_prepare_model",
+        _SHARED,
+        named_in("accelerate.accelerator:Accelerator._prepare_fsdp2"),
+    ),
+    Hook(f"{_UTILS}fsdp2_prepare_auto_wrap_policy", _SHARED, named_in(f"{_UTILS}fsdp2_prepare_model")),
+    Hook(f"{_UTILS}_get_model_state_dict", "write a shared parameter once", named_in(f"{_UTILS}save_fsdp_model")),
 )
 
 _TRAINER = "transformers.trainer:Trainer."
@@ -26,7 +35,10 @@ _DEVICE = named_in(f"{_ARGUMENTS}device")
 _CREATES = named_in(f"{_TRAINER}create_accelerator_and_postprocess")
 _LOSS = ("model", "inputs", "return_outputs", "num_items_in_batch")
 # The Trainer, in such a job.
-CONTEXT_TRAINER = (Hook(f"{_TRAINER}compute_loss", "divide the loss of a shared sequence", takes(*_LOSS)),)
+CONTEXT_TRAINER = (
+    Hook(f"{_TRAINER}compute_loss", "divide the loss of a shared sequence", takes(*_LOSS)),
+    Hook(f"{_TRAINER}_get_num_items_in_batch", "count a rank's tokens whole", named_in(f"{_TRAINER}get_batch_samples")),
+)
 # Its branch for smdistributed.dataparallel.
 DATA_PARALLEL_ARGUMENTS = (
     Hook(f"{_ARGUMENTS}parallel_mode", "average losses over the ranks", named_in(f"{_ARGUMENTS}_setup_devices")),

@@ -38,6 +38,10 @@ def _functional() -> object:
     return torch.func.functional_call(nn.Identity(), {}, (_one(),))
 
 
+def _transformed() -> object:
+    return torch.func.grad(torch.sum)(_one())
+
+
 def _zeroed() -> None:
     torch.optim.SGD.__new__(torch.optim.SGD).zero_grad()
 
@@ -58,6 +62,7 @@ _GRADIENTS = "keep the gradients of a call between partitions"
 _TRANSFORMS = "refuse torch.func of a placed tensor"
 _MEASURED = "measure a model"
 _PARTS = "checkpoint each part of a split module on its rank"
+_KEPT = "see what the code of a step keeps"
 _NAMES = "run operations on placed tensors"
 
 _CALL = Hook("torch.nn:Module.__call__", "run a module on its rank, or measure it", reached(lambda: nn.Identity()(1)))
@@ -83,7 +88,7 @@ MODEL_PARALLEL = (
     Hook(
         "torch._functorch.eager_transforms:_wrap_for_grad",
         _TRANSFORMS,
-        reached(lambda: torch.func.grad(torch.sum)(_one())),
+        reached(_transformed),
     ),
     Hook("torch._functorch.vmap:_add_batch_dim", _TRANSFORMS, reached(lambda: torch.vmap(torch.neg)(_one()))),
     Hook("torch.nn.utils.stateless:_reparametrize_module", _TRANSFORMS, reached(_functional)),
@@ -91,6 +96,9 @@ MODEL_PARALLEL = (
     _CALL,
     _REGISTER,
     *_READ,
+    Hook("torch.nn:Module.__setattr__", _KEPT, reached(lambda: setattr(nn.Identity(), "kept", 1))),
+    Hook("torch.nn:Module.__delattr__", _KEPT, reached(lambda: delattr(nn.Identity(), "training"))),
+    Hook("torch.autograd.graph:disable_saved_tensors_hooks", _MEASURED, reached(_transformed)),
     Hook("torch.nn:Module.__init__", "put modules on partitions by hand", reached(nn.Identity)),
     Hook("torch.nn:Module.zero_grad", "refuse it inside a step", reached(lambda: nn.Identity().zero_grad())),
     # Without `__init__`, which imports torch's compiler: that takes seconds.
@@ -151,12 +159,18 @@ def _wrapped() -> object:
     return getattr(owner, name)(nn.Identity())(1)
 
 
+def _is_decorated(place: str) -> bool:
+    owner, name = resolved(place)
+    return any(callable(cell.cell_contents) for cell in getattr(owner, name).__closure__ or ())
+
+
 _STRATEGY = ("module", "process_group", "sharding_strategy", "device_id", "device_mesh")
 _FSDP = "torch.distributed.fsdp:FullyShardedDataParallel.__init__"
 # Version 2 of smdistributed.modelparallel: for a job that names degrees, and for one that offloads activations.
 SHARDING = (
     Hook("torch.distributed.fsdp:fully_shard", "give the script's model the job's mesh", _default_counts),
     Hook(_FSDP, "give the script's model the job's mesh", takes(*_STRATEGY)),
+    Hook("torch.nn.utils.clip_grad:_get_total_norm", "join the norm of shards", _is_decorated),
 )
 OFFLOADING = (
     Hook(f"{_WRAPPER}:OffloadWrapper.forward", "load activations back ahead of their use", reached(_wrapped)),

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,11 +71,7 @@ def conclude(
             return Conclusion.FAILED
     # All hosts have ended. Before the record says that the job is over: the next job of the same caller may need them.
     free(config["claim"])
-    for host, _ in hosts:
-        folder = Path(host.base, INSIDE.checkpoints)
-        # Absolute links name this job's folder. Later jobs that go on from the checkpoints must not be led there.
-        with contextlib.suppress(OSError):
-            settle_links(folder, [str(folder), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"])
+    _settle_checkpoints(host for host, _ in hosts)
     record = record_of(config)
     model: Path | str | None = None
     try:
@@ -110,6 +106,14 @@ def conclude(
         model=None if model is None else str(model),
     )
     return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
+
+
+def _settle_checkpoints(hosts: Iterable[Host]) -> None:
+    """Make absolute links among checkpoints relative: they name this job's folder, and a later job may go on there."""
+    for host in hosts:
+        folder = Path(host.base, INSIDE.checkpoints)
+        with contextlib.suppress(OSError):
+            settle_links(folder, [str(folder), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"])
 
 
 def _close_logs(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -262,6 +261,7 @@ class Estimator:
         With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.estimators.notices import say_before, say_of
+        from herringbone.jobs.checkpoints import copy_checkpoints
         from herringbone.jobs.job import TrainingJob
         from herringbone.notebook.choice import console_of
 
@@ -278,12 +278,8 @@ class Estimator:
             plan = estimator._plan(backend, inputs, job_name, code)
             say_before(plan, show_start=show_log)
             if self._copied_checkpoints:
-                from herringbone.jobs.checkpoints import copy_checkpoints
-
-                folder = Path(str(self.options.checkpoint_s3_uri))
-                copy_checkpoints(self._copied_checkpoints, folder, partial(say_of, plan))
-                # Another `fit` goes on in the same folder.
-                self._copied_checkpoints = {}
+                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)), say_of(plan))
+                self._copied_checkpoints = {}  # another `fit` goes on in the same folder
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.

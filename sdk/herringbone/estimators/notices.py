@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from herringbone.jobs.console import Console
@@ -17,10 +18,10 @@ def say_before(plan: JobPlan, *, show_start: bool) -> None:
     if show_start:
         Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
     for note in plan.notes:
-        say_of(plan, note)
+        say_of(plan)(note)
 
 
-def say_of(plan: JobPlan, note: str) -> None:
-    """Show a note about a job that has not started."""
+def say_of(plan: JobPlan) -> Callable[[str], None]:
+    """Return the function that shows a note about a job that has not started."""
     # On standard error: the log, or a program's own output, may be on standard output.
-    Console(sys.stderr).say(f"job {plan.job_name}: {note}")
+    return lambda note: Console(sys.stderr).say(f"job {plan.job_name}: {note}")

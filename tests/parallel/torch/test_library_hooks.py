@@ -55,7 +55,7 @@ def test_hooks_into_accelerate_and_transformers() -> None:
         pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
     program = """
 import transformers.trainer
-from herringbone_contract import hugging_face
+from herringbone_contract.events import hugging_face
 from herringbone_parallel.torch import hugging_face_hooks
 from tests.library_hooks import problems
 for name in NAMES:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.hugging_face import accept_added_arguments
+from herringbone_contract.events.hugging_face import accept_added_arguments
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.measure.script import Session

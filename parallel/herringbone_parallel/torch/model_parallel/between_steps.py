@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.runtime.kept.versions import watch_attributes
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
 _zero_grad = torch.optim.Optimizer.zero_grad
@@ -33,7 +34,11 @@ def check_between_steps(call: str) -> None:
 
 
 def guard_torch() -> None:
-    """Have torch's own optimizers and modules refuse these calls, too; a second call changes nothing."""
+    """Have torch's own optimizers and modules refuse these calls, too; a second call changes nothing.
+
+    Steps also learn from now on which attributes of modules their code sets.
+    """
+    watch_attributes()
     if not _hooks:
         _hooks.append(register_optimizer_step_pre_hook(_before_update))
     torch.optim.Optimizer.zero_grad = _guarded_zero_grad  # type: ignore[method-assign]

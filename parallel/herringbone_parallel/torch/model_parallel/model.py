@@ -30,7 +30,6 @@ from herringbone_parallel.torch.model_parallel.replicas.model_replicas import Mo
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
-from herringbone_parallel.torch.model_parallel.runtime.kept.versions import watch_attributes
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 from herringbone_parallel.torch.model_parallel.shards.divide import divider, gathered, refuse_join
 from herringbone_parallel.torch.model_parallel.shards.reducer import ShardedReducer
@@ -111,7 +110,6 @@ class DistributedModel(ModelParts):
         self._after_step = OneTimeHooks()
         library.model = self
         guard_torch()
-        watch_attributes()
         count_steps()
         if library.settings.partitions == 1:
             make_values(module)
