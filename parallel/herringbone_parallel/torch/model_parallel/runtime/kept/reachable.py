@@ -62,9 +62,14 @@ class Location:
         (kind.extend if kind in (list, deque) else kind.update)(self.target, content)
         self.seen = content
 
+    @property
+    def large(self) -> bool:
+        """Say whether only its length and its ends are compared."""
+        return type(self) is Location and len(self.seen) > LARGE
+
     def changed(self) -> bool:
         """Say whether the content is another one than `seen`."""
-        if type(self) is Location and len(self.seen) > LARGE:
+        if self.large:
             return self._ends(self.target) != self._ends(self.seen)
         content = self.read()
         if type(content) not in (dict, list):
@@ -166,6 +171,8 @@ class Reach:
             return [(member, name) for member in value]
         if isinstance(value, _CONTAINERS):
             self.locations.append(Location(name, value))
+            if len(value) > LARGE:
+                return ()
             return [(member, name) for member in (value.values() if isinstance(value, dict) else value)]
         if isinstance(value, types.FunctionType):
             return self._of_function(value)

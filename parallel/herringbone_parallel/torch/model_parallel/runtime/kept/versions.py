@@ -16,8 +16,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable
-from itertools import chain
-from operator import is_
+from itertools import chain, repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -32,7 +32,8 @@ from herringbone_parallel.torch.model_parallel.runtime.kept.contents import (
 )
 from herringbone_parallel.torch.model_parallel.runtime.kept.outward import Outward
 from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import (
-    LARGE,
+    MISSING,
+    ClassAttributes,
     Entry,
     Location,
     Reach,
@@ -46,6 +47,7 @@ from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTenso
 from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
 
 _SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
+_CONTENTS, _VERSION = attrgetter("cell_contents"), attrgetter("_version")
 _set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
 
 
@@ -119,10 +121,11 @@ class Kept:
         self._step += 1
         if self._walked != _objects_set:
             self._walk()
-        for location in self._changed():
-            location.seen = location.read()
-            self._find(location)
-        self._refresh()
+        if changed := self._changed():
+            for location in changed:
+                location.seen = location.read()
+                self._find(location)
+            self._refresh()
 
     def begin(self, index: int, microbatch: Microbatch) -> None:
         """Let the holder of the run token begin its microbatch."""
@@ -241,31 +244,41 @@ class Kept:
         self._refresh()
 
     def _refresh(self) -> None:
-        small: list[Location] = []
-        self._slow: list[Location] = []
-        for location in (*self._watched, *self._found):
-            fast = type(location) not in (Entry, Variable, Version) and len(location.seen) <= LARGE
-            (small if fast else self._slow).append(location)
-        self._small = small
-        targets = [
-            vars(location.target) if isinstance(location.target, type) else location.target for location in small
-        ]
+        watched = (*self._watched, *self._found)
+        self._slow = [each for each in watched if each.large or each.seen is MISSING]
+        self._fast = [each for each in watched if not (each.large or each.seen is MISSING)]
+        entries = [each for each in self._fast if type(each) is Entry]
+        self._entries = [each.target for each in entries], [each.key for each in entries]
+        self._cells = [each.target for each in self._fast if type(each) is Variable]
+        self._tensors = [each.target for each in self._fast if type(each) is Version]
+        containers = [each.target for each in self._fast if type(each) in (Location, ClassAttributes)]
+        targets = [vars(target) if isinstance(target, type) else target for target in containers]
         self._views = [*targets, *(target.values() for target in targets if hasattr(target, "values"))]
         self._members, self._sizes = self._compared()
 
     def _compared(self) -> tuple[list[Any], list[int]]:
-        return list(chain.from_iterable(self._views)), list(map(len, self._views))
+        """Return what differs after any change: objects, by identity, and numbers."""
+        variables = map(_CONTENTS, self._cells)
+        entries = map(dict.get, *self._entries, repeat(MISSING))
+        members = [*chain.from_iterable(self._views), *variables, *entries]
+        return members, [*map(len, self._views), *map(_VERSION, self._tensors)]
 
     def _changed(self) -> list[Location]:
         """Return the watched locations that have changed. Usually none has, and no code of Python runs for each."""
         changed = [location for location in self._slow if location.changed()]
-        members, sizes = self._compared()
-        if sizes != self._sizes or not all(map(is_, members, self._members)):
-            changed += [location for location in self._small if location.changed()]
+        try:
+            members, sizes = self._compared()
+        except ValueError:
+            # A variable has been deleted.
+            members, sizes = [], []
+        if sizes != self._sizes or len(members) != len(self._members) or not all(map(is_, members, self._members)):
+            changed += [location for location in self._fast if location.changed()]
         return changed
 
     def _settle(self, index: int) -> None:
         changed = dict.fromkeys(chain(self._touched, self._changed()))
+        if not changed:
+            return
         self._touched = {}
         for location in changed:
             versions = self._versions.setdefault(location, {-1: location.seen})
@@ -277,8 +290,7 @@ class Kept:
             if any(other > index for other in self._live):
                 self._late[location] = None
             self._find(location)
-        if changed:
-            self._refresh()
+        self._refresh()
 
     def _find(self, location: Location) -> None:
         """Watch the containers that have come into a location."""
