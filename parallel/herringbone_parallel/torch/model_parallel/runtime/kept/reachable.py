@@ -216,7 +216,9 @@ class Reach:
                 if value is not MISSING and key not in self._visited:
                     self._visited[key] = value
                     self.locations.append(Entry(name, function.__globals__, name))
-            yield value, name
+            # A constructor names the classes of modules that run elsewhere.
+            if self._enter_modules or not (isinstance(value, type) and issubclass(value, nn.Module)):
+                yield value, name
 
     def _of_class(self, kind: type, name: str) -> Iterator[tuple[Any, str]]:
         members = vars(kind).values()
