@@ -17,7 +17,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -51,9 +51,6 @@ from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOS
 from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
 from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
-
-if TYPE_CHECKING:
-    pass
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

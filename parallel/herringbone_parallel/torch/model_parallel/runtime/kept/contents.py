@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -35,7 +35,9 @@ def with_tensors(content: Any, new: dict[int, Any]) -> Any:
     def change_in(member: Any) -> Any:
         return replace_leaves(member, change) if isinstance(member, tuple) else change(member)
 
-    return _changed(content, change_in)
+    if isinstance(content, dict):
+        return {key: change_in(member) for key, member in content.items()}
+    return list(map(change_in, content)) if isinstance(content, list) else change_in(content)
 
 
 def with_placed(content: Any, before: Any) -> Any:
@@ -54,9 +56,3 @@ def _placed_if_same(value: Any, before: Any) -> Any:
     if type(value) is not torch.Tensor or not isinstance(before, PlacedTensor):
         return value
     return before if value.requires_grad and TensorSpec.of(value) == before.value.spec else value
-
-
-def _changed(content: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(content, dict):
-        return {key: change(member) for key, member in content.items()}
-    return list(map(change, content)) if isinstance(content, list) else change(content)

@@ -2,7 +2,7 @@
 
 One process runs the microbatches one after another. Here they take turns, so each has a version of its own:
 
-    [1] a microbatch gives the run token away      what it has changed becomes its version      `leave`
+    [1] a microbatch gives the run token away      what it has changed becomes its version      `save_state`
     [2] another one gets the token                 its version is put in place, or else that    `_enter`
                                                    of the nearest microbatch before it
     [3] all have ended                             the version of the last one stays            `end_step`
@@ -24,23 +24,9 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.runtime.kept.contents import (
-    members,
-    placed_in,
-    with_placed,
-    with_tensors,
-)
+from herringbone_parallel.torch.model_parallel.runtime.kept import contents, reachable
 from herringbone_parallel.torch.model_parallel.runtime.kept.outward import Outward
-from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import (
-    MISSING,
-    ClassAttributes,
-    Entry,
-    Location,
-    Reach,
-    Variable,
-    Version,
-    loaded,
-)  # fmt: skip
+from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import Entry, Location, Reach
 from herringbone_parallel.torch.model_parallel.runtime.kept.turns import Turns
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
@@ -57,7 +43,7 @@ class Kept:
         kept = Kept(function, model, forwards_first=pipeline == "simple")
         kept.begin_step()
         kept.begin(index, microbatch)      # in the thread of each microbatch, which holds the run token
-        restore = kept.leave()             # it gives the token away, and calls `restore` when it has the token again
+        restore = kept.save_state()        # it gives the token away, and calls `restore` when it has the token again
         kept.end_forward()
         kept.end(index)
         kept.end_step(share(kept.conclude()))
@@ -138,23 +124,22 @@ class Kept:
 
     def save_state(self) -> Callable[[], None]:
         """Give the token away; return the function that puts back the holder's state, and its random numbers."""
-        put_back, restore = self.leave(), save_generators()
+        index, restore = self._holder, save_generators()
+        self.leave()
 
-        def both() -> None:
-            put_back()
+        def put_back() -> None:
+            if index is not None:
+                self._enter(index)
             restore()
 
-        return both
+        return put_back
 
-    def leave(self) -> Callable[[], None]:
-        """Note what the holder has changed, and return the function that puts its state back."""
+    def leave(self) -> None:
+        """Note what the holder has changed."""
         global _active
-        index = self._holder
-        if index is None:
-            return _nothing
-        self._settle(index)
+        if self._holder is not None:
+            self._settle(self._holder)
         self._holder = _active = None
-        return lambda: self._enter(index)
 
     def end_forward(self) -> None:
         """Note that the holder's backward begins."""
@@ -245,13 +230,13 @@ class Kept:
 
     def _refresh(self) -> None:
         watched = (*self._watched, *self._found)
-        self._slow = [each for each in watched if each.large or each.seen is MISSING]
-        self._fast = [each for each in watched if not (each.large or each.seen is MISSING)]
+        self._slow = [each for each in watched if each.large or each.seen is reachable.MISSING]
+        self._fast = [each for each in watched if not (each.large or each.seen is reachable.MISSING)]
         entries = [each for each in self._fast if type(each) is Entry]
         self._entries = [each.target for each in entries], [each.key for each in entries]
-        self._cells = [each.target for each in self._fast if type(each) is Variable]
-        self._tensors = [each.target for each in self._fast if type(each) is Version]
-        containers = [each.target for each in self._fast if type(each) in (Location, ClassAttributes)]
+        self._cells = [each.target for each in self._fast if type(each) is reachable.Variable]
+        self._tensors = [each.target for each in self._fast if type(each) is reachable.Version]
+        containers = [each.target for each in self._fast if type(each) in (Location, reachable.ClassAttributes)]
         targets = [vars(target) if isinstance(target, type) else target for target in containers]
         self._views = [*targets, *(target.values() for target in targets if hasattr(target, "values"))]
         self._members, self._sizes = self._compared()
@@ -259,7 +244,7 @@ class Kept:
     def _compared(self) -> tuple[list[Any], list[int]]:
         """Return what differs after any change: objects, by identity, and numbers."""
         variables = map(_CONTENTS, self._cells)
-        entries = map(dict.get, *self._entries, repeat(MISSING))
+        entries = map(dict.get, *self._entries, repeat(reachable.MISSING))
         members = [*chain.from_iterable(self._views), *variables, *entries]
         return members, [*map(len, self._views), *map(_VERSION, self._tensors)]
 
@@ -283,7 +268,7 @@ class Kept:
         for location in changed:
             versions = self._versions.setdefault(location, {-1: location.seen})
             if index in self._in_backward:
-                location.write(with_placed(location.read(), location.seen))
+                location.write(contents.with_placed(location.read(), location.seen))
             location.seen = versions[index] = location.read()
             if index in self._in_backward:
                 self._by_backward[location] = None
@@ -296,7 +281,7 @@ class Kept:
         """Watch the containers that have come into a location."""
         reach = Reach()
         known = {id(other.target) for other in chain(self._watched, self._found)}
-        for member in members(location.seen):
+        for member in contents.members(location.seen):
             reach.visit(member, location.name)
         self._found += [other for other in reach.locations if id(other.target) not in known]
 
@@ -314,7 +299,7 @@ class Kept:
 
     def _foreign(self, microbatch: Microbatch | None) -> list[PlacedTensor]:
         """Return the placed tensors of other microbatches in the state that is in place."""
-        leaves = chain.from_iterable(placed_in(location.seen) for location in self._versions)
+        leaves = chain.from_iterable(contents.placed_in(location.seen) for location in self._versions)
         placed = {id(leaf): leaf for leaf in leaves if leaf.maker is not microbatch}
         return sorted(placed.values(), key=lambda leaf: (leaf.maker.index, leaf.value.serial))
 
@@ -325,9 +310,9 @@ class Kept:
 
     def _replace(self, new: dict[int, Any]) -> list[Location]:
         """Put `new` tensors in the places of those that have these identities; return the changed locations."""
-        changed = [each for each in self._versions if any(id(leaf) in new for leaf in placed_in(each.seen))]
+        changed = [each for each in self._versions if any(id(leaf) in new for leaf in contents.placed_in(each.seen))]
         for location in changed:
-            location.write(with_tensors(location.seen, new))
+            location.write(contents.with_tensors(location.seen, new))
         return changed
 
     def _take_turns(self, kept: list[Location]) -> None:
@@ -367,13 +352,13 @@ class Kept:
             reach = Reach(backward_hooks=False)
             reach.visit(self._model, "")
             code: Any = self._function.__code__
-            self._reads = loaded(code, self._backward_at)
+            self._reads = reachable.loaded(code, self._backward_at)
             scope = {**self._function.__globals__}
             for name, cell in zip(code.co_freevars, self._function.__closure__ or (), strict=True):
-                scope[name] = Variable(name, cell).seen
+                scope[name] = reachable.Variable(name, cell).seen
             for name in self._reads & set(scope):
                 reach.visit(scope[name], name)
-            self._reads = self._reads.union(*map(loaded, reach.codes))
+            self._reads = self._reads.union(*map(reachable.loaded, reach.codes))
         return location.name in self._reads
 
 
@@ -400,10 +385,6 @@ def _noting_delete(self: nn.Module, name: str) -> None:
     if _active is not None:
         _active.note(self, name)
     _delete_attribute(self, name)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _named(locations: list[Location]) -> str:
