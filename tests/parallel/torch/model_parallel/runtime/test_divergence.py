@@ -44,8 +44,8 @@ def failure_of(body: Body, steps: int = 1) -> tuple[str, float]:
     train = smp.step(lambda inputs: body(model, smp.pp_rank(), inputs))
     start = time.monotonic()
     try:
-        for _ in range(steps):
-            train(torch.ones(8, 6))
+        for number in range(1, steps + 1):
+            train(torch.full((8, 6), float(number)))
     except ParallelError as failure:
         return str(failure), time.monotonic() - start
     return "", time.monotonic() - start
@@ -124,6 +124,10 @@ def only_rank_0_asks(model: Any, rank: int, x: torch.Tensor) -> Any:
     return loss
 
 
+def only_rank_0_asks_in_step_2(model: Any, rank: int, x: torch.Tensor) -> Any:
+    return only_rank_0_asks(model, rank if x[0, 0] == 2 else 1, x)
+
+
 def only_rank_0_asks_in_the_middle(model: Any, rank: int, x: torch.Tensor) -> Any:
     hidden = model.module.second(model.module.first(x))
     total = hidden.sum()
@@ -136,8 +140,11 @@ ASKED = "rank 0 waits for a tensor's data (for .item(), `if` or the like) from r
 
 
 def test_a_value_that_only_one_rank_reads_is_no_hang(ranks: Ranks) -> None:
-    """The calls are the same, so no call is named. Rank 1 has finished and will send nothing more."""
-    (reason, _), _ = ranks.run(failure_of, {**TWO, "microbatches": 1}, only_rank_0_asks)
+    """The calls are the same, so no call is named. Rank 1 has finished and will send nothing more.
+
+    In the first step it would wait for rank 0, to agree on the turns of microbatches.
+    """
+    (reason, _), _ = ranks.run(failure_of, dict(TWO), only_rank_0_asks_in_step_2, 2)
     assert f"pipeline rank 1 has ended its script, but {ASKED} (its last call: 'torch.sum')" in reason
 
 
