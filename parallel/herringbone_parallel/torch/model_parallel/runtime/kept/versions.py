@@ -71,6 +71,7 @@ class Kept:
     def _reset(self) -> None:
         # The microbatch that holds the run token, and those that have begun and not ended.
         self._holder: int | None = None
+        self._settled = False
         self._live: set[int] = set()
         self._in_backward: set[int] = set()
         # By location: the versions by microbatch; -1 is what was there before the step.
@@ -137,7 +138,7 @@ class Kept:
     def leave(self) -> None:
         """Note what the holder has changed."""
         global _active
-        if self._holder is not None:
+        if self._holder is not None and not self._settled:
             self._settle(self._holder)
         self._holder = _active = None
 
@@ -148,6 +149,8 @@ class Kept:
         if index in self._in_backward:
             return
         self._settle(index)
+        # The token is given away at once.
+        self._settled = True
         self._in_backward.add(index)
         if self._backward_at is None:
             frame: Any = sys._getframe()
@@ -295,7 +298,7 @@ class Kept:
                 put = True
         if put:
             self._refresh()
-        self._holder, _active = index, self
+        self._holder, _active, self._settled = index, self, False
 
     def _foreign(self, microbatch: Microbatch | None) -> list[PlacedTensor]:
         """Return the placed tensors of other microbatches in the state that is in place."""
