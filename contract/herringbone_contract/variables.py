@@ -54,6 +54,10 @@ _OF_LAUNCHERS = {
 }
 
 
+# Variables of hyperparameters and channels begin so.
+NAMED_PREFIXES = ("SM_HP_", "SM_CHANNEL_")
+
+
 def own_variables(launcher: Launcher, hyperparameters: Iterable[str], channels: Iterable[str]) -> set[str]:
     """Return the variables that a job's ranks get with values of their own, whatever its `environment` says.
 

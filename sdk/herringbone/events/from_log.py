@@ -47,6 +47,8 @@ _MAX_FILE_BYTES = 1 << 30
 _SEARCHED_CHARS = 256 * 1024
 # A note has as much of a match that is no number.
 _SHOWN_CHARS = 80
+# What follows a value that is the beginning of a number with commas.
+_CUT = re.compile(r",[0-9]{3}(?![0-9])")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class Finder:
         self.slow: list[str] = []
         # By name: the matches, those without a number, and what the first of those holds instead.
         self._matches: dict[str, tuple[int, int, str]] = {name: (0, 0, "") for name, _ in self._patterns}
+        # By name: the first value that is cut at a comma.
+        self._cut: dict[str, str] = {}
         # By rank: the state of its progress bar.
         self._states: dict[str, str] = {}
         # What `watch` compares: the number of the search, and whether one runs.
@@ -113,6 +117,8 @@ class Finder:
                     matches, failures, first = self._matches[name]
                     # A group that does not take part is None.
                     value = match.group(1)
+                    if cut := _CUT.match(text, match.end(1)):
+                        self._cut.setdefault(name, f"{value} of {(value + cut[0])!r}"[:_SHOWN_CHARS])
                     try:
                         found.append((name, float(value), LOG))
                     except (TypeError, ValueError):
@@ -140,6 +146,7 @@ class Finder:
             if failures:
                 times = f"{matches} time{'s' * (matches > 1)}"
                 notes.append(f"{name!r} matched {times}, {failures} of them without a number (first: {first})")
+        notes += [f"{name!r} took {cut}: print the number without commas" for name, cut in self._cut.items()]
         # Where each machine of a job searches its own log, most print nothing: the first host is that of rank 0.
         unseen = [repr(name) for name, counts in self._matches.items() if not counts[0] and name not in self.slow]
         if unseen and host_names(1)[0] in hosts:

@@ -111,6 +111,16 @@ def test_definitions_without_a_number_are_named_at_the_end(script, backend) -> N
     ]
 
 
+def test_a_value_that_ends_at_the_comma_of_its_number_is_named() -> None:
+    finder = Finder([("n", "n=([0-9.]+)"), ("pair", "at=([0-9]+)")])
+    assert finder.find("n=1,034.5 at=1,20 n=1,2345", "algo-1:0") == [
+        ("n", 1, "log"),
+        ("n", 1, "log"),
+        ("pair", 1, "log"),
+    ]
+    assert finder.notes([]) == ["metric_definitions: 'n' took 1 of '1,034': print the number without commas"]
+
+
 def test_only_the_first_host_of_several_machines_says_that_nothing_matched() -> None:
     finder = Finder([("loss", r"loss=(\S+)"), ("loss", "cost=(.)"), ("top5", r"top5=(\d)?")])
     finder.find("loss=1 top5=", "algo-2:0")

@@ -101,3 +101,11 @@ def test_without_a_namespace_the_error_says_where_to_write(script, home) -> None
 def _needs_namespaces(folder: Path) -> None:
     if not private_tree.is_possible(str(folder), []):
         pytest.skip("this system allows no mount namespaces")
+
+
+def test_a_shells_names_of_channels_and_hyperparameters_are_not_the_jobs(script, backend, monkeypatch) -> None:
+    for name in ("SM_CHANNEL_TRAINING", "SM_HP_X", "MINE"):
+        monkeypatch.setenv(name, "of the shell")
+    script("import os; print([name for name in os.environ if name in ('SM_CHANNEL_TRAINING', 'SM_HP_X', 'MINE')])")
+    job = Estimator("train.py", instance_type="local_process").fit(logs=False)
+    assert [line.text for line in job.logs()] == ["['MINE']"]
