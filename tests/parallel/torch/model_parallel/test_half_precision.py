@@ -130,8 +130,8 @@ def overflow_on_one_rank(arguments: dict[str, Any]) -> Any:
     for step in range(5):
         run()
         if step == 1 and smp.rank() == smp.size() - 1:
-            # A rank has no gradient of a parameter of which it has no element.
-            next(p for p in model.local_parameters() if p.grad is not None).grad[0] = torch.inf
+            # Of a parameter of which a rank has no element, its gradient has none either.
+            next(p for p in model.local_parameters() if p.grad.numel()).grad[0] = torch.inf
         before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
         norms.append(optimizer.clip_master_grads(1.0))
         optimizer.step()

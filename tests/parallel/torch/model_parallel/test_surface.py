@@ -27,7 +27,9 @@ NAMES = {
     "delay_param_initialization": "enabled=True",
     "model_creation": "tensor_parallelism=False, dtype=None, zero_init=False, **tensor_parallel_config",
     "DistributedOptimizer": (
-        "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None, **others"
+        "optimizer, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None,"
+        # Ours: SMP v1 says nothing of optimizers that need more than a rank's own elements.
+        " | elementwise=False, **others"
     ),
     # `v3` and `back_compat` are what Hugging Face's Trainer passes.
     "save": "obj, f, partial=True, pickle_module=None, pickle_protocol=2, v3=False",

@@ -93,7 +93,9 @@ class Outward:
                 if isinstance(target, list):
                     target[value[0] :] = value[1:]
                 else:
-                    target.update(value[0])
+                    # One by one: the `update` of a Counter adds.
+                    for key, item in value[0].items():
+                        target[key] = item
                     for key in value[1]:
                         target.pop(key, None)
             elif label and self._model is not None:
