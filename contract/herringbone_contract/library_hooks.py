@@ -34,7 +34,7 @@ class Releases(NamedTuple):
 TESTED = {
     "torch": Releases("2.6.0", "2.13.0", "2.15.0"),
     "tensorflow": Releases("2.16.2", "2.19.1", "2.21.0"),
-    "transformers": Releases("4.57.6", "5.18.0", "5.24.0"),
+    "transformers": Releases("4.57.6", "5.18.0", "5.23.0"),
     "accelerate": Releases("1.13.0", "1.14.0", "1.15.0"),
     "lightning": Releases("2.5.6", "2.6.1", "2.6.6"),
 }
