@@ -89,7 +89,7 @@ METRICS = {
     ("mllog", "accuracy", "0.25", None, 0),
     ("script", "score", "1.5", 10, 0),
     ("script", "score", "nan", 20, 0),
-    ("huggingface", "hf_loss", "0.25", 10, None),
+    ("huggingface", "hf_loss", "0.25", None, None),
     ("tensorboard", "tb_loss", "0.125", 7, None),
     ("keras", "keras_loss", "2.0", 3, 0),
     ("lightning", "lightning_loss", "3.0", 4, 0),

