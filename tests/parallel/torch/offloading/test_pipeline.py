@@ -51,13 +51,13 @@ def train(checkpointed: bool) -> Any:
         for layer in (*net.first, *net.second):
             smp.set_activation_checkpointing(layer)
     made = []
-    make = step._offloading
+    make = step.offloading_of_step
 
     def kept(library: Any) -> Any:
         made.append(make(library))
         return made[-1]
 
-    step._offloading = kept
+    step.offloading_of_step = kept
 
     @smp.step
     def train_step(batch: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def train(checkpointed: bool) -> Any:
             loss = train_step(inputs).reduce_mean()
             optimizer.step()
     finally:
-        step._offloading = make
+        step.offloading_of_step = make
     gradients = [parameter.grad.tolist() for parameter in model.local_parameters() if parameter.grad is not None]
     used = made[-1]
     return loss.item(), gradients, (0, 0) if used is None else (used.peak_bytes, used.saved_bytes)

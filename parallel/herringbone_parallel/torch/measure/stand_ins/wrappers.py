@@ -29,6 +29,8 @@ def unsplit(facts: Facts) -> Iterator[None]:
     import torch.distributed.fsdp as fsdp
     from torch.distributed.fsdp import _fully_shard
 
+    # With torch's own parameters: the libraries that a script loads check them.
+    @functools.wraps(DistributedDataParallel.__init__)
     def create(self: DistributedDataParallel, module: nn.Module, *_args: Any, **options: Any) -> None:
         _create_ddp(self, module, options)
         facts.wrapper = facts.wrapper or "DistributedDataParallel"
