@@ -204,9 +204,13 @@ def test_without_a_free_node_the_folder_is_accepted():
 def test_a_login_node_must_see_the_folder():
     with pytest.raises(InputError, match="me@login1 does not see the folder /home/me/jobs"):
         check("/home/me/jobs", cluster := Cluster(ssh=(1, "")), login="me@login1")
-    assert cluster.asked == [["ssh", "-o", "BatchMode=yes", "--", "me@login1", "test -d /home/me/jobs"]]
+    ((*words, command),) = cluster.asked
+    assert words == ["ssh", "-o", "BatchMode=yes", "--", "me@login1"]
+    # Behind the program that takes away variables of Slurm's commands.
+    assert command.startswith("sh -c 'names=")
+    assert command.endswith(" sh test -d /home/me/jobs")
 
 
 def test_ssh_quotes_each_word():
     SlurmCommands({}, "me@login1", run=(cluster := Cluster(ssh=(0, "")))).ask("sbatch", "--chdir=/a b;id")
-    assert cluster.asked[0][-1] == "sbatch '--chdir=/a b;id'"
+    assert cluster.asked[0][-1].endswith(" sh sbatch '--chdir=/a b;id'")
