@@ -20,7 +20,7 @@ REQUEST = {
     "AlgorithmSpecification": {
         "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu-py310",
         "TrainingInputMode": "File",
-        "MetricDefinitions": [{"Name": "loss", "Regex": "loss (.*)"}],
+        "MetricDefinitions": [{"Name": "weight", "Regex": "weight (.*)"}],
     },
     "RoleArn": "arn:aws:iam::000000000000:role/me",
     "OutputDataConfig": {"S3OutputPath": "s3://mine/out/", "KmsKeyId": ""},
