@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.constants import (
@@ -236,7 +236,7 @@ _DICT_PATHS = {
 }
 
 
-def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
+def carries_distribution(hyperparameters: Container[str]) -> bool:
     """Return True if the hyperparameters hold a distribution; the job is a plain script otherwise.
 
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from herringbone.estimators.inputs import Channel
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.errors import HyperparameterError, OptionError
-from herringbone_contract.hyperparameters import check_user_values, split
+from herringbone_contract.hyperparameters import carries_distribution, check_user_values, split
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.variables import named_variables, own_variables
 
@@ -22,7 +22,7 @@ def check_hyperparameters(values: Mapping[str, object], added: Collection[str], 
     check_user_values(values)
     for name in values if is_script else ():
         steers = name.startswith(STEERING_PREFIX) or name == Key.TUNING_METRIC
-        if name in added or (steers and name not in _STEERING):
+        if name in added or (steers and name not in _STEERING) or carries_distribution([name]):
             raise HyperparameterError(
                 f"hyperparameter {name!r}: it steers the container, where an option of the estimator sets it or nobody "
                 "reads it, and the script would never get it; set the option (entry_point, distribution), or rename it"

@@ -63,6 +63,8 @@ def test_variables_that_users_set_are_theirs():
     [
         ("sagemaker_program", {}),
         ("sagemaker_mpi_enabled", {"distribution": MPI}),
+        ("sagemaker_parameter_server_enabled", {}),
+        ("mp_parameters", {}),
         ("sagemaker_lr", {}),
         ("_tuning_objective_metric", {}),
     ],

@@ -141,6 +141,9 @@ def gather_on_the_first_replica() -> Any:
     model, optimizer, train = build("Tied")
     train(1)
     if smp.dp_rank() == 0:
+        local = model.local_state_dict()
+        shared = [*map(id, local.values())]
+        assert len(set(shared)) == len(shared) - ("head.weight" in local)
         return model.state_dict(), optimizer.state_dict()
     return None
 
@@ -150,6 +153,7 @@ def test_state_dicts_are_gathered_inside_a_pipeline(ranks: Ranks) -> None:
     assert two is three is None
     assert zero[0].keys() == one[0].keys() == models.build("Tied")[0].state_dict().keys()
     assert zero[1]["state"].keys() == one[1]["state"].keys()
+    assert zero[0]["head.weight"] is zero[0]["embed.weight"]
 
 
 def local_round_trip(file: str) -> bool:
