@@ -41,6 +41,15 @@ def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return module.state_dict(*args, **kwargs)
 
 
+def tie(values: dict[str, Any], module: nn.Module, prefix: str = "") -> dict[str, Any]:
+    """Return a state dict's values with one tensor under all names of a tied parameter, so that a file has it once."""
+    first: dict[int, str] = {}
+    for name, tensor in state_dict(module, prefix=prefix, keep_vars=True).items():
+        if name in values and torch.is_tensor(tensor):
+            values[name] = values[first.setdefault(id(tensor), name)]
+    return values
+
+
 def with_data(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a state dict that have data on this rank."""
     return {name: value for name, value in state_dict.items() if not (torch.is_tensor(value) and value.is_meta)}
