@@ -34,6 +34,7 @@ _ARGUMENTS = "transformers.training_args:TrainingArguments."
 _DEVICE = named_in(f"{_ARGUMENTS}device")
 _CREATES = named_in(f"{_TRAINER}create_accelerator_and_postprocess")
 _LOSS = ("model", "inputs", "return_outputs", "num_items_in_batch")
+_AVERAGE = "average losses over the tokens of a batch"
 # The Trainer, in such a job.
 CONTEXT_TRAINER = (
     Hook(f"{_TRAINER}compute_loss", "divide the loss of a shared sequence", takes(*_LOSS)),
@@ -50,4 +51,7 @@ MODEL_PARALLEL_TRAINER = (
     Hook("transformers.trainer:Accelerator", "count replicas in place of ranks", _CREATES),
     Hook(f"{_TRAINER}_wrap_model", "train the partitioned model", named_in(f"{_TRAINER}evaluation_loop")),
     Hook(f"{_TRAINER}_save", "write a model's file once", named_in(f"{_TRAINER}save_model")),
+    Hook(f"{_TRAINER}training_step", _AVERAGE, takes("model", "inputs", "num_items_in_batch")),
+    Hook(f"{_TRAINER}prediction_step", _AVERAGE, takes("model", "inputs")),
+    Hook(f"{_TRAINER}_get_num_items_in_batch", _AVERAGE, named_in(f"{_TRAINER}prediction_step")),
 )

@@ -20,6 +20,8 @@ from transformers import (
 @dataclass
 class ModelArguments:
     model_type: str = "gpt2"
+    # Rows of different lengths: the labels behind their ends are ignored.
+    padded: bool = False
 
 
 def make_model(model_type):
@@ -48,11 +50,15 @@ def make_model(model_type):
     return GPT2LMHeadModel(config)
 
 
-def blocks(rows, seed):
+def blocks(rows, seed, padded):
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, 64, (rows, 1), generator=generator)
     tokens = (starts + torch.arange(16) * 3) % 64
-    return [{"input_ids": row, "labels": row} for row in tokens]
+    labels = tokens.clone()
+    if padded:
+        lengths = torch.randint(3, 17, (rows, 1), generator=generator)
+        labels[torch.arange(16) >= lengths] = -100
+    return [{"input_ids": row, "labels": ignored} for row, ignored in zip(tokens, labels, strict=True)]
 
 
 def main():
@@ -61,8 +67,8 @@ def main():
     trainer = Trainer(
         model=make_model(model_arguments.model_type),
         args=arguments,
-        train_dataset=blocks(48, 1),
-        eval_dataset=blocks(16, 2),
+        train_dataset=blocks(48, 1, model_arguments.padded),
+        eval_dataset=blocks(16, 2, model_arguments.padded),
         data_collator=default_data_collator,
     )
     result = trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)

@@ -1,13 +1,15 @@
 """Serves Hugging Face's `Trainer`, whose branch for SMP v1 no longer fits the rest of it.
 
 The rank's import hook calls `serve` with `transformers.training_args` and `transformers.trainer` as soon as the script
-has imported them. Scripts stay as they are. Four places are changed; all else of the branch runs on `smp`'s own names:
+has imported them. Scripts stay as they are. Five places are changed; all else of the branch runs on `smp`'s own names:
 
     [1] the device      `TrainingArguments._setup_devices` needs a GPU; without one it has no device to return
     [2] the batches     `Accelerator` counts every rank, so the ranks of one pipeline would read different batches;
                         and of one replica, microbatches may not divide the last batch
     [3] the wrapper     transformers 5 makes no optimizer for a wrapped model, and wraps the model twice to evaluate it
     [4] the files       transformers 5 writes the model's file on every rank at the same time
+    [5] the tokens      a loss is an average over the tokens of the whole batch; the branch averages the averages of
+                        microbatches, which are others if labels are padded
 
 Read in the sources of transformers 4.57 and 5.23, and accelerate 1.15.
 """
@@ -208,8 +210,22 @@ def require_loss_of_model(instance: Any, trainer: type) -> None:
         )
 
 
+def counted(trainer: Any, inputs: Any, tokens: Any, steps: int) -> Any:
+    """Return a model's inputs with the number by which it divides a microbatch's sum of losses over tokens.
+
+    It is such that the mean over the microbatches, divided by the number of `steps` of an accumulation, is what the
+    Trainer's `compute_loss` returns for the whole batch: the sum over it, divided by the number of `tokens`.
+    """
+    if tokens is None or not trainer.model_accepts_loss_kwargs:
+        return inputs
+    parts = state.get().settings.microbatches * steps
+    if trainer.args.average_tokens_across_devices:
+        parts *= trainer.accelerator.num_processes
+    return {**inputs, "num_items_in_batch": float(tokens) / parts}
+
+
 def _serve_trainer(trainer: Any) -> None:
-    save = trainer._save
+    save, training_step, prediction_step = trainer._save, trainer.training_step, trainer.prediction_step
     # transformers 5 has split this method off, and with it lost the optimizer of a wrapped model.
     creates_no_optimizer = hasattr(trainer, "_prepare_for_training")
 
@@ -232,5 +248,14 @@ def _serve_trainer(trainer: Any) -> None:
         if self.args.should_save:
             save(self, output_dir, state_dict=state_dict)
 
-    trainer._wrap_model = wrap_model
-    trainer._save = save_on_first_rank
+    # [5]
+    def counted_step(self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        steps = self.args.gradient_accumulation_steps
+        return training_step(self, model, counted(self, inputs, num_items_in_batch, steps), num_items_in_batch)
+
+    def counted_prediction(self: Any, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        tokens = self._get_num_items_in_batch([inputs], self.args.device)
+        return prediction_step(self, model, counted(self, inputs, tokens, 1), *args, **options)
+
+    trainer._wrap_model, trainer._save = wrap_model, save_on_first_rank
+    trainer.training_step, trainer.prediction_step = counted_step, counted_prediction
