@@ -12,15 +12,17 @@ from herringbone import Estimator, TrainingJob
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.jobs.home import Home
 
-# A controller that notes its modules one second after the start of its hosts, and at its end.
+# A controller that notes what it imports after it has loaded what its end needs.
 NOTES_MODULES = """
-import json, os, sys, threading
+import json, os, sys
 from pathlib import Path
-from herringbone.controller import __main__ as program
+from herringbone.controller import __main__ as program, controller
 late = []
-def note():
+load = controller.load_modules
+def load_and_note():
+    load()
     sys.addaudithook(lambda event, names: late.append(names[0]) if event == "import" else None)
-threading.Timer(1.0, note).start()
+controller.load_modules = load_and_note
 leave = os._exit
 def write(code):
     Path("late.json").write_text(json.dumps(late))
