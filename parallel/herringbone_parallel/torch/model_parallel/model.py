@@ -229,8 +229,7 @@ class DistributedModel(ModelParts):
         With sharded parameters, whole ones on the CPU; every rank that shares them must call.
         """
         with gathered(self.shards, "model.local_state_dict()") as copied:
-            local = copied(local_parts.with_data(local_parts.state_dict(self.module)))
-        local_parts.tie(local, self.module)
+            local = local_parts.tie(copied(local_parts.with_data(local_parts.state_dict(self.module))), self.module)
         return {**local, PARTIAL_KEY: state.get().settings.partitions > 1 or self.shared is not None}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
@@ -248,15 +247,14 @@ class DistributedModel(ModelParts):
         library = state.get()
         if self.shared is not None:
             state_dict = type(state_dict)(whole_state(state_dict, self.shared))
-        prefix = kwargs.get("prefix", "")
-        if library.settings.partitions == 1 or not self.partitioned:
-            return local_parts.tie(state_dict, self.module, prefix)
-        local = optimizer_state.on_cpu(local_parts.with_data(state_dict))
-        parts: list[Any] = [None] * library.settings.partitions
-        dist.all_gather_object(parts, local, group=library.groups[CommGroup.PP_GROUP])
-        # A buffer of code that runs on every rank is in several parts; the first rank's counts.
-        merged = {name: tensor for part in reversed(parts) for name, tensor in part.items()}
-        return local_parts.tie({name: merged[name] for name in state_dict}, self.module, prefix)
+        if library.settings.partitions > 1 and self.partitioned:
+            local = optimizer_state.on_cpu(local_parts.with_data(state_dict))
+            parts: list[Any] = [None] * library.settings.partitions
+            dist.all_gather_object(parts, local, group=library.groups[CommGroup.PP_GROUP])
+            # A buffer of code that runs on every rank is in several parts; the first rank's counts.
+            merged = {name: tensor for part in reversed(parts) for name, tensor in part.items()}
+            state_dict = {name: merged[name] for name in state_dict}
+        return local_parts.tie(state_dict, self.module, kwargs.get("prefix", ""))
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Load a whole state dict, of which each rank takes its own part, or this rank's `local_state_dict`.
