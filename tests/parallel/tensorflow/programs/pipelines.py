@@ -152,6 +152,7 @@ def another_job() -> None:
         transport=before.transport,
         replicas=before.replicas,
         steps=before.steps,
+        patches=before.patches,
     )
     keras.backend.clear_session()
 
