@@ -101,6 +101,8 @@ class State:
     # The partition of each layer with variables, by the layer's id, once the automatic partition is decided.
     assigned: dict[int, int] | None = None
     partitioned: bool = False
+    # The number of times that the model has dropped the functions of its `fit`, `evaluate` or `predict`.
+    compilation: int = 0
     # The arguments of the model's first call, as shapes for a batch of any size.
     signature: Any = None
     timeline: Timeline | None = None
@@ -122,6 +124,16 @@ class State:
     def pipeline(self) -> tuple[int, ...]:
         """Return the ranks that hold this pipeline's partitions, in the order of the partitions."""
         return self.grid.group("P", self.rank)
+
+    def trainability(self) -> tuple[bool, ...]:
+        """Return for each layer and weight of the model whether it is trained."""
+        layers = () if self.model is None else self.model._flatten_layers()
+        # Not `model.variables`: metrics, which are among them, get theirs after the trace of a step.
+        return tuple(
+            part.trainable
+            for layer in layers
+            for part in (layer, *layer._trainable_variables, *layer._non_trainable_variables)
+        )
 
     def owner_of(self, variable: Any) -> int | None:
         """Return the partition that holds a variable of the model; None for a variable that every rank has."""

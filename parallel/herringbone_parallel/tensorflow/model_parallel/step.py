@@ -77,7 +77,11 @@ def step(
 
 
 class Step:
-    """A step function and its plans, one for each combination of shapes and values of its arguments."""
+    """A step function and its plans, one for each combination of shapes and values of its arguments.
+
+    A plan holds what its trace read of the model: losses, metrics, the variables that are trained. So a change of any
+    of them needs another plan.
+    """
 
     def __init__(self, function: Any, splitter: Splitter, options: dict[str, Any]) -> None:
         self._function, self._splitter = function, splitter
@@ -91,6 +95,8 @@ class Step:
                 " input_signature and autograph"
             )
         self._plans: dict[Any, Plan] = {}
+        # The compilation of the model that the plans were made for.
+        self._compilation = 0
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int | None = None) -> Any:
         """Run a step; without a number of microbatches, take that of the settings."""
@@ -117,9 +123,14 @@ class Step:
         values = tuple(_PlainValue(leaf) for leaf in leaves if not is_tensor(leaf))
         structure = repr([is_tensor(leaf) for leaf in leaves])
         key = (structure, tuple((spec.dtype, tuple(spec.shape.as_list())) for spec in specs), values)
-        if key not in self._plans:
-            self._plans[key] = make_plan(rank_state, self._function, part, specs, autograph=self._autograph)
-        return self._plans[key]
+        if self._compilation != rank_state.compilation:
+            self._plans.clear()
+            self._compilation = rank_state.compilation
+        if (plan := self._plans.get((key, rank_state.trainability()))) is None:
+            plan = make_plan(rank_state, self._function, part, specs, autograph=self._autograph)
+            # Asked for again: the first trace creates the variables of a model.
+            self._plans[key, rank_state.trainability()] = plan
+        return plan
 
     def _specs(self, tensors: Sequence[Any], microbatches: int) -> list[tf.TensorSpec]:
         """Return the specs to trace the function with; an extent that the signature leaves open stays open."""

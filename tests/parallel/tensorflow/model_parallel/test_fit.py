@@ -126,5 +126,14 @@ def test_a_train_step_may_be_of_ones_own(ranks: Ranks) -> None:
         _close(losses, expected, "losses")
 
 
+def test_what_is_compiled_again_is_trained_anew(ranks: Ranks) -> None:
+    expected, counts = ranks.run("fitting.compiled_again", 1, False)[0]
+    answers = ranks.run("fitting.compiled_again", 2, True, **ranks.model_parallel(partitions=2, microbatches=2))
+    for figures, _ in answers:
+        for number, (ours, theirs) in enumerate(zip(figures, expected, strict=True)):
+            _close(ours, theirs, f"fit {number}")
+    assert np.sum([ours for _, ours in answers], axis=0).tolist() == counts
+
+
 def _close(ours: Any, theirs: Any, what: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6, err_msg=what)

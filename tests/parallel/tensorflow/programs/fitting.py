@@ -296,6 +296,40 @@ def by_a_step_of_its_own(split: bool) -> Any:
     return model.fit(data, epochs=3, verbose=0).history["own"]
 
 
+def compiled_again(split: bool) -> Any:
+    """Fit with a frozen layer, then all layers with another loss and metric; return the figures of each `fit`.
+
+    The last figure is the number of gradients that a step outside of `fit` returns before and after a layer is frozen.
+    """
+    if split:
+        smp.init()
+        model, inputs, labels = _small([0, 1])
+    else:
+        keras.utils.set_random_seed(1)
+        model, (inputs, labels, _) = models.CASES["sequential"].plain(), _data("sequential")
+    first = (model.module if split else model).layers[0]
+    inputs, labels = inputs[:BATCH], np.eye(3, dtype=np.float32)[labels[:BATCH]]
+    figures: list[Any] = []
+    for trained, loss, metric in (
+        (False, keras.losses.CategoricalCrossentropy(from_logits=True), "mae"),
+        (True, "mse", "mse"),
+    ):
+        first.trainable = trained
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=[metric])
+        figures.append(list(model.fit(inputs, labels, batch_size=BATCH, epochs=2, verbose=0).history.values()))
+        figures.append(model.evaluate(inputs, labels, batch_size=BATCH, verbose=0))
+
+    def gradients_of(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(inputs))
+        return tape.gradient(loss, model.trainable_variables)
+
+    step = smp.step(gradients_of) if split else gradients_of
+    before = len(step(inputs))
+    first.trainable = False
+    return figures, [before, len(step(inputs))]
+
+
 def a_rank_without_variables() -> Any:
     """Fit with only operations on one partition; return the number of iterations, of own variables, and the losses."""
     smp.init()

@@ -90,16 +90,19 @@ class Trainer(keras.Model):
 
     def make_train_function(self, force: bool = False) -> None:
         if self.train_function is None or force:
+            state.get().compilation += 1
             self.train_function = self._over_an_iterator(self.train_step)
         self._steps.same.compare_next()
 
     def make_test_function(self, force: bool = False) -> None:
         if self.test_function is None or force:
+            state.get().compilation += 1
             self.test_function = self._over_an_iterator(self.test_step)
         self._steps.same.compare_next()
 
     def make_predict_function(self, force: bool = False) -> None:
         if self.predict_function is None or force:
+            state.get().compilation += 1
             run = self._on_one_batch(self.predict_step)
 
             def run_several(batches: Sequence[Any]) -> Any:
