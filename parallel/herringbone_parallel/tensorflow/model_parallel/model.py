@@ -18,6 +18,7 @@ from herringbone_parallel.tensorflow.model_parallel.checkpoint.saving import (
     save_weights,
 )
 from herringbone_parallel.tensorflow.model_parallel.training.trainer import Trainer
+from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_overridden
 
 Hook = TypeVar("Hook", bound=Callable[[], Any])
 
@@ -47,6 +48,7 @@ class DistributedModel(Trainer):
         module = _wrapped_model(args, kwargs)
         super().__init__(**kwargs)
         if module is not None:
+            refuse_overridden(module)
             self.module = module
             # Only the wrapped model has variables to build, and it builds them in its own call.
             self.built = True

@@ -14,6 +14,13 @@ from herringbone_parallel.tensorflow.patches import Patches, defining_class
 
 # The mean over a batch is the mean of the means over its equal parts. No other reduction has this property.
 _MEANS = ("sum_over_batch_size", "mean")
+# Methods and properties that Keras asks the outermost model for, besides those of training.
+_OF_THE_WHOLE = frozenset(
+    {
+        *("save", "save_weights", "load_weights", "export", "losses", "weights", "variables"),
+        *("trainable_variables", "trainable_weights", "non_trainable_variables", "non_trainable_weights"),
+    }
+)
 
 
 def refuse_compiled(model: Any, microbatches: int) -> None:
@@ -64,6 +71,25 @@ def watch_optimizers(patches: Patches) -> None:
         return apply(self, grads, trainable_variables)
 
     patches.set(base, "apply", checked)
+
+
+def refuse_overridden(model: Any) -> None:
+    """Raise `ParallelError` for a model to wrap whose own methods the wrapper would not call."""
+    trainers = {defining_class(keras.Model, name) for name in ("train_step", "compute_loss")}
+    names = {name for trainer in trainers for name in vars(trainer) if not name.startswith("_")} | _OF_THE_WHOLE
+    # `compile` sets an attribute of this name.
+    names -= {"loss"}
+    # A method may also have been set on the object.
+    owners = [vars(owner) for owner in type(model).__mro__ if owner.__module__.partition(".")[0] != "keras"]
+    own = [name for name in names if any(name in owner for owner in owners)]
+    own += [name for name in names if callable(vars(model).get(name))]
+    if own:
+        name = type(model).__name__
+        raise ParallelError(
+            f"smp.DistributedModel({name}(...)): {name} has {', '.join(sorted(own))} of its own, and of a wrapped"
+            f" model only call() is used. Write `class {name}(smp.DistributedModel)` with the layers in it, or leave"
+            " that out"
+        )
 
 
 def refuse_callbacks(callbacks: Any) -> None:

@@ -86,6 +86,8 @@ def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tm
         "ParallelError: TensorBoard(histogram_freq=...) reads weights that other ranks hold",
         f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are saved as a Keras file",
         f"ParallelError: load_weights('{tmp_path}/none.weights.h5'): there is no such file on the first rank's host",
+        "ParallelError: smp.DistributedModel(Own(...)): Own has train_step, trainable_variables of its own",
+        "ParallelError: smp.DistributedModel(Sequential(...)): Sequential has compute_loss of its own",
     ]
     two = ranks.model_parallel(partitions=2, microbatches=2)
     for messages in ranks.run("fitting.refused", 2, str(tmp_path), **two):

@@ -222,6 +222,20 @@ def refused(folder: str) -> list[str]:
         messages.append(error_of(lambda callback=callback: model.fit(inputs, labels, callbacks=[callback], verbose=0)))
     messages.append(error_of(model.save_weights, f"{folder}/checkpoint"))
     messages.append(error_of(model.load_weights, f"{folder}/none.weights.h5"))
+    pipelines.another_job()
+
+    class Own(keras.Sequential):
+        @property
+        def trainable_variables(self) -> Any:
+            return super().trainable_variables
+
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    messages.append(error_of(smp.DistributedModel, Own([layers.Dense(1)])))
+    changed = keras.Sequential([layers.Dense(1)])
+    changed.compute_loss = lambda **_: 0.0
+    messages.append(error_of(smp.DistributedModel, changed))
     return messages
 
 
