@@ -29,7 +29,7 @@ from herringbone_parallel.tensorflow.model_parallel.placement.owners import (
 )
 from herringbone_parallel.tensorflow.model_parallel.placement.partitioning import agree
 from herringbone_parallel.tensorflow.model_parallel.placement.placement import Placement
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced, trace
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced, refuse_assignments, trace
 from herringbone_parallel.tensorflow.model_parallel.results import (
     ResultSlot,
     dense_of,
@@ -250,6 +250,8 @@ def _traced(
     name = getattr(function, "__name__", "step")
     # Averages over the replicas are dense, so sparse gradients become dense in the graph already.
     traced = trace(body, specs, name=name, deferred=rank_state.deferred, densify=rank_state.averages)
+    if rank_state.model is not None:
+        refuse_assignments(traced, rank_state.model)
     return result[0], traced
 
 

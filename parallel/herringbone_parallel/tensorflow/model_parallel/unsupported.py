@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
@@ -36,6 +36,15 @@ def refuse_compiled(model: Any, microbatches: int) -> None:
                 f"compile: {type(loss).__name__}(reduction={reduction!r}) of a batch is not the mean over its"
                 " microbatches. Use 'sum_over_batch_size', and scale the learning rate; or one microbatch"
             )
+
+
+def refuse_update(update: str) -> NoReturn:
+    """Raise `ParallelError` for an update of weights inside a step."""
+    raise ParallelError(
+        f"{update} inside a function under @smp.step, which runs once for each microbatch: return the gradients, and"
+        " apply their means after the step: optimizer.apply_gradients(zip([g.accumulate() for g in gradients],"
+        " model.trainable_variables))"
+    )
 
 
 def refuse_dynamic_scale(optimizer: Any, caller: str, advice: str = "") -> None:

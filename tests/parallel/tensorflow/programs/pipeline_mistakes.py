@@ -44,11 +44,29 @@ def refused() -> list[str]:
         smp.barrier()
         return inputs
 
+    optimizer = keras.optimizers.SGD(0.1)
+
+    @smp.step
+    def updating(inputs: Any) -> Any:
+        loss = tf.reduce_mean(model(inputs))
+        gradients = tf.gradients(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @smp.step
+    def assigning(inputs: Any) -> Any:
+        loss = tf.reduce_mean(model(inputs))
+        variable = model.trainable_variables[0]
+        variable.assign_sub(tf.gradients(loss, [variable.value])[0])
+        return loss
+
     messages = [
         error_of(model, vectors),
         error_of(step, vectors[:5]),
         error_of(outer, vectors),
         error_of(talking, vectors),
+        error_of(updating, vectors),
+        error_of(assigning, vectors),
     ]
     messages.append(error_of(lambda: smp.step(jit_compile=True)(step)))
     messages.append(error_of(lambda: smp.step(inline=True)(step)))

@@ -18,9 +18,12 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.tensorflow.model_parallel import state
-from herringbone_parallel.tensorflow.model_parallel.state import DeferredVariable
-from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_dynamic_scale
-from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.model_parallel.state import DeferredVariable, SplitModel
+from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_dynamic_scale, refuse_update
+from herringbone_parallel.tensorflow.patches import Patches, defining_class
+
+# The starts of the types of operations that change a variable.
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 
 @dataclass(slots=True)
@@ -117,6 +120,9 @@ class _Recorder:
             flat = recorder.gradients(gradients, tf.nest.flatten(target), tf.nest.flatten(sources), (), kwargs)
             return tf.nest.pack_sequence_as(sources, flat)
 
+        def refused_apply(optimizer: Any, *_: Any, **__: Any) -> Any:
+            refuse_update(f"{type(optimizer).__name__}.apply_gradients")
+
         def refused_scale(optimizer: Any, _: Any) -> Any:
             refuse_dynamic_scale(optimizer, "scale_loss")
 
@@ -128,6 +134,8 @@ class _Recorder:
                 patches.set(tf, "gradients", watched_gradients)
                 patches.set(tf.GradientTape, "gradient", gradient_in_graph)
                 patches.set(keras.optimizers.LossScaleOptimizer, "scale_loss", refused_scale)
+                # `apply_gradients` calls it.
+                patches.set(defining_class(keras.optimizers.Optimizer, "apply"), "apply", refused_apply)
                 yield
             finally:
                 _recorder = before
@@ -248,3 +256,15 @@ def trace(
             raise
     traced.outputs = list(graph.outputs)
     return traced
+
+
+def refuse_assignments(traced: Traced, model: SplitModel) -> None:
+    """Raise `ParallelError` for a step that assigns to a trained variable of the model, outside of its layers."""
+    trained = {id(variable.handle): variable.path for variable in model.all_variables() if variable.trainable}
+    captures = traced.graph.captures
+    names = {inner.name: trained[id(handle)] for handle, inner in captures if id(handle) in trained}
+    # A layer may change its own weight, as one with a spectral norm does.
+    inside = {number for s in traced.stretches if s.layer is not None for number in range(s.start, s.end)}
+    for number, operation in enumerate(traced.graph.get_operations()):
+        if number not in inside and operation.type.startswith(_UPDATES) and operation.inputs[0].name in names:
+            refuse_update(f"an assignment to {names[operation.inputs[0].name]!r}")
