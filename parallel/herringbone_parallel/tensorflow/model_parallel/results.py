@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
 from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced
 
-# A gradient may pass through these operations in a step and remain the gradient of the same variable.
-_KEEPS_A_GRADIENT = frozenset(
-    {"Identity", "Cast", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Minimum", "Maximum", "SelectV2", "AddN"}
-)
-# A script scales, clips and casts a gradient in a few operations. The limit keeps the search short.
-_SEARCH_DEPTH = 8
+# The result of these operations is a figure about a gradient, and no gradient, also where the shape is the same.
+_REDUCTIONS = frozenset({"EuclideanNorm", "L2Loss", "Max", "Mean", "Min", "Prod", "Sum"})
+# These operations make a dense gradient of a sparse one; the number is that of the input with the values.
+_TO_DENSE = {"UnsortedSegmentSum": 0, "ScatterNd": 1}
 
 
 class _Elsewhere:
@@ -46,11 +45,15 @@ def is_result(leaf: Any) -> bool:
 
 
 def variables_of(result: Any, traced: Traced) -> list[Any]:
-    """Return, for each flat output, the variable whose gradient it is, or None."""
+    """Return, for each flat output, the variable whose gradient it is, or None.
+
+    Raises `ParallelError` for a tensor that has a variable's shape and is computed from gradients of several variables.
+    """
     variables: list[Any] = []
+    origins = _Origins(traced)
     for leaf in [leaf for leaf in leaves_of(result) if is_result(leaf)]:
         parts = tf.nest.flatten(leaf, expand_composites=True)
-        variables += [_gradient_of(parts[0], traced)] * len(parts)
+        variables += [origins.variable_of(leaf, parts[0])] * len(parts)
     return variables
 
 
@@ -65,20 +68,81 @@ def dense_of(result: Any) -> set[int]:
     return dense
 
 
-def _gradient_of(tensor: Any, traced: Traced, depth: int = _SEARCH_DEPTH) -> Any:
-    """Return the variable whose gradient a tensor is, also after the gradient was scaled, clipped or cast."""
-    variable = traced.gradient_of.get(getattr(tensor, "name", ""))
-    if variable is not None or depth == 0 or not isinstance(tensor, tf.Tensor):
-        return variable
-    if not hasattr(tensor, "op") or tensor.op.type not in _KEEPS_A_GRADIENT:
+class _Origins:
+    """Finds the variable whose gradient a result of a step is.
+
+    A script may change a gradient in the step: scale, clip or check it, take its sign, reshape it. The search follows
+    every operation whose result has as many elements as one of its operands.
+    """
+
+    def __init__(self, traced: Traced) -> None:
+        self._gradient_of = traced.gradient_of
+        # Operations before the first gradient depend on none, so the search ends at them.
+        first = min((start for start, _ in traced.gradients), default=None)
+        operations = [] if first is None else traced.graph.get_operations()[first:]
+        self._after = {operation.name for operation in operations}
+
+    def variable_of(self, leaf: Any, tensor: Any) -> Any:
+        """Return the variable, or None; `tensor` is the leaf, or the values of a sparse one."""
+        # The nearest gradients decide. The scale of `tf.clip_by_global_norm` depends on all of them, further away.
+        for tensors in self._levels(tensor, _same_elements):
+            found = self._variables(tensors)
+            if len(found) == 1:
+                return found[0]
+            if found:
+                break
+        several = self._variables([tensor for tensors in self._levels(tensor, _operands) for tensor in tensors])
+        sparse = isinstance(leaf, tf.IndexedSlices)
+        if several and (sparse or any(leaf.shape.rank and leaf.shape == variable.shape for variable in several)):
+            # On each rank a list of gradients has those of the rank's own variables. With a tensor too many, each
+            # gradient after it would be applied to the variable of another one.
+            raise ParallelError(
+                f"smp.step: {tensor.name!r} of shape {leaf.shape}, among the results of the step, is computed from"
+                f" gradients ({', '.join(sorted(variable.name for variable in several)[:3])}), and the step cannot see"
+                " which variable it is the gradient of. Change each gradient by itself, in operations that keep its"
+                " shape and outside of a tf.function; or return the gradients, and change them after the step"
+            )
         return None
-    for operand in tensor.op.inputs:
-        # A scale or a clip limit has another shape: only the operand of the same shape can be the gradient.
-        if operand.shape.as_list() == tensor.shape.as_list():
-            variable = _gradient_of(operand, traced, depth - 1)
-            if variable is not None:
-                return variable
-    return None
+
+    def _variables(self, tensors: Sequence[Any]) -> list[Any]:
+        named = [self._gradient_of[name] for t in tensors if (name := getattr(t, "name", "")) in self._gradient_of]
+        return list({id(variable): variable for variable in named}.values())
+
+    def _levels(self, tensor: Any, follow: Callable[[Any], Sequence[Any]]) -> Iterator[list[Any]]:
+        """Yield the tensors that a tensor is computed from, the nearest first; what is behind a gradient is left out."""
+        level, visited = [tensor], {id(tensor)}
+        while level:
+            yield level
+            operands = [
+                operand
+                for result in level
+                if isinstance(result, tf.Tensor) and hasattr(result, "op")
+                if result.name not in self._gradient_of and result.op.name in self._after
+                for operand in follow(result)
+            ]
+            level = [operand for operand in operands if not (id(operand) in visited or visited.add(id(operand)))]
+
+
+def _operands(tensor: Any) -> Sequence[Any]:
+    return tensor.op.inputs  # type: ignore[no-any-return]
+
+
+def _same_elements(tensor: Any) -> Sequence[Any]:
+    """Return the operands that may be the gradient which an operation has changed."""
+    operation = tensor.op
+    if operation.type in _REDUCTIONS:
+        return ()
+    if operation.type in _TO_DENSE:
+        return [operation.inputs[_TO_DENSE[operation.type]]]
+    if operation.type == "IdentityN":
+        return [operation.inputs[tensor.value_index]]
+    # A scale or a clip limit has another number of elements.
+    return [operand for operand in operation.inputs if _elements(operand) == _elements(tensor)]
+
+
+def _elements(tensor: Any) -> Any:
+    """Return the number of elements; the shape where an extent is open."""
+    return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else str(tensor.shape)
 
 
 def template_of(result: Any, positions: dict[int, int]) -> Any:

@@ -67,3 +67,10 @@ def test_a_signature_that_leaves_the_batch_open_is_traced_once(ranks: Ranks) -> 
     for traces, shapes, message in ranks.run("pipeline_surface.input_signature", 2, **variables):
         assert (traces, shapes) == (1, [[4, 3], [8, 3]])
         assert "does not fit the tensors of a microbatch" in message
+
+
+def test_a_gradient_that_the_step_changes_stays_that_of_its_variable(ranks: Ranks) -> None:
+    for wrong, errors in ranks.run("pipeline_surface.changed_gradients", 2, **ranks.model_parallel(partitions=2)):
+        assert wrong == []
+        assert len(errors) == 2
+        assert all("the step cannot see which variable it is the gradient of" in error for error in errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,79 @@ def input_signature() -> Any:
     except ParallelError as error:
         return len(traced), shapes, str(error)
     return None
+
+
+# What scripts do with a gradient and its variable inside a step; and what mixes the gradients of several variables.
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "sign": lambda gradient, _: tf.sign(gradient),
+    "checked": lambda gradient, _: tf.debugging.check_numerics(gradient, "a gradient"),
+    "stopped": lambda gradient, _: tf.stop_gradient(gradient) + 0.0,
+    "flat and back": lambda gradient, _: tf.reshape(tf.reshape(gradient, [-1]) * 2, gradient.shape),
+    "turned": lambda gradient, _: tf.transpose(tf.transpose(gradient)),
+    "decay": lambda gradient, weight: tf.stop_gradient(0.1 * tf.convert_to_tensor(weight) + gradient),
+    "branch": lambda gradient, _: tf.cond(tf.reduce_sum(gradient) > 0, lambda: gradient * 2, lambda: gradient),
+    "unit": lambda gradient, _: tf.math.l2_normalize(gradient) if gradient.shape.rank else gradient * 2,
+}
+
+
+class Added(smp.DistributedModel):
+    """Layers of equal shapes on both partitions, an embedding, and two variables with one tensor as their gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first, self.second = keras.layers.Embedding(6, 6), *(keras.layers.Dense(6) for _ in range(2))
+        self.one, self.other = (self.add_weight(shape=(6,), initializer="ones") for _ in range(2))
+        self.warm = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, words: Any) -> Any:
+        with smp.partition(0):
+            hidden = self.first(self.words(words)) * self.warm
+        with smp.partition(1):
+            return tf.tanh(self.second(hidden)) * (self.one + self.other)
+
+
+def changed_gradients() -> tuple[list[str], list[str]]:
+    """Return the changes whose result differs from that of the same change after the step, and the errors of others."""
+    smp.init()
+    model = Added()
+    words = np.arange(8, dtype=np.int32).reshape(2, 4) % 6
+
+    def gradients_of(words: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(words)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    @smp.step
+    def step(words: Any, change: Any) -> Any:
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients_of(words)]
+        pairs = zip(gradients, model.trainable_variables, strict=True)
+        return gradients, [change(gradient, weight) for gradient, weight in pairs], tf.linalg.global_norm(gradients)
+
+    wrong = []
+    for name, change in CHANGES.items():
+        gradients, changed, norm = step(words, change)
+        weights = model.trainable_variables
+        expected = [change(g.outputs[0], w) for g, w in zip(gradients, weights, strict=True)]
+        equal = len(changed) == len(expected) and norm.outputs[0].shape == ()
+        if not equal or any(
+            np.abs(ours.outputs[0] - e).max() > 1e-6 for ours, e in zip(changed, expected, strict=True)
+        ):
+            wrong.append(name)
+
+    def mixed(words: Any) -> Any:
+        first, _, second, _ = gradients_of(words)[4:]
+        return [first + second]
+
+    def whole(words: Any) -> Any:
+        gradients = gradients_of(words)[4:]
+        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+        parts = tf.split(flat, [gradient.shape.num_elements() for gradient in gradients])
+        return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+
+    errors = []
+    for function in (mixed, whole):
+        try:
+            smp.step(function)(words)
+        except ParallelError as error:
+            errors.append(str(error))
+    return wrong, errors

@@ -153,6 +153,11 @@ class _Recorder:
                 tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
                 for gradient in gradients
             ]
+        # Variables that are added up have one tensor as their gradient; each needs a name of its own.
+        gradients = [
+            tf.identity(gradient) if any(gradient is earlier for earlier in gradients[:number]) else gradient
+            for number, gradient in enumerate(gradients)
+        ]
         self._traced.gradients.append((start, count(graph)))
         for source, gradient in zip(sources, gradients, strict=True):
             if gradient is not None and isinstance(source, tf.Variable):
