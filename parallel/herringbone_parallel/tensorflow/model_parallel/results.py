@@ -109,18 +109,19 @@ class _Origins:
         return list({id(variable): variable for variable in named}.values())
 
     def _levels(self, tensor: Any, follow: Callable[[Any], Sequence[Any]]) -> Iterator[list[Any]]:
-        """Yield the tensors that a tensor is computed from, the nearest first; what is behind a gradient is left out."""
+        """Yield the tensors that a tensor is computed from, the nearest first, as far back as gradients."""
         level, visited = [tensor], {id(tensor)}
         while level:
             yield level
-            operands = [
-                operand
+            operands = {
+                id(operand): operand
                 for result in level
                 if isinstance(result, tf.Tensor) and hasattr(result, "op")
                 if result.name not in self._gradient_of and result.op.name in self._after
                 for operand in follow(result)
-            ]
-            level = [operand for operand in operands if not (id(operand) in visited or visited.add(id(operand)))]
+            }
+            level = [operand for key, operand in operands.items() if key not in visited]
+            visited.update(operands)
 
 
 def _operands(tensor: Any) -> Sequence[Any]:

@@ -32,7 +32,7 @@ from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
 from herringbone_parallel.tensorflow.library_hooks import MODEL_PARALLEL
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, connect
 from herringbone_parallel.tensorflow.model_parallel.timeline import hand_in, open_timeline
-from herringbone_parallel.tensorflow.model_parallel.unsupported import watch_optimizers
+from herringbone_parallel.tensorflow.model_parallel.unsupported import watch_norms, watch_optimizers
 from herringbone_parallel.tensorflow.patches import Patches
 from herringbone_parallel.timeline import Timeline
 
@@ -211,6 +211,7 @@ def init() -> None:
     )
     if grid.pipeline > 1:
         watch_optimizers(_state.patches)
+        watch_norms(_state.patches, is_tracing)
     atexit.register(shutdown)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
@@ -98,6 +100,86 @@ def refuse_overridden(model: Any) -> None:
             f"smp.DistributedModel({name}(...)): {name} has {', '.join(sorted(own))} of its own, and of a wrapped"
             f" model only call() is used. Write `class {name}(smp.DistributedModel)` with the layers in it, or leave"
             " that out"
+        )
+
+
+def watch_norms(patches: Patches, is_tracing: Callable[[], bool]) -> None:
+    """Make TensorFlow's norms over lists refuse the gradients of one rank; lasts until `patches` are undone.
+
+    Inside a step, where `is_tracing` is true, the gradients of all ranks are there.
+    """
+    for owner, name in (
+        (tf, "clip_by_global_norm"),
+        (tf.linalg, "global_norm"),
+        (tf.compat.v1, "clip_by_global_norm"),
+        (tf.compat.v1, "global_norm"),
+        (tf.compat.v1.linalg, "global_norm"),
+    ):
+        patches.set(owner, name, _norm_in_steps(getattr(owner, name), name, is_tracing))
+
+
+def _norm_in_steps(norm: Callable[..., Any], name: str, is_tracing: Callable[[], bool]) -> Callable[..., Any]:
+    @functools.wraps(norm)
+    def checked(t_list: Any, *args: Any, **kwargs: Any) -> Any:
+        # The second argument after the list is `use_norm`: a norm that the script knows from elsewhere.
+        if not is_tracing() and len(args) < 2 and kwargs.get("use_norm") is None:
+            raise ParallelError(
+                f"{name} outside of a step: a rank has the gradients of its own variables only, so the norm would be"
+                " another one on each rank. Take it inside of the step, for the gradients of a microbatch; or add up"
+                " the ranks' squares, squares = smp.allgather(float(sum(tf.reduce_sum(g * g) for g in gradients)),"
+                " smp.PP_GROUP), outside of a tf.function, and clip with use_norm=tf.constant(sum(squares) ** 0.5)"
+            )
+        return norm(t_list, *args, **kwargs)
+
+    return checked
+
+
+@contextmanager
+def means_only(microbatches: int) -> Iterator[None]:
+    """Raise `ParallelError` in the `with` block for a loss of the script's own that is no mean over samples."""
+    patches = Patches()
+    call = keras.losses.Loss.__call__
+
+    @functools.wraps(call)
+    def checked(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        function = getattr(loss, "fn", loss)
+        if not getattr(function, "__module__", type(loss).__module__).startswith("keras."):
+            _refuse_other_than_mean(loss, functools.partial(call, loss), y_true, y_pred)
+        return call(loss, y_true, y_pred, sample_weight)
+
+    if microbatches > 1:
+        patches.set(keras.losses.Loss, "__call__", checked)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any) -> None:
+    """Try a loss on four samples and on their halves: the mean of the halves' losses is to be the loss of the whole."""
+    values = np.random.RandomState(0)
+
+    def sample_of(tensor: Any) -> Any:
+        shape = [4, *(extent or 2 for extent in tensor.shape[1:])]
+        # 0 is a class of each classification, and a mean as far as a loss is one.
+        drawn = values.uniform(0.1, 0.9, shape) if tensor.dtype.is_floating else np.zeros(shape)
+        return tf.cast(drawn, tensor.dtype)
+
+    try:
+        with tf.init_scope():
+            samples = tf.nest.map_structure(sample_of, (y_true, y_pred))
+            halves = [tf.nest.map_structure(lambda whole, n=n: whole[n : n + 2], samples) for n in (0, 2)]
+            whole, *parts = [float(call(*sample)) for sample in (samples, *halves)]
+    except Exception:  # noqa: BLE001  a loss of the script's own may fail in any way on other samples than its own
+        # A value per sample becomes Keras's mean. A scalar may be anything.
+        is_mean = bool(loss.call(y_true, y_pred).shape.rank)
+    else:
+        is_mean = bool(np.isclose(whole, sum(parts) / 2, rtol=1e-3, atol=1e-5, equal_nan=True))
+    if not is_mean:
+        raise ParallelError(
+            f"fit: the loss {loss.name!r} of a batch is not the mean over its microbatches: it adds up samples,"
+            " compares them with each other, or draws random numbers. Return one value per sample, or their mean,"
+            " and scale the learning rate; or use microbatches: 1"
         )
 
 

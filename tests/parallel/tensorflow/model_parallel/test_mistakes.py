@@ -47,8 +47,11 @@ def test_half_precision_needs_a_scaled_loss(ranks: Ranks) -> None:
 
 def test_a_norm_over_all_gradients_is_refused_when_they_are_applied(ranks: Ranks) -> None:
     answers = ranks.run("pipeline_mistakes.clipped_by_the_norm_of_all", 2, **ranks.model_parallel(partitions=2))
-    for text, works_again in answers:
-        assert "ParallelError: SGD.apply: global_clipnorm=1.0 needs the gradients of all ranks" in text
+    for (applied, clipped, normed, with_a_norm, in_the_step), works_again in answers:
+        assert "ParallelError: SGD.apply: global_clipnorm=1.0 needs the gradients of all ranks" in applied
+        assert clipped.startswith("ParallelError: clip_by_global_norm outside of a step: a rank has the gradients")
+        assert "global_norm outside of a step" in normed
+        assert (with_a_norm, in_the_step) == ("nothing", "nothing")
         assert works_again
 
 

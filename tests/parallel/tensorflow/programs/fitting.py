@@ -213,6 +213,9 @@ def refused(folder: str) -> list[str]:
         error_of(lambda: model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")),
         error_of(lambda: model.compile("adam", sums)),
     ]
+    for loss in (_sum_of_squares, _distance_to_others, _SumOfErrors(), _mean_of_squares):
+        model.compile("adam", loss)
+        messages.append(error_of(lambda: model.fit(inputs, np.zeros((len(inputs), 3)), batch_size=BATCH, verbose=0)))
     _compile("sequential", model)
     for callback in (
         keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
@@ -237,6 +240,24 @@ def refused(folder: str) -> list[str]:
     changed.compute_loss = lambda **_: 0.0
     messages.append(error_of(smp.DistributedModel, changed))
     return messages
+
+
+def _sum_of_squares(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_sum(tf.square(y_true - y_pred))
+
+
+def _mean_of_squares(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_mean(tf.square(y_true - y_pred))
+
+
+def _distance_to_others(y_true: Any, y_pred: Any) -> Any:
+    """Compare each sample with all others of the batch; each has a value."""
+    return tf.reduce_logsumexp(tf.matmul(y_pred, y_pred, transpose_b=True), -1)
+
+
+class _SumOfErrors(keras.losses.Loss):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_sum(tf.abs(y_true - y_pred))
 
 
 def other_batches() -> list[str]:

@@ -124,28 +124,40 @@ def half_precision() -> list[str]:
         keras.config.set_dtype_policy("float32")
 
 
-def clipped_by_the_norm_of_all() -> tuple[str, bool]:
-    """Return the error for an optimizer that clips by a global norm, and whether it works after the job."""
+def clipped_by_the_norm_of_all() -> tuple[list[str], bool]:
+    """Return the errors of ways to clip by a norm of all gradients, and whether they work after the job."""
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     optimizer = keras.optimizers.SGD(0.1, global_clipnorm=1.0)
 
-    @smp.step
-    def step(inputs: Any) -> Any:
+    def gradients_of(inputs: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(inputs))
         return tape.gradient(loss, model.trainable_variables)
+
+    step = smp.step(gradients_of)
 
     @tf.function
     def train(inputs: Any) -> None:
         gradients = [gradient.accumulate() for gradient in step(inputs)]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    text = error_of(train, np.zeros((4, 6), np.float32))
+    @smp.step
+    def clipping_step(inputs: Any) -> Any:
+        return tf.clip_by_global_norm(gradients_of(inputs), 1.0)
+
+    vectors = np.zeros((4, 6), np.float32)
+    errors = [error_of(train, vectors)]
+    gradients = [gradient.accumulate() for gradient in step(vectors)]
+    errors.append(error_of(tf.clip_by_global_norm, gradients, 1.0))
+    errors.append(error_of(tf.function(tf.linalg.global_norm), gradients))
+    errors.append(error_of(lambda: tf.clip_by_global_norm(gradients, 1.0, use_norm=tf.constant(2.0))))
+    errors.append(error_of(clipping_step, vectors))
     smp.shutdown()
+    tf.clip_by_global_norm(gradients, 1.0)
     variable = keras.Variable(3.0)
     keras.optimizers.SGD(1.0, global_clipnorm=1.0).apply([tf.constant(5.0)], [variable])
-    return text, float(variable) == 2.0
+    return errors, float(variable) == 2.0
 
 
 def rank_1_dies(in_graph: bool) -> Any:
