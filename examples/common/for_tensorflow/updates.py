@@ -60,7 +60,8 @@ def build_optimizer(settings: argparse.Namespace, world: World, model: keras.Mod
     optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
     if world.is_launched:
         # The dict's aggregation_frequency says how many passes make a step.
-        optimizer = sdp.DistributedOptimizer(optimizer)
+        # A batch reads most rows of a word table, so sums are smaller than the slices of all ranks.
+        optimizer = sdp.DistributedOptimizer(optimizer, sparse_as_dense=True)
     elif parts > 1:
         optimizer.gradient_accumulation_steps = parts
     optimizer.build(model.trainable_variables)

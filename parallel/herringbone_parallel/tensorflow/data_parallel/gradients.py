@@ -47,7 +47,7 @@ class ReduceOptions:
 
     compression: Any = NoneCompressor
     op: ReduceOp = ReduceOp.AVERAGE
-    sparse_as_dense: bool = True
+    sparse_as_dense: bool = False
     bucket_cap_mb: float | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], options
     dense = []
     for number, gradient in enumerate(gradients):
         if isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
-            results[number] = _gathered(gradient, options.op)
+            results[number] = gathered(gradient, options.op)
         elif gradient is not None:
             dense.append(number)
     # Before compression: its casts come at the end of the graph, and would hide the order of the gradients.
@@ -163,7 +163,7 @@ def _reduction(
     return reduction
 
 
-def _gathered(gradient: tf.IndexedSlices, op: ReduceOp) -> tf.IndexedSlices:
+def gathered(gradient: tf.IndexedSlices, op: ReduceOp) -> tf.IndexedSlices:
     """Return the slices of all ranks, one rank after the other."""
     # An index may repeat. Optimizers add up the slices of one index, so nothing has to be summed here.
     engine = state.get().engine

@@ -33,7 +33,7 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     name: str | None = None,
     use_locking: bool = False,
     compression: Any = Compression.none,
-    sparse_as_dense: bool = True,
+    sparse_as_dense: bool = False,
     op: ReduceOp = ReduceOp.AVERAGE,
     bucket_cap_mb: float | None = None,
     **devices: str,

@@ -37,7 +37,7 @@ class DistributedGradientTape:
         device_dense: str = "",
         device_sparse: str = "",
         compression: Any = Compression.none,
-        sparse_as_dense: bool = True,
+        sparse_as_dense: bool = False,
         op: ReduceOp = ReduceOp.AVERAGE,
     ) -> None:
         refuse_devices(device_dense=device_dense, device_sparse=device_sparse)

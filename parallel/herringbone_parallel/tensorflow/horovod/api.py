@@ -17,7 +17,13 @@ from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, ReduceOptions, densified, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.gradients import (
+    ReduceOp,
+    ReduceOptions,
+    densified,
+    gathered,
+    refuse_devices,
+)
 from herringbone_parallel.tensorflow.data_parallel.operations import broadcast as _broadcast
 from herringbone_parallel.tensorflow.data_parallel.operations import oob_allreduce
 from herringbone_parallel.tensorflow.data_parallel.optimizer import distributed
@@ -72,6 +78,10 @@ def allreduce(
     if average is not None and op is not None:
         raise ParallelError("hvd.allreduce: `average` and `op` say the same; give one of them")
     chosen = op or (ReduceOp.SUM if average is False else ReduceOp.AVERAGE)
+    if isinstance(tensor, tf.IndexedSlices) and chosen in (ReduceOp.AVERAGE, ReduceOp.SUM) and state.size() > 1:
+        slices = gathered(tensor, chosen)
+        factor = prescale_factor * postscale_factor
+        return slices if factor == 1.0 else tf.IndexedSlices(slices.values * factor, slices.indices, slices.dense_shape)
     scaled = densified(tensor) if prescale_factor == 1.0 else densified(tensor) * prescale_factor
     result = oob_allreduce(scaled, compression, chosen)
     return result if postscale_factor == 1.0 else result * postscale_factor

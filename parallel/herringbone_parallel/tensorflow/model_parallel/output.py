@@ -54,21 +54,30 @@ class StepOutput:
         return tf.stack(self.outputs)
 
     @not_converted
-    def accumulate(self, method: str = "variable", var: Any = None) -> tf.Tensor:
+    def accumulate(self, method: str = "variable", var: Any = None) -> Any:
         """Return the mean over the microbatches, which is the gradient of the whole batch.
 
             gradients = [gradient.accumulate() for gradient in gradients]
 
+        The mean of sparse gradients is sparse, as that of one process.
         `var`: a variable of the same shape, which receives the mean. `method`: one of SMP v1's methods. They differed
         in memory there; here they are the same. Source: SMP v1 for TensorFlow, `StepOutput.accumulate`.
         """
         if method not in _METHODS:
             raise ParallelError(f"StepOutput.accumulate(method={method!r}): it is one of {', '.join(_METHODS)}")
-        mean = self.reduce_mean()
         if var is None:
-            return mean
+            return self._mean_gradient()
+        mean = self.reduce_mean()
         var.assign(mean)
         return tf.convert_to_tensor(var)
+
+    def _mean_gradient(self) -> Any:
+        if not all(isinstance(output, tf.IndexedSlices) for output in self.outputs):
+            return self.reduce_mean()
+        # Keras's Adam squares the slices one by one, so it takes another step for the same gradient as a tensor.
+        values = tf.concat([output.values for output in self.outputs], 0)
+        indices = tf.concat([output.indices for output in self.outputs], 0)
+        return tf.IndexedSlices(values / tf.cast(len(self.outputs), values.dtype), indices, self.outputs[0].dense_shape)
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
@@ -98,6 +107,9 @@ class SummedOutput(StepOutput):
     def reduce_sum(self) -> tf.Tensor:
         """Return the sum over the microbatches."""
         return self._total
+
+    def _mean_gradient(self) -> Any:
+        return self.reduce_mean()
 
     def __repr__(self) -> str:
         # `outputs` would have the step keep every microbatch, only to print them.

@@ -22,6 +22,7 @@ def test_tensors_and_objects(ranks: Ranks) -> None:
         == {
             "average": [1.0],
             "sum": [20.0],
+            "slices": [[0.5, 0.5], [0, 1]],
             "allgather": gathered,
             "in a graph": gathered,
             "broadcast": [6],

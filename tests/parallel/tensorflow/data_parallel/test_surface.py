@@ -62,6 +62,10 @@ def test_sparse_gradients(ranks: Ranks, as_dense: bool) -> None:
     assert ranks.run("surface.sparse_gradients", 2, as_dense) == [[average, average]] * 2
 
 
+def test_adam_takes_the_step_of_one_process_for_sparse_gradients(ranks: Ranks) -> None:
+    assert max(ranks.run("surface.sparse_step_of_adam", 2)) < 1e-6
+
+
 def test_sums_travel_while_the_backward_pass_runs(ranks: Ranks) -> None:
     for started, total in ranks.run("surface.overlap", 2, 8):
         assert total == 8

@@ -25,10 +25,12 @@ def tensors() -> dict[str, Any]:
             wrong()
         except Exception as error:  # noqa: BLE001
             refused.append(str(error).split(":")[0])
+    slices = hvd.allreduce(tf.IndexedSlices(tf.ones([1]), tf.constant([hvd.rank()]), tf.constant([2])))
     return {
         "ranks": (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()),
         "average": hvd.allreduce(tf.constant([2.0 * hvd.rank()])).numpy().tolist(),
         "sum": hvd.allreduce(tf.constant([1.0]), average=False, postscale_factor=10.0).numpy().tolist(),
+        "slices": [part.numpy().tolist() for part in (slices.values, slices.indices)],
         "allgather": hvd.allgather(own_tensor).numpy().tolist(),
         "in a graph": tf.function(hvd.allgather)(own_tensor).numpy().tolist(),
         "broadcast": hvd.broadcast(tf.constant([hvd.rank() + 5]), 1).numpy().tolist(),

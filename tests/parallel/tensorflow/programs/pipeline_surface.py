@@ -211,8 +211,11 @@ class Added(smp.DistributedModel):
             return tf.tanh(self.second(hidden)) * (self.one + self.other)
 
 
-def changed_gradients() -> tuple[list[str], list[str]]:
-    """Return the changes whose result differs from that of the same change after the step, and the errors of others."""
+def changed_gradients() -> tuple[list[str], list[str], list[int]]:
+    """Return the changes whose result differs from that of the same change after the step, and the errors of others.
+
+    And the rows of the sparse gradients that were not changed.
+    """
     smp.init()
     model = Added()
     words = np.arange(8, dtype=np.int32).reshape(2, 4) % 6
@@ -255,4 +258,5 @@ def changed_gradients() -> tuple[list[str], list[str]]:
             smp.step(function)(words)
         except ParallelError as error:
             errors.append(str(error))
-    return wrong, errors
+    unchanged = [gradient.accumulate() for gradient in smp.step(gradients_of)(words)]
+    return wrong, errors, [g.indices.shape[0] for g in unchanged if isinstance(g, tf.IndexedSlices)]

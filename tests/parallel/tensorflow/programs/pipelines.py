@@ -82,7 +82,7 @@ class Training:
             figures["outputs"].append([np.array(output) for output in tf.nest.flatten(outputs)])
             own_gradients = zip(model.trainable_variables, gradients, strict=True)
             figures["gradients"].append(
-                {_name(variable, model): np.array(gradient) for variable, gradient in own_gradients}
+                {_name(variable, model): np.array(tf.convert_to_tensor(g)) for variable, g in own_gradients}
             )
         figures["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
         figures["all"] = [_name(variable, model) for variable in model.all_variables()]

@@ -82,6 +82,20 @@ def sparse_gradients(as_dense: bool) -> list[list[list[float]]]:
     return [gradient(rows).numpy().tolist(), tf.function(gradient)(rows).numpy().tolist()]
 
 
+def sparse_step_of_adam() -> float:
+    """Return the difference between a step of this optimizer and of plain Adam, for the rows of both ranks."""
+    sdp.init()
+    tables = [keras.Variable(np.ones((4, 2), np.float32)) for _ in range(2)]
+    every = [[0, 1], [1, 1, 2]]
+
+    def slices(rows: list[int], scale: float) -> Any:
+        return tf.IndexedSlices(tf.fill([len(rows), 2], scale), tf.constant(rows), tf.constant([4, 2]))
+
+    sdp.DistributedOptimizer(keras.optimizers.Adam(0.1)).apply([slices(every[sdp.rank()], 1.0)], tables[:1])
+    keras.optimizers.Adam(0.1).apply([slices([*every[0], *every[1]], 0.5)], tables[1:])
+    return float(np.abs(np.asarray(tables[0]) - np.asarray(tables[1])).max())
+
+
 def overlap(layers: int) -> tuple[int, int]:
     """Return the number of sums that had started when the backward pass reached the first layer, and of all sums."""
     from herringbone_parallel.tensorflow.data_parallel import state
