@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import objects, session
@@ -11,6 +12,36 @@ from herringbone_parallel.reduce.collectives import barrier as _barrier
 from herringbone_parallel.reduce.engine import Engine
 
 _engine: Engine | None = None
+# Names of Horovod that nothing here answers, and what to use instead.
+_REFUSED = {
+    "join": "give all ranks the same number of batches, as with dataset.repeat() and a fixed number of steps",
+    "Adasum": "use hvd.Average or hvd.Sum, and for large batches LARS or LAMB",
+    "elastic": "save checkpoints in SM_CHECKPOINT_DIR; a job that is retried continues from them",
+    "SyncBatchNormalization": "use the framework's BatchNormalization; each rank normalizes with its own batch",
+    "SyncBatchNorm": "use torch.nn.SyncBatchNorm with torch.distributed",
+    "start_timeline": "use the timeline and the profiler of the job",
+    "stop_timeline": "use the timeline and the profiler of the job",
+    **dict.fromkeys(("ProcessSet", "global_process_set", "add_process_set", "remove_process_set"), "use all ranks"),
+    **dict.fromkeys(("alltoall", "reducescatter", "grouped_reducescatter"), "use hvd.allreduce or hvd.allgather"),
+    **dict.fromkeys(("PartialDistributedGradientTape", "PartialDistributedOptimizer"), "distribute all variables"),
+}
+
+
+class RefusedNameError(ParallelError, AttributeError):
+    """A name of Horovod that is absent here; `hasattr` answers False."""
+
+
+def refusing(package: str) -> Callable[[str], NoReturn]:
+    """Return the `__getattr__` of a module that stands for a package of Horovod's.
+
+    __getattr__ = refusing("horovod.torch")
+    """
+
+    def refuse(name: str) -> NoReturn:
+        advice = _REFUSED.get(name, "use one of " + package + ".__all__")
+        raise RefusedNameError(f"hvd.{name}: there is no {name!r} in Herringbone's {package}: {advice}")
+
+    return refuse
 
 
 def init() -> None:

@@ -23,7 +23,7 @@ def test_all_is_put_back(ranks: Ranks) -> None:
 def test_another_keras_is_refused(ranks: Ranks) -> None:
     [messages] = ranks.run("keras_compat.other_versions", 1)
     for version, message in zip(("2.15.0", "4.0.0"), messages, strict=True):
-        assert message.startswith(f"ParallelError: Keras {version}: smdistributed.modelparallel.tensorflow reads old")
+        assert message.startswith(f"ParallelError: Keras {version}: smdistributed.modelparallel.tensorflow and horovod")
 
 
 def test_get_gradients_are_those_of_a_tape(script) -> None:

@@ -45,7 +45,9 @@ def loaded() -> dict[str, list[str]]:
 def test_data_parallelism_loads_nothing_of_model_parallelism(loaded: dict[str, list[str]], library: str) -> None:
     modules = loaded[library]
     assert "data_parallel.state" in modules
-    assert [name for name in modules if name.startswith(("model_parallel", "keras_compat"))] == []
+    # Horovod's scripts are old ones, and their import repairs Keras.
+    absent = ("model_parallel",) if library.startswith("horovod") else ("model_parallel", "keras_compat")
+    assert [name for name in modules if name.startswith(absent)] == []
 
 
 def test_model_parallelism_loads_only_the_sums_of_data_parallelism(loaded: dict[str, list[str]]) -> None:

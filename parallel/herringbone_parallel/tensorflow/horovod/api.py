@@ -6,6 +6,7 @@ installed. Arguments that they do not support raise `ParallelError`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import tensorflow as tf
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import objects
 from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.collectives import barrier as _barrier
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
@@ -42,13 +44,16 @@ from herringbone_parallel.tensorflow.data_parallel.variables import (
     broadcast_global_variables,
     broadcast_variables,
 )
+from herringbone_parallel.tensorflow.horovod import facts
+from herringbone_parallel.tensorflow.horovod.facts import *  # noqa: F403
 
 Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX
 
 # ranks
-__all__ = ["init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size"]
+__all__ = ["init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", *facts.__all__]
 # tensors and objects
-__all__ += ["allreduce", "allgather", "broadcast", "broadcast_object", "allgather_object"]
+__all__ += ["allreduce", "grouped_allreduce", "allgather", "broadcast", "barrier"]
+__all__ += ["broadcast_object", "broadcast_object_fn", "allgather_object"]
 __all__ += ["Average", "Sum", "Min", "Max", "Compression"]
 # variables and gradients
 __all__ += ["broadcast_variables", "broadcast_global_variables", "BroadcastGlobalVariablesHook"]
@@ -87,6 +92,16 @@ def allreduce(
     return result if postscale_factor == 1.0 else result * postscale_factor
 
 
+def grouped_allreduce(tensors: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Return `allreduce` of each tensor."""
+    return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
+
+
+def barrier() -> None:
+    """Wait until all ranks have called it."""
+    _barrier(state.get().engine)
+
+
 @not_converted
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:  # noqa: ARG001
     """Return the tensors of all ranks, joined along axis 0; only their lengths may differ."""
@@ -112,6 +127,11 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor
 def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None) -> Any:  # noqa: ARG001
     """Return the root's object, of any type that pickle takes."""
     return objects.broadcast_object(state.get().engine, obj, root_rank)
+
+
+def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: str | None = None) -> Callable[[Any], Any]:  # noqa: ARG001
+    """Return a function that returns the root's object."""
+    return lambda obj: broadcast_object(obj, root_rank)
 
 
 def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:  # noqa: ARG001

@@ -16,7 +16,7 @@ from herringbone_parallel.tensorflow.data_parallel.state import (
     size,
 )
 from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_global_variables, broadcast_variables
-from herringbone_parallel.tensorflow.horovod import callbacks
+from herringbone_parallel.tensorflow.horovod import callbacks, facts
 from herringbone_parallel.tensorflow.horovod.api import (
     Average,
     DistributedOptimizer,
@@ -29,9 +29,10 @@ from herringbone_parallel.tensorflow.horovod.api import (
     broadcast_object,
     init,
 )
+from herringbone_parallel.tensorflow.horovod.facts import *  # noqa: F403
 
 # ranks
-__all__ = ["init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size"]
+__all__ = ["init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", *facts.__all__]
 # tensors and objects
 __all__ += ["allreduce", "allgather", "broadcast", "broadcast_object", "Average", "Sum", "Min", "Max", "Compression"]
 # variables, gradients, models

@@ -1,6 +1,6 @@
 """Support for scripts of TensorFlow 2.3 to 2.6 on Keras 3; docs/do/tensorflow-old-scripts.md has the list of calls.
 
-Only `import smdistributed.modelparallel.tensorflow` calls `activate`. Without it, Keras stays unchanged.
+Imports of `smdistributed.modelparallel.tensorflow` and of `horovod` call `activate`. Otherwise Keras stays unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_version(version: str) -> None:
     """Raise `ParallelError` unless this is Keras 3: the patches use its internal names."""
     if not version.startswith(f"{_KERAS}."):
         raise ParallelError(
-            f"Keras {version}: smdistributed.modelparallel.tensorflow reads old scripts on Keras {_KERAS}, the one of"
-            " TensorFlow 2.16 and newer. Install that one (`pip install 'keras<4'`), or import"
-            " herringbone_parallel.tensorflow.model_parallel.api, which leaves Keras alone"
+            f"Keras {version}: smdistributed.modelparallel.tensorflow and horovod read old scripts on Keras {_KERAS},"
+            " the one of TensorFlow 2.16 and newer. Install that one (`pip install 'keras<4'`), or import"
+            " herringbone_parallel.tensorflow.model_parallel.api or .horovod.api, which leave Keras alone"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches, defining_class
 
 # The new name of each old method, and the old order of its arguments.
 _GENERATORS = {
@@ -35,7 +35,9 @@ def patch(patches: Patches) -> None:
         patches.set(model, name, _with_queue(getattr(model, name)))
     for name, (new_name, arguments) in _GENERATORS.items():
         patches.set(model, name, _generator_method(name, new_name, arguments.split()))
-    patches.set(model, "compile", _compiling(model.compile))
+    # Keras compiles a loaded model where `compile` is that of this class.
+    trainer = defining_class(model, "compile")
+    patches.set(trainer, "compile", _compiling(trainer.compile))
     patches.set(model, "save", _saving(model.save))
     patches.set(model, "predict_proba", _predict_proba)
     patches.set(model, "predict_classes", _predict_classes)

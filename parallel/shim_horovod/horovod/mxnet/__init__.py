@@ -5,3 +5,6 @@ The parent folder has no `__init__.py`, so a real `horovod` package anywhere on 
 
 from herringbone_parallel.mxnet.api import *  # noqa: F403
 from herringbone_parallel.mxnet.api import __all__ as __all__
+from herringbone_parallel.reduce.horovod import refusing
+
+__getattr__ = refusing("horovod.mxnet")

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.tensorflow
 def test_tensors_and_objects(ranks: Ranks) -> None:
     first, second = ranks.run("horovods.tensors", 2)
     assert (first.pop("ranks"), second.pop("ranks")) == ((0, 2, 0, 1), (1, 2, 0, 1))
+    assert (first.pop("hosts"), second.pop("hosts")) == ((0, 2, True, False, False), (1, 2, True, False, False))
     gathered = [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
     assert (
         first
@@ -22,6 +23,7 @@ def test_tensors_and_objects(ranks: Ranks) -> None:
         == {
             "average": [1.0],
             "sum": [20.0],
+            "grouped": [2.0, 6.0],
             "slices": [[0.5, 0.5], [0, 1]],
             "allgather": gathered,
             "in a graph": gathered,
@@ -33,6 +35,9 @@ def test_tensors_and_objects(ranks: Ranks) -> None:
                 "hvd.DistributedOptimizer has no groups here",
                 "device_sparse='/cpu",
                 "hvd.allreduce",
+                "hvd.join",
+                "hvd.elastic",
+                "hvd.Adasum",
             ],
         }
     )

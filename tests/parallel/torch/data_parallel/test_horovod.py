@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.horovod import refusing
 from herringbone_parallel.torch.horovod import api as hvd
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
@@ -192,3 +193,12 @@ def test_mistakes_are_named(lone: JobRanks) -> None:
         strict=True,
     ):
         assert words in text
+
+
+def test_a_name_that_is_absent_is_refused_by_name() -> None:
+    refuse = refusing("horovod.torch")
+    with pytest.raises(ParallelError, match=r"^hvd.join: .* give all ranks the same number of batches"):
+        refuse("join")
+    # `hasattr` answers False.
+    with pytest.raises(AttributeError, match=r"^hvd.no_such_name: .* use one of horovod.torch.__all__"):
+        refuse("no_such_name")
