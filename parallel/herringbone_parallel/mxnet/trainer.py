@@ -14,7 +14,7 @@ from herringbone_contract.events.steps import tick
 from herringbone_parallel.mxnet.arrays import element_of, fetched, store
 from herringbone_parallel.mxnet.parameters import data_of
 from herringbone_parallel.reduce import session
-from herringbone_parallel.reduce.comparison import Comparison
+from herringbone_parallel.reduce.comparison import Comparison, sampled
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket, Spec, cut
@@ -96,7 +96,7 @@ class Reduction:
         order = range(len(specs) - 1, -1, -1)
         self._buckets = cut(specs, [np.dtype(spec.dtype) for spec in specs], order, cost=session.cost())
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
-        self._comparison = Comparison("\n".join(lines), self._weights, _REMEDY)
+        self._comparison = Comparison("\n".join(lines), self._weights, _REMEDY, self._few_weights)
 
     def __call__(self) -> None:
         """Replace the gradients by their averages."""
@@ -122,6 +122,10 @@ class Reduction:
 
     def _weights(self) -> list[Array]:
         return [data_of(parameter).asnumpy() for parameter in self._parameters]
+
+    def _few_weights(self) -> list[Array]:
+        weights = [data_of(parameter) for parameter in self._parameters]
+        return [weights[position].asnumpy() for position in sampled([weight.size for weight in weights])]
 
 
 def refuse(predivide_factor: float, others: dict[str, Any], what: str) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
-from herringbone_parallel.reduce.comparison import Comparison
+from herringbone_parallel.reduce.comparison import Comparison, sampled
 from herringbone_parallel.reduce.fused import Array, cut
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import NoneCompressor
@@ -135,7 +135,9 @@ def _comparison(description: str, variables: Sequence[Any]) -> Comparison:
     def values() -> list[Array]:
         return [np.asarray(variable.numpy()) for variable in readable]
 
-    return Comparison(description, values, _REMEDY)
+    floats = [variable for variable in readable if tf.as_dtype(variable.dtype).is_floating]
+    few = [floats[position] for position in sampled([int(np.prod(variable.shape)) for variable in floats])]
+    return Comparison(description, values, _REMEDY, lambda: [np.asarray(variable.numpy()) for variable in few])
 
 
 def _reduction(

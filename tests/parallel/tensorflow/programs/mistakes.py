@@ -54,6 +54,16 @@ def no_broadcast_in_fit() -> None:
     model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=4, verbose=0)
 
 
+def other_rate_on_rank_1() -> None:
+    """Lower the learning rate on one rank, as a plateau of its own loss does."""
+    sdp.init()
+    model, optimizer = _model(8), keras.optimizers.SGD(0.1)
+    for step in range(8):
+        if step == 4 and sdp.rank():
+            optimizer.learning_rate = 0.01
+        _step(model, optimizer)
+
+
 def broadcast_after_the_first_step() -> list[float]:
     sdp.init()
     model, optimizer = _model(8, seed=sdp.rank()), keras.optimizers.SGD(0.1)
