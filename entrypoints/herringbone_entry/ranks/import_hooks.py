@@ -19,6 +19,13 @@ _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
 _HUGGING_FACE = "herringbone_contract.events.hugging_face"
 _FOR_ALL = {"transformers.hf_argparser": "accept_added_arguments", "transformers.trainer": "send_logs"}
 
+# Libraries that leave a rank waiting, or alone, without a word; by the module of theirs that the script has imported.
+_WATCHED = {
+    "torch.utils.file_baton": "herringbone_entry.ranks.build_lock",
+    "lightning.pytorch.trainer.trainer": "herringbone_entry.ranks.lightning",
+    "pytorch_lightning.trainer.trainer": "herringbone_entry.ranks.lightning",
+}
+
 # Modules that ours complete, where the launcher has set accelerate's variables.
 _COMPLETIONS = {
     "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
@@ -38,6 +45,8 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     """
     for name, function in _FOR_ALL.items():
         sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
+    for name, ours in _WATCHED.items() if sys.platform == "linux" else ():
+        sys.meta_path.insert(0, AfterImport(name, partial(_watch, ours)))
     if orders and sys.platform == "linux":
         sys.meta_path.insert(0, ListenerStart(orders))
     if listen:
@@ -54,6 +63,10 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     if "HERRINGBONE_ACCELERATE" in os.environ:
         for name, completion in _COMPLETIONS.items():
             sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, "complete")))
+
+
+def _watch(ours: str, module: ModuleType) -> None:
+    import_module(ours).watch(module)
 
 
 def _complete(completion: str, function: str, _module: ModuleType) -> None:
