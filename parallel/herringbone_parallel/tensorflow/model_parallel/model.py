@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -120,6 +123,21 @@ class DistributedModel(Trainer):
     def all_variables(self) -> list[Any]:
         """Return the variables of all ranks; variables of other ranks have a shape and no value."""
         return list(keras.Model.variables.fget(self))
+
+    def count_params(self) -> int:
+        """Return the number of parameters of the whole model."""
+        return sum(math.prod(weight.shape) for weight in keras.Model.weights.fget(self))
+
+    def get_weights(self) -> list[Any]:
+        """Return the weights that this rank holds."""
+        # Keras's EarlyStopping keeps them for `set_weights`, which takes the weights of this rank, too.
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("keras."):
+            warnings.warn(
+                "get_weights: these are the weights of this rank alone. smp.allgather collects those of all ranks, and"
+                " model.save_weights(path) writes them",
+                stacklevel=2,
+            )
+        return super().get_weights()  # type: ignore[no-any-return]
 
 
 def _local(variables: Sequence[Any]) -> list[Any]:

@@ -48,9 +48,11 @@ def test_a_layer_need_not_know_its_outputs_shape(ranks: Ranks) -> None:
 
 def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(ranks: Ranks) -> None:
     variables = ranks.model_parallel(partitions=2, auto_partition=True)
-    for held, own, everything, owners in ranks.run("pipeline_surface.memory", 2, **variables):
+    for held, own, everything, owners, counts in ranks.run("pipeline_surface.memory", 2, **variables):
         assert held == 2 * (6 * 6 + 6) * 4
         assert (own, everything, owners) == (4, 8, [0, 1])
+        # The parameters of the whole model; the weights of one rank, with a notice.
+        assert counts == (4 * (6 * 6 + 6), 4, [True])
 
 
 def test_gradients_are_there_one_by_one_for_who_asks(ranks: Ranks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,14 @@ def memory() -> Any:
             continue
         except tf.errors.NotFoundError:
             continue
-    return held, len(model.variables), len(model.all_variables()), sorted(set(state.get().owners.values()))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        counts = (
+            model.count_params(),
+            len(model.get_weights()),
+            ["of this rank alone" in str(w.message) for w in caught],
+        )
+    return held, len(model.variables), len(model.all_variables()), sorted(set(state.get().owners.values())), counts
 
 
 def gradients_one_by_one() -> Any:
