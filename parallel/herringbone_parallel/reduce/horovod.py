@@ -28,7 +28,10 @@ _REFUSED = {
 
 
 class RefusedNameError(ParallelError, AttributeError):
-    """A name of Horovod that is absent here; `hasattr` answers False."""
+    """A name of Horovod that is absent here; `hasattr` answers False.
+
+    To fix: Use what the error names instead, or run the script with Horovod itself.
+    """
 
 
 def refusing(package: str) -> Callable[[str], NoReturn]:
