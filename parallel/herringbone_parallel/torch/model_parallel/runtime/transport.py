@@ -207,30 +207,29 @@ class Transport:
         with self._send_lock:
             leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
             self._bytes_in_flight = 0
-        _wait(leaving)
+        for send in leaving:
+            send.work.wait()
 
     def close(self, *, patient: bool) -> None:
         """Say goodbye to every peer, wait until all of them have said it too, and send each the last word.
 
         Pass `patient=False` after a failure: a peer may compute for long before it learns of it, so the wait is short.
         """
-        # A peer that is gone by now needs no goodbye; gloo raises a RuntimeError for it.
-        with suppress(RuntimeError):
-            with self._receive_lock:
-                self._closing = True
-                if self._loss is not None:
-                    return
-                for peer in self.peers:
-                    self._send_empty(peer, Kind.GOODBYE)
-                # Peers whose goodbye comes later get the last word from the receiving thread.
-                for peer in self._departed:
-                    self._send_empty(peer, Kind.LAST_WORD)
+        with self._receive_lock:
+            self._closing = True
+            if self._loss is not None:
+                return
+            for peer in self.peers:
+                self._send_empty(peer, Kind.GOODBYE)
+            # Peers whose goodbye comes later get the last word from the receiving thread.
+            for peer in self._departed:
+                self._send_empty(peer, Kind.LAST_WORD)
+        self.flush()
+        deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
             self.flush()
-            deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
-            for thread in self._threads:
-                thread.join(timeout=max(0.0, deadline - time.monotonic()))
-            if not any(thread.is_alive() for thread in self._threads):
-                self.flush()
         # `deliver` references the last step, and so the whole state: groups would outlive their destruction.
         self._deliver = None
 
@@ -260,16 +259,19 @@ class Transport:
             _HEADER.pack_into(_bytes(message), 0, *header)
             # An unfinished send must stay referenced, work and tensor: gloo's matching of messages breaks for good when
             # one of them is dropped.
-            works = [_Send(self._group.send([message], peer, _HEADER_TAG), message)]
-            if follows:
-                assert payload is not None
-                self._borrowed = True
-                if kind == Kind.CUDA:
-                    work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._rank, peer])
-                    self._in_flight.append(_Send(work, payload))
-                    self._bytes_in_flight += payload.numel() * payload.element_size()
-                else:
+            works: list[_Send] = []
+            # gloo refuses to send to a peer that is gone. The thread that receives from it notices that as well, and
+            # reports it; the other peers have to get their messages.
+            with suppress(RuntimeError):
+                works.append(_Send(self._group.send([message], peer, _HEADER_TAG), message))
+                if payload is not None and follows and kind != Kind.CUDA:
+                    self._borrowed = True
                     works.append(_Send(self._group.send([payload], peer, tag), payload))
+            if payload is not None and works and kind == Kind.CUDA:
+                self._borrowed = True
+                work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._rank, peer])
+                self._in_flight.append(_Send(work, payload))
+                self._bytes_in_flight += payload.numel() * payload.element_size()
             self._sends.add(peer, works)
             # Here and not in a receiving thread, which would delay messages while it waits for the interpreter.
             arrived = self._sends.pop_acknowledged()
@@ -320,16 +322,14 @@ class Transport:
         # The header counts: the peer holds it, too, and many messages are smaller.
         self._unanswered_bytes[peer] += _CONTENT_START + DTYPES[code].itemsize * math.prod(shape[:dimensions])
         if self._unanswered_bytes[peer] >= _ACKNOWLEDGED_BYTES and not self._closing:
-            # A peer that is gone by now is noticed by the next receive.
-            with suppress(RuntimeError):
-                self._send_empty(peer, Kind.RECEIVED)
+            self._send_empty(peer, Kind.RECEIVED)
 
     def _note_goodbye(self, peer: int) -> None:
         with self._receive_lock:
             self._departed.add(peer)
             if self._closing:
                 # A goodbye that comes too late finds the group destroyed on this rank.
-                with suppress(RuntimeError, ValueError):
+                with suppress(ValueError):
                     self._send_empty(peer, Kind.LAST_WORD)
 
     def _lose(self, reason: str) -> None:
@@ -382,9 +382,10 @@ def _bytes(tensor: torch.Tensor) -> Any:
 
 
 def _wait(sends: Sequence[_Send]) -> None:
-    """Wait for sends. One that the peer has received takes half a microsecond."""
+    """Wait for gloo's sends; they fail if the peer is gone. One that it has received takes half a microsecond."""
     for send in sends:
-        send.work.wait()
+        with suppress(RuntimeError):
+            send.work.wait()
 
 
 class _PeerGoneError(Exception):

@@ -34,13 +34,16 @@ class Work:
 
 
 class Group:
-    """The process group of one rank; `sends` are the works that are still referenced."""
+    """The process group of one rank; `sends` are the works that are still referenced, `gone` the peers that died."""
 
     def __init__(self, rank: int, queues: defaultdict[Any, SimpleQueue[Any]]) -> None:
         self._rank, self._queues = rank, queues
         self.sends: weakref.WeakSet[Work] = weakref.WeakSet()
+        self.gone: set[int] = set()
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
+        if peer in self.gone:
+            raise RuntimeError("the connection is closed")
         self._queues[self._rank, peer, tag].put(tensors[0].clone())
         work = Work()
         self.sends.add(work)
@@ -70,3 +73,25 @@ def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory(mo
         queues[source, target, 0].put(None)
     assert received == [MESSAGES]
     assert len(groups[0].sends) <= MESSAGES // 2
+
+
+def test_a_send_to_a_peer_that_is_gone_leaves_it_to_the_receiving_thread_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues: defaultdict[Any, SimpleQueue[Any]] = defaultdict(SimpleQueue)
+    group: Any = Group(0, queues)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    transport = Transport([0, 1, 2], group)
+    heard: SimpleQueue[Any] = SimpleQueue()
+    transport.listen(1, lambda source, key, content: heard.put((source, key.purpose, content)))
+    # gloo refuses the sends before the thread that receives from the peer wakes up.
+    group.gone.add(1)
+    for peer in transport.peers:
+        transport.send_object(peer, Key(1, 0, 0, Purpose.FAILURE), "the reason")
+    transport.release()
+    assert not queues[0, 2, 0].empty()
+    queues[1, 0, 0].put(None)
+    source, purpose, reason = heard.get(timeout=60)
+    assert (source, purpose) == (0, Purpose.FAILURE)
+    assert "lost contact with pipeline rank 1" in reason
+    queues[2, 0, 0].put(None)
