@@ -183,8 +183,6 @@ class _Unpickler(pickle.Unpickler):
 
 def _read_dcp(path: Path) -> Content:
     """Read the tensors of a checkpoint that `torch.distributed.checkpoint` wrote: its "model", otherwise all."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-        raise ParallelError(f"reading DCP's own form needs torch 2.6 or newer, not {torch.__version__}")
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata

@@ -12,16 +12,13 @@ from herringbone_contract.errors import ParallelError
 
 Shape = tuple[int, ...]
 
-# safetensors' names of types; `herringbone_contract.checkpoint.manifest.ITEM_BYTES` has their sizes. Older releases of
-# torch lack some of the types.
-_TORCH_NAMES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "I16": "int16",
-    "U16": "uint16", "F16": "float16", "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32",
-    "I64": "int64", "U64": "uint64", "F64": "float64", "C64": "complex64",
+# safetensors' names of types; `herringbone_contract.checkpoint.manifest.ITEM_BYTES` has their sizes.
+TYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2, "I16": torch.int16, "U16": torch.uint16, "F16": torch.float16,
+    "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32, "I64": torch.int64,
+    "U64": torch.uint64, "F64": torch.float64, "C64": torch.complex64,
 }  # fmt: skip
-TYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, torch_name) for name, torch_name in _TORCH_NAMES.items() if hasattr(torch, torch_name)
-}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 

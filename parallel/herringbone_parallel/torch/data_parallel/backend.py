@@ -92,7 +92,7 @@ class ReduceGroup(ProcessGroup):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._groups["cpu"]))
 
     def shutdown(self) -> None:
-        """Leave the other ranks. torch < 2.6 does not call this; then the engine closes when the script ends."""
+        """Leave the other ranks."""
         if self._stager is not None:
             # First, because the stager's threads use the engine.
             self._stager.close()

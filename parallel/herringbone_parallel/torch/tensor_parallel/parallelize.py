@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_LEAST_TORCH = (2, 6)
-
 
 def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] | None = None) -> Model:
     """Share the layers of a model, in place, between the ranks of `mesh`, each of which must call it.
@@ -35,13 +33,10 @@ def parallelize(model: Model, mesh: DeviceMesh | None, plan: Mapping[str, str] |
     the same batches. Parameters on the `meta` device stay there.
 
     Raises `ParallelError` if a parameter is on the meta device on some of the ranks only, for a model without a plan,
-    for sizes and heads that the ranks do not divide, and before torch 2.6.
+    and for sizes and heads that the ranks do not divide.
     """
     if mesh is None or mesh.size() == 1:
         return model
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version < _LEAST_TORCH:
-        raise ParallelError(f"tensor_parallel_degree {mesh.size()} needs torch 2.6, and this is torch {version}")
     storage = DTensors(mesh)
     _check_alike(model, storage)
     share(model, styles(model, plan), storage)

@@ -69,8 +69,7 @@ def gpus(recorder: Recorder, count: int) -> Iterator[None]:
         # It would warn that this torch has no cuDNN.
         stack.enter_context(replaced(torch.backends.cudnn, is_acceptable=lambda _: False))
         stack.enter_context(replaced(torch.cuda, **_functions(count)))
-        if hasattr(torch, "accelerator"):
-            stack.enter_context(replaced(torch.accelerator, **_accelerator(count)))
+        stack.enter_context(replaced(torch.accelerator, **_accelerator(count)))
         recorder.companions.append(_Devices(recorder))
         stack.enter_context(recorder.companions[-1])
         yield
