@@ -11,7 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.partition_file import parse, to_text
+from herringbone_parallel import partition_file
 from herringbone_parallel.core.groups import WORLD
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.record import record
@@ -57,7 +57,7 @@ def agree(rank_state: State, traced: Traced) -> None:
         )
         assigned = decision.assigned
         if file is not None and rank_state.rank == 0:
-            _write(Path(file), to_text(record(tree, decision)))
+            partition_file.write(Path(file), record(tree, decision))
     rank_state.assigned = {id(layers[path]): partition for path, partition in assigned.items()}
     for path, partition in assigned.items():
         for variable in own_variables(layers[path]):
@@ -70,33 +70,11 @@ def _loaded(rank_state: State, path: Path, paths: list[str]) -> dict[str, int]:
     assigned: dict[str, int] | str = {}
     if rank_state.rank == 0:
         try:
-            file = parse(path.read_bytes())
-            file.check(paths, rank_state.settings.partitions)
-            assigned = file.assigned
-        except OSError as error:
-            assigned = (
-                f"the partition file {str(path)!r} cannot be read: {error.strerror}. Run once without `load_partition`"
-                " to write it, and make it reachable from the first host."
-            )
+            assigned = partition_file.load(path, paths, rank_state.settings.partitions)
         except ParallelError as error:
-            assigned = f"{path}: {error}"
+            assigned = str(error)
     if rank_state.transport is not None:
         assigned = allgather(assigned, WORLD)[0]
     if isinstance(assigned, str):
         raise ParallelError(assigned)
     return assigned
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all, and create missing folders; raises `ParallelError` when that fails."""
-    # A rename replaces the file in one step: a job that reads it never sees half of it.
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        part.replace(path)
-    except OSError as error:
-        raise ParallelError(
-            f"the partition file {str(path)!r} cannot be written: {error.strerror}. Name a path that the first rank can"
-            " write to, or unset `partition_file`."
-        ) from error

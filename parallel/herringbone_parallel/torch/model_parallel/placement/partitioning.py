@@ -23,11 +23,12 @@ from herringbone_parallel.core.partition.costs import CostTree, Link
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.record import record
 from herringbone_parallel.core.partition.work import CPU, CUDA
+from herringbone_parallel.partition_file import write
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed
 from herringbone_parallel.torch.model_parallel.placement.link import clock_link
 from herringbone_parallel.torch.model_parallel.placement.measure import Live, measure, optimizer_state_of, suppose
-from herringbone_parallel.torch.model_parallel.placement.partition_file import load, write
+from herringbone_parallel.torch.model_parallel.placement.partition_file import load
 from herringbone_parallel.torch.model_parallel.state import State, TrialRun
 
 if TYPE_CHECKING:
