@@ -42,11 +42,16 @@ def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def tie(values: dict[str, Any], module: nn.Module, prefix: str = "") -> dict[str, Any]:
-    """Return a state dict's values with one tensor under all names of a tied parameter, so that a file has it once."""
-    first: dict[int, str] = {}
-    for name, tensor in state_dict(module, prefix=prefix, keep_vars=True).items():
+    """Return a state dict's values with one tensor under all names of a tied parameter, so that a file has it once.
+
+    A file of safetensors has one of the names only; the others are added.
+    """
+    tensors = state_dict(module, prefix=prefix, keep_vars=True)
+    first: dict[int, Any] = {}
+    for name, tensor in tensors.items():
         if name in values and torch.is_tensor(tensor):
-            values[name] = values[first.setdefault(id(tensor), name)]
+            first.setdefault(id(tensor), values[name])
+    values.update({name: first[id(tensor)] for name, tensor in tensors.items() if id(tensor) in first})
     return values
 
 

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import herringbone_parallel.torch.model_parallel.api as smp
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import fill_tied, safetensors_of
+from herringbone_parallel.torch.model_parallel import local_parts
+from herringbone_parallel.torch.model_parallel.checkpoint.pretrained import safetensors_of
 from herringbone_parallel.torch.model_parallel.hugging_face import trainer
 from tests.parallel.torch.ranks import Ranks
 
@@ -125,7 +126,7 @@ def test_tied_weights_are_found_under_either_name() -> None:
     module = nn.ModuleDict({"first": nn.Linear(2, 2, bias=False), "second": nn.Linear(2, 2, bias=False)})
     module["second"].weight = module["first"].weight
     weights = {"second.weight": torch.ones(2, 2)}
-    fill_tied(weights, module)
+    local_parts.tie(weights, module)
     assert weights["first.weight"] is weights["second.weight"]
 
 

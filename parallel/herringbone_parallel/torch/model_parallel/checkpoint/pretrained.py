@@ -33,14 +33,4 @@ def read_safetensors(path: Path, module: nn.Module) -> dict[str, Any]:
         weights: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ParallelError(f"{path} cannot be read; it may be truncated: {error}") from error
-    fill_tied(weights, module)
-    return weights
-
-
-def fill_tied(weights: dict[str, Any], module: nn.Module) -> None:
-    """Add the missing names of parameters that a state dict has under another name."""
-    tensors = local_parts.state_dict(module, keep_vars=True)
-    saved_names = {id(tensor): name for name, tensor in tensors.items() if name in weights}
-    for name, tensor in tensors.items():
-        if name not in weights and id(tensor) in saved_names:
-            weights[name] = weights[saved_names[id(tensor)]]
+    return local_parts.tie(weights, module)
