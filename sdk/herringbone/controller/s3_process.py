@@ -25,11 +25,6 @@ class S3Process:
         """The process, if it was started: no orphan of a host."""
         return self._process.pids
 
-    @property
-    def sends_results(self) -> bool:
-        """Report whether the packed results go to S3."""
-        return self._order is not None and self._order["output"] is not None
-
     def start(self) -> None:
         """Start the process, unless it was started before."""
         if self._order is not None and not self._process.is_started:

@@ -18,8 +18,6 @@ from herringbone.service.errors import ApiError, invalid
 
 # X-Amz-Target is PREFIX.Operation.
 TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs"}
-# The names that clients sign with.
-SIGNING_NAMES = {"sagemaker": "sagemaker", "logs": "logs", "sts": "sts", "iam": "iam"}
 OPERATIONS = {
     "sagemaker": (
         "CreateTrainingJob",

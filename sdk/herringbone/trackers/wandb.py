@@ -36,7 +36,6 @@ class WandbTracker:
         self._folder = folder
         self._run: Any = None
         self._exit_code = 0
-        self._has_step = set[str]()
         self.state: dict[str, Any] = {}
 
     def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
