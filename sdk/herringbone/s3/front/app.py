@@ -9,6 +9,7 @@ Content goes through in pieces, in both directions: a file of any size needs a f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -109,30 +110,6 @@ class Front:
     ) -> None:
         self._store, self._uploads, self._verifier, self._host = store, uploads, verifier, host
         self._observer = observer
-        # [2] By the names of `operations.OPERATIONS`.
-        self._handlers: dict[str, _Handler] = {
-            "ListBuckets": self._list_buckets,
-            "CreateBucket": self._create_bucket,
-            "HeadBucket": self._head_bucket,
-            "DeleteBucket": self._delete_bucket,
-            "ListObjects": self._list,
-            "ListObjectsV2": self._list,
-            "GetBucketLocation": self._region,
-            "GetBucketVersioning": self._versioning,
-            "ListMultipartUploads": self._list_uploads,
-            "DeleteObjects": self._delete_objects,
-            "GetObject": self._get,
-            "HeadObject": self._get,
-            "PutObject": self._put,
-            "CopyObject": self._copy,
-            "DeleteObject": self._delete,
-            "CreateMultipartUpload": self._create_upload,
-            "UploadPart": self._put_part,
-            "UploadPartCopy": self._copy_part,
-            "CompleteMultipartUpload": self._complete,
-            "AbortMultipartUpload": self._abort,
-            "ListParts": self._list_parts,
-        }
 
     async def answer(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers."""
@@ -174,7 +151,9 @@ class Front:
         name = find_operation(request.method, resource, options, request.headers)
         if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
             raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
-        return await self._handlers[name](_Call(request, signer, bucket, key, options))
+        # [2] The methods have S3's names: `_get_object` answers GetObject.
+        handler: _Handler = getattr(self, re.sub("(?=[A-Z])", "_", name).lower())
+        return await handler(_Call(request, signer, bucket, key, options))
 
     def _location(self, request: Request, path: str) -> tuple[str, str]:
         """[1] Return bucket and key, "" for none."""
@@ -207,17 +186,19 @@ class Front:
         await run_in_threadpool(self._store.delete_bucket, call.bucket)
         return Response(status_code=204)
 
-    async def _region(self, call: _Call) -> Response:
+    async def _get_bucket_location(self, call: _Call) -> Response:
         await run_in_threadpool(self._store.bucket, call.bucket)
         # Empty means the first region; a folder is in none.
         return xml("LocationConstraint", [])
 
-    async def _versioning(self, call: _Call) -> Response:
+    async def _get_bucket_versioning(self, call: _Call) -> Response:
         await run_in_threadpool(self._store.bucket, call.bucket)
         return xml("VersioningConfiguration", [])
 
-    async def _list(self, call: _Call) -> Response:
+    async def _list_objects(self, call: _Call) -> Response:
         return await run_in_threadpool(list_page, self._store, call.bucket, call.options)
+
+    _list_objects_v2 = _list_objects
 
     async def _delete_objects(self, call: _Call) -> Response:
         keys, quiet = documents.parse_deletion(await receive_text(call.request, call.signer, documents.MAX_BYTES))
@@ -235,7 +216,7 @@ class Front:
 
         return xml("DeleteResult", await run_in_threadpool(delete))
 
-    async def _get(self, call: _Call) -> Response:
+    async def _get_object(self, call: _Call) -> Response:
         file, facts = await run_in_threadpool(self._store.open, call.bucket, call.key)
         try:
             return file_response(call.request.method, call.request.headers, call.options, file, facts)
@@ -243,7 +224,9 @@ class Front:
             file.close()
             raise
 
-    async def _put(self, call: _Call) -> Response:
+    _head_object = _get_object
+
+    async def _put_object(self, call: _Call) -> Response:
         # Before the body arrives, and again by `keep`: another client may be faster.
         await run_in_threadpool(self._store.check, call.bucket, call.key, call.conditions)
         with self._store.new_file(call.bucket) as file:
@@ -254,7 +237,7 @@ class Front:
             )
         return Response(headers={"etag": f'"{facts.etag}"'})
 
-    async def _copy(self, call: _Call) -> Response:
+    async def _copy_object(self, call: _Call) -> Response:
         source, facts = await run_in_threadpool(self._open_source, call.request)
         replaces = call.request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
         with source, self._store.new_file(call.bucket) as file:
@@ -265,7 +248,7 @@ class Front:
             )
         return xml("CopyObjectResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{facts.etag}"')])
 
-    async def _copy_part(self, call: _Call) -> Response:
+    async def _upload_part_copy(self, call: _Call) -> Response:
         number = part_number(call.options)
         await run_in_threadpool(self._uploads.check, call.bucket, call.key, call.options["uploadId"])
         source, facts = await run_in_threadpool(self._open_source, call.request)
@@ -295,15 +278,15 @@ class Front:
             raise
         return file, facts
 
-    async def _delete(self, call: _Call) -> Response:
+    async def _delete_object(self, call: _Call) -> Response:
         await run_in_threadpool(self._store.delete, call.bucket, call.key, call.conditions)
         return Response(status_code=204)
 
-    async def _create_upload(self, call: _Call) -> Response:
+    async def _create_multipart_upload(self, call: _Call) -> Response:
         upload = await run_in_threadpool(self._uploads.create, call.bucket, call.key, meta_of(call.request.headers))
         return xml("InitiateMultipartUploadResult", [("Bucket", call.bucket), ("Key", call.key), ("UploadId", upload)])
 
-    async def _put_part(self, call: _Call) -> Response:
+    async def _upload_part(self, call: _Call) -> Response:
         number, upload = part_number(call.options), call.options["uploadId"]
         await run_in_threadpool(self._uploads.check, call.bucket, call.key, upload)
         with self._store.new_file(call.bucket) as file:
@@ -311,7 +294,7 @@ class Front:
             await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
         return Response(headers={"etag": f'"{etag}"'})
 
-    async def _complete(self, call: _Call) -> Response:
+    async def _complete_multipart_upload(self, call: _Call) -> Response:
         parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES))
         size, upload = call.request.headers.get("x-amz-mp-object-size"), call.options["uploadId"]
         facts = await run_in_threadpool(
@@ -320,14 +303,14 @@ class Front:
         members: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("ETag", f'"{facts.etag}"')]
         return xml("CompleteMultipartUploadResult", members)
 
-    async def _abort(self, call: _Call) -> Response:
+    async def _abort_multipart_upload(self, call: _Call) -> Response:
         await run_in_threadpool(self._uploads.abort, call.bucket, call.key, call.options["uploadId"])
         return Response(status_code=204)
 
     async def _list_parts(self, call: _Call) -> Response:
         return await run_in_threadpool(list_parts, self._uploads, call.bucket, call.key, call.options)
 
-    async def _list_uploads(self, call: _Call) -> Response:
+    async def _list_multipart_uploads(self, call: _Call) -> Response:
         return await run_in_threadpool(list_uploads, self._uploads, call.bucket, call.options)
 
 
