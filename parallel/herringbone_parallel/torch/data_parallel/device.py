@@ -1,13 +1,10 @@
-"""Copies buckets between the memory of a CUDA device, in which they are, and the memory of the host.
-
-`HostMemory` stands in for a device, so that `staging` has one code path and its tests run without CUDA.
-"""
+"""Copies buckets between the memory of a CUDA device, in which they are, and the memory of the host."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -86,23 +83,3 @@ class Cuda:
         """Return a future of that device."""
         # With its device, a future records the current stream when it completes, and a waiting stream waits for that.
         return torch.futures.Future(devices=[tensor.device])
-
-
-class HostMemory:
-    """The host's memory in the role of a device: there are no streams, and copies are complete at once."""
-
-    def leaving(self, _: torch.Tensor) -> AbstractContextManager[object]:
-        """Do nothing: the tensor is complete."""
-        return nullcontext()
-
-    def landing(self, *_: torch.Tensor) -> AbstractContextManager[object]:
-        """Do nothing."""
-        return nullcontext()
-
-    def copy_out(self, part: torch.Tensor, raise_lost: Wait) -> tuple[torch.Tensor, Wait]:
-        """Copy at once."""
-        return part.clone(), raise_lost
-
-    def future(self, _: torch.Tensor) -> Any:
-        """Return a future without a device."""
-        return torch.futures.Future()

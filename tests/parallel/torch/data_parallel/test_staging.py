@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +15,32 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.subsets import join_lane
-from herringbone_parallel.torch.data_parallel.device import HostMemory
+from herringbone_parallel.torch.data_parallel.device import Wait
 from herringbone_parallel.torch.data_parallel.intra_host import IntraHost
 from herringbone_parallel.torch.data_parallel.staging import Stager
 from tests.parallel.reduce.conftest import World, world  # noqa: F401  a fixture
 
 PATIENCE = timedelta(seconds=30)
+
+
+class HostMemory:
+    """The host's memory in the role of a device: there are no streams, and copies are complete at once."""
+
+    def leaving(self, _: torch.Tensor) -> AbstractContextManager[object]:
+        """Do nothing: the tensor is complete."""
+        return nullcontext()
+
+    def landing(self, *_: torch.Tensor) -> AbstractContextManager[object]:
+        """Do nothing."""
+        return nullcontext()
+
+    def copy_out(self, part: torch.Tensor, raise_lost: Wait) -> tuple[torch.Tensor, Wait]:
+        """Copy at once."""
+        return part.clone(), raise_lost
+
+    def future(self, _: torch.Tensor) -> Any:
+        """Return a future without a device."""
+        return torch.futures.Future()
 
 
 class Staged:
