@@ -93,18 +93,14 @@ def callback_class(base: Any) -> Any:
                     outbox.metric(str(name), value, state.global_step, source=HUGGING_FACE)
 
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            self._show(state)
-
-        def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            if time.monotonic() - self._shown >= _PROGRESS_SECONDS:
-                self._show(state)
-
-        def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            self._show(state)
-
-        def _show(self, state: Any) -> None:
             self._shown = time.monotonic()
             if state.is_world_process_zero and state.max_steps > 0:
                 log_progress(state.global_step, state.max_steps)
+
+        on_train_end = on_train_begin
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if time.monotonic() - self._shown >= _PROGRESS_SECONDS:
+                self.on_train_end(args, state, control)
 
     return JobCallback
