@@ -38,23 +38,9 @@ class Library(Protocol):
 
 # Optimizers whose update of an element depends on that element's own gradient and state alone, by exact type: a
 # subclass may have a `step` of its own.
+_OF_TORCH = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "ASGD", "RMSprop", "Rprop")
 _ELEMENTWISE = {
-    *(
-        f"torch.optim.{name.lower()}.{name}"
-        for name in (
-            "SGD",
-            "Adam",
-            "AdamW",
-            "NAdam",
-            "RAdam",
-            "Adamax",
-            "Adagrad",
-            "Adadelta",
-            "ASGD",
-            "RMSprop",
-            "Rprop",
-        )
-    ),
+    *(f"torch.optim.{name.lower()}.{name}" for name in _OF_TORCH),
     "apex.optimizers.fused_adam.FusedAdam",
     "apex.optimizers.fused_sgd.FusedSGD",
     "deepspeed.ops.adam.fused_adam.FusedAdam",
