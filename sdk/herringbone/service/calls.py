@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
+from herringbone.service import listing
 from herringbone.service.errors import ApiError, in_use
 from herringbone.service.records import ServiceRecord
 from herringbone_contract.constants import masked
@@ -92,13 +93,33 @@ def tag_list(tags: Mapping[str, str]) -> dict[str, Any]:
     return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
 
-def page_of(name: str, entries: Any, token: str | None) -> dict[str, Any]:
-    return {name: list(entries)} | ({} if token is None else {"NextToken": token})
+def page_of(
+    call: Call,
+    request: Mapping[str, Any],
+    answer: str,
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    key: Callable[[Mapping[str, Any]], str | float | None],
+    name: str,
+    order: str = "Descending",
+    size: int = PAGE,
+) -> dict[str, Any]:
+    """Return the page of a list that a request asks for, as the member `answer`.
 
-
-def scope_of(call: Call, filters: Mapping[str, Any]) -> str:
-    text = msgspec.json.encode([call.key.name, call.region, sorted(filters.items())])
-    return hashlib.sha256(text).hexdigest()[:16]
+    `order` and `size` are what the list has where the request names none; `listing.page` has the rest.
+    """
+    filters = {member: value for member, value in request.items() if member not in ("NextToken", "MaxResults")}
+    scope = msgspec.json.encode([call.key.name, call.region, answer, sorted(filters.items())])
+    chosen, token = listing.page(
+        entries,
+        key=key,
+        name=name,
+        descending=request.get("SortOrder", order) == "Descending",
+        token=request.get("NextToken"),
+        size=request.get("MaxResults", size),
+        scope=hashlib.sha256(scope).hexdigest()[:16],
+    )
+    return {answer: chosen} | ({} if token is None else {"NextToken": token})
 
 
 def sortable(value: Any) -> str | float | None:

@@ -29,14 +29,12 @@ from herringbone.jobs.job import TrainingJob
 from herringbone.jobs.removal import remove_job
 from herringbone.service import describe, listing, members
 from herringbone.service.calls import (
-    PAGE,
     Call,
     is_repeated,
     may_see,
     name_taken,
     new_record,
     page_of,
-    scope_of,
     sortable,
     stored_request,
     tag_list,
@@ -219,18 +217,11 @@ class Trainings:
         members.check_fates("ListTrainingJobs", request)
         entries = [describe.summary(record, row, self.settings) for record, row in self._all(call)]
         member = _SORT[request.get("SortBy", "CreationTime")]
-        filters = {name: value for name, value in request.items() if name not in ("NextToken", "MaxResults")}
-        chosen, token = listing.page(
-            [entry for entry in entries if listing.listed(request, entry)],
-            key=lambda entry: entry[member],
-            name="TrainingJobName",
-            # SageMaker's default order differs between its pages of documentation; its answers are newest first.
-            descending=request.get("SortOrder", "Descending") == "Descending",
-            token=request.get("NextToken"),
-            size=request.get("MaxResults", PAGE),
-            scope=scope_of(call, filters),
+        entries = [entry for entry in entries if listing.listed(request, entry)]
+        # SageMaker's default order differs between its pages of documentation; its answers are newest first.
+        return page_of(
+            call, request, "TrainingJobSummaries", entries, key=lambda entry: entry[member], name="TrainingJobName"
         )
-        return page_of("TrainingJobSummaries", chosen, token)
 
     def search(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         members.check_fates("Search", request)
@@ -239,18 +230,16 @@ class Trainings:
         entries = self.searched[kind](call)
         matches = [entry for entry in entries if listing.found(request.get("SearchExpression"), entry)]
         path = request.get("SortBy", "LastModifiedTime")
-        filters = {name: value for name, value in request.items() if name not in ("NextToken", "MaxResults")}
-        chosen, token = listing.page(
+        page = page_of(
+            call,
+            request,
+            "Results",
             matches,
             key=lambda entry: sortable(listing.member(entry, path)),
             name=f"{kind}Name",
-            descending=request.get("SortOrder", "Descending") == "Descending",
-            token=request.get("NextToken"),
-            size=request.get("MaxResults", PAGE),
-            scope=scope_of(call, filters),
         )
         hits = {"TotalHits": {"Value": len(matches), "Relation": "EqualTo"}}
-        return page_of("Results", [{kind: entry} for entry in chosen], token) | hits
+        return {**page, "Results": [{kind: entry} for entry in page["Results"]], **hits}
 
     def _searched_jobs(self, call: Call) -> list[dict[str, Any]]:
         return [{**self._description(record, row), **tag_list(record.tags)} for record, row in self._all(call)]
@@ -265,16 +254,16 @@ class Trainings:
 
     def list_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         _, record = self._by_arn(call, request["ResourceArn"])
-        chosen, token = listing.page(
+        return page_of(
+            call,
+            request,
+            "Tags",
             tag_list(record.tags)["Tags"],
             key=lambda tag: tag["Key"],
             name="Key",
-            descending=False,
-            token=request.get("NextToken"),
-            size=request.get("MaxResults", _MAX_TAGS),
-            scope=scope_of(call, {"tags": request["ResourceArn"]}),
+            order="Ascending",
+            size=_MAX_TAGS,
         )
-        return page_of("Tags", chosen, token)
 
     def delete_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         folder, record = self._by_arn(call, request["ResourceArn"])

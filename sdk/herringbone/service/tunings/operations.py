@@ -21,17 +21,7 @@ import msgspec
 
 from herringbone.jobs.disk import remove
 from herringbone.service import listing, members
-from herringbone.service.calls import (
-    PAGE,
-    Call,
-    is_repeated,
-    may_see,
-    name_taken,
-    new_record,
-    page_of,
-    scope_of,
-    tag_list,
-)
+from herringbone.service.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
 from herringbone.service.errors import ApiError, in_use, invalid
 from herringbone.service.links import check_links, held_by
 from herringbone.service.records import ServiceRecord
@@ -243,17 +233,8 @@ class Tunings:
     ) -> dict[str, Any]:
         """Return a page of a list, whose defaults are SageMaker's for lists of tuning jobs: by name, ascending."""
         member = sorts.get(request.get("SortBy", "Name"))
-        filters = {key: value for key, value in request.items() if key not in ("NextToken", "MaxResults")}
-        chosen, token = listing.page(
-            entries,
-            key=describe.objective_value if member is None else lambda entry: entry[member],
-            name=name,
-            descending=request.get("SortOrder", "Ascending") == "Descending",
-            token=request.get("NextToken"),
-            size=request.get("MaxResults", PAGE),
-            scope=scope_of(call, {**filters, "list": answer}),
-        )
-        return page_of(answer, chosen, token)
+        key = describe.objective_value if member is None else lambda entry: entry[member]
+        return page_of(call, request, answer, entries, key=key, name=name, order="Ascending")
 
     def look_at_running(self) -> None:
         """Start the searchers again that are gone without having ended their searches."""
