@@ -7,7 +7,6 @@ request --> [1] the CreateTrainingJob request that all trials share: `training_d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import msgspec
 from herringbone.service.calls import stored_request
 from herringbone.service.errors import ApiError, invalid
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
-from herringbone.tuner.service.description import definition_of, training_description, user_values
+from herringbone.tuner.service.description import category_of, definition_of, training_description, user_values
 from herringbone.tuner.strategies.autotune import autotuned
 from herringbone_contract.errors import UsageError
 from herringbone_contract.masking import masked_hyperparameters
@@ -117,7 +116,7 @@ def tuned_texts(definition: TuningDefinition, request: Mapping[str, Any], record
     {'lr': '0.01', 'optimizer': '"sgd"'}
     """
     lists = request[_CONFIG].get("ParameterRanges", {}).get("CategoricalParameterRanges", ())
-    listed = {entry["Name"]: {_plain(text): text for text in entry["Values"]} for entry in lists}
+    listed = {entry["Name"]: {category_of(text): text for text in entry["Values"]} for entry in lists}
     texts = {name: listed.get(name, {}).get(str(value), str(value)) for name, value in record.values.items()}
     if record.resource is not None and definition.resource_name is not None:
         texts[definition.resource_name] = str(record.resource)
@@ -140,11 +139,3 @@ def stored_tuning(request: Mapping[str, Any]) -> dict[str, Any]:
     for entry in stored[_CONFIG].get("ParameterRanges", {}).get("AutoParameters", ()):
         entry["ValueHint"] = masked_hyperparameters({entry["Name"]: entry["ValueHint"]})[entry["Name"]]
     return stored
-
-
-def _plain(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str) else text

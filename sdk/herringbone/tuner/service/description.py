@@ -143,7 +143,7 @@ def _ranges(described: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, A
     except (ValueError, OptionError) as error:
         raise UnsupportedError(f"the tuning job has a range that is unknown here: {error}") from None
     for entry in described.get("CategoricalParameterRanges", ()):
-        ranges[entry["Name"]] = CategoricalParameter([_category(text) for text in entry["Values"]])
+        ranges[entry["Name"]] = CategoricalParameter([category_of(text) for text in entry["Values"]])
     return ranges
 
 
@@ -152,7 +152,7 @@ def _number(text: str) -> float:
     return int(text) if text.removeprefix("-").isdecimal() else float(text)
 
 
-def _category(text: str) -> str:
+def category_of(text: str) -> str:
     """Return a value of a list as the user wrote it: in script mode it is a text in JSON."""
     try:
         value = json.loads(text)
@@ -242,7 +242,7 @@ def _value(text: str, values: AnyRange | None) -> Any:
     if values is None:
         return decode_values({"": text})[""]
     if isinstance(values, CategoricalParameter):
-        return _category(text)
+        return category_of(text)
     try:
         # SageMaker may write a whole number as "3.0".
         return float(text) if isinstance(values, ContinuousParameter) else int(float(text))
