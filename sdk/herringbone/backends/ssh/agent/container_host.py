@@ -16,12 +16,10 @@ from herringbone.backends.docker.image import Image, find_image
 from herringbone.backends.docker.request import HostNetwork
 from herringbone.backends.ssh.agent.host_config import HostConfig
 from herringbone.backends.ssh.agent.process_host import (
+    MachineHost,
     gpus_of_host,
     move_checkpoints,
-    pipes_of_host,
     plan_for_machine,
-    reduce_to_host,
-    without_output_path,
     write_notes,
 )
 from herringbone.backends.ssh.agent.store import machine_engine
@@ -31,14 +29,14 @@ from herringbone.slots.devices import find_gpus
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig, PipesConfig
+    from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import HostPlan, JobPlan
     from herringbone.slots.claim import Claim
 
 _HOST_NETWORK = "host"
 
 
-class ContainerHost(DockerBackend):
+class ContainerHost(MachineHost, DockerBackend):
     """Runs hosts below `home`, the work folder; only `submit` needs `config` and `slot`, the granted claim."""
 
     # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
@@ -54,15 +52,6 @@ class ContainerHost(DockerBackend):
     ) -> None:
         super().__init__(home, find, environ=os.environ if config is None else {**os.environ, **config.settings})
         self._given_config, self._slot = config, slot
-
-    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
-        return ()
-
-    def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
-        return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
-
-    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
-        return pipes_of_host(self._host_config, plan, self._home)
 
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         host_config = self._host_config
@@ -94,9 +83,6 @@ class ContainerHost(DockerBackend):
     def _fill(self, plan: JobPlan) -> None:  # noqa: ARG002 - the config has the plan of this machine's host
         super()._fill(plan_for_machine(self._host_config, self._home))
 
-    def _enter(self, plan: JobPlan) -> Claim | None:  # noqa: ARG002 - the agent has entered for the client
-        return self._slot
-
     def _split_gpus(self, plan: JobPlan, granted: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
         # A helper has no ranks and gets no GPUs.
         (host,) = self._hosts(plan)
@@ -105,8 +91,3 @@ class ContainerHost(DockerBackend):
         if host.helper or gpus == ():
             return {}
         return {host.name: find_gpus(self._probe.listing(), os.environ) if gpus is None else gpus}
-
-    @property
-    def _host_config(self) -> HostConfig:
-        assert self._given_config is not None
-        return self._given_config

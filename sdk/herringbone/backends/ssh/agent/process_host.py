@@ -109,14 +109,37 @@ def gpus_of_host(config: HostConfig, plan: JobPlan, claim: ClaimConfig | None, p
     return find_gpus(probe.listing(), os.environ)[: count or 0]
 
 
-def pipes_of_host(config: HostConfig, plan: JobPlan, home: Home) -> PipesConfig | None:
-    """Return the FIFOs of this machine's host; their data is here, because the client has sent it."""
-    local = plan_for_machine(config, home)
-    local = msgspec.structs.replace(local, job_name=plan.job_name)
-    return pipes_config(local, home, [host for host in local.hosts if host.name == config.host])
+class MachineHost(DetachedBackend):
+    """The host that a machine plays: the client has reviewed its plan, and the agent has entered the line for it.
+
+    Only `submit` needs `_given_config` and `_slot`, the granted claim.
+    """
+
+    _given_config: HostConfig | None
+    _slot: Claim | None
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def _enter(self, plan: JobPlan) -> Claim | None:  # noqa: ARG002
+        return self._slot
+
+    def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
+        return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
+
+    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
+        """Return the FIFOs of this machine's host; their data is here, because the client has sent it."""
+        config = self._host_config
+        local = msgspec.structs.replace(plan_for_machine(config, self._home), job_name=plan.job_name)
+        return pipes_config(local, self._home, [host for host in local.hosts if host.name == config.host])
+
+    @property
+    def _host_config(self) -> HostConfig:
+        assert self._given_config is not None
+        return self._given_config
 
 
-class ProcessHost(DetachedBackend):
+class ProcessHost(MachineHost):
     """Runs hosts below `home`, the work folder; only `submit` needs `config` and `slot`, the granted claim."""
 
     # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
@@ -135,9 +158,6 @@ class ProcessHost(DetachedBackend):
         self._given_config, self._slot = config, slot
         self._supervisor = supervisor
 
-    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
-        return ()
-
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
         from herringbone.access.host import LocalAccess
@@ -145,15 +165,6 @@ class ProcessHost(DetachedBackend):
         self._check_here(self.describe(name))
         folder = self._home.job(name)
         return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
-
-    def _enter(self, plan: JobPlan) -> Claim | None:  # noqa: ARG002 - the agent has entered for the client
-        return self._slot
-
-    def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
-        return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
-
-    def _pipes(self, plan: JobPlan) -> PipesConfig | None:
-        return pipes_of_host(self._host_config, plan, self._home)
 
     def _start(
         self,
@@ -185,11 +196,6 @@ class ProcessHost(DetachedBackend):
             "host_environments": {host.name: {**host_environment(host, folder), **visible}},
             "key": host_config.key,
         }
-
-    @property
-    def _host_config(self) -> HostConfig:
-        assert self._given_config is not None
-        return self._given_config
 
 
 def result_folders(home: Home, job: str, host: str) -> list[str]:
