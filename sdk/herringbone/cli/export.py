@@ -12,7 +12,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK
-from herringbone.cli.names import JobName
+from herringbone.cli.names import job_names
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 
@@ -23,8 +23,7 @@ _PROGRESS_SECONDS = 2.0
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="NAME...", type=JobName())
-@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@job_names
 @click.option(
     "--to",
     multiple=True,
@@ -34,7 +33,7 @@ _PROGRESS_SECONDS = 2.0
 )
 @click.option("--system", is_flag=True, help="also the CPU, memory, disks, network and GPUs of the hosts")
 @json_option("one JSON array: each job and destination, with the numbers of values and the address of the run")
-def command(names: tuple[str, ...], *, last: bool, to: tuple[str, ...], system: bool, as_json: bool) -> int:
+def command(names: tuple[str, ...], *, to: tuple[str, ...], system: bool, as_json: bool) -> int:
     """Send the metrics of jobs to trackers.
 
     A second call sends what is new: values of a job that runs, or those that a tracker could not take. If one job
@@ -43,12 +42,6 @@ def command(names: tuple[str, ...], *, last: bool, to: tuple[str, ...], system: 
     from herringbone.jobs.job import attach
     from herringbone.trackers.export import export_job
 
-    if last:
-        names += (JobName().convert("-", None, None),)
-    if not names:
-        raise click.UsageError(
-            "Missing argument 'NAME...': write one or more jobs' names, or --last for the newest job."
-        )
     rows: list[dict[str, object]] = []
     for name in names:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.names import JobName
+from herringbone.cli.names import job_names
 from herringbone.cli.tables import aligned
 from herringbone_contract.masking import printable
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="NAME...", type=JobName())
-@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@job_names
 @click.option(
     "--best",
     nargs=2,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--follow", is_flag=True, help="show new values until the job is over, and then the table; of one job")
 @click.option("--csv", "as_csv", is_flag=True, help="one line per value, as CSV")
 @json_option("one JSON array: a job's hyperparameters, and the last, smallest and largest value of each metric")
-def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_csv: bool, as_json: bool) -> int:
+def command(names: tuple[str, ...], *, best: Any, follow: bool, as_csv: bool, as_json: bool) -> int:
     """Show the metrics of a job, also while it runs: what its script reports, and what its log shows.
 
     Of one job the table has the last, the smallest and the largest value of each metric. Several jobs stand side by
@@ -45,12 +44,6 @@ def command(names: tuple[str, ...], *, last: bool, best: Any, follow: bool, as_c
     from herringbone.jobs.download import removed_log
     from herringbone.jobs.job import attach
 
-    if last:
-        names += (JobName().convert("-", None, None),)
-    if not names:
-        raise click.UsageError(
-            "Missing argument 'NAME...': write one or more jobs' names, or --last for the newest job."
-        )
     if as_csv and (as_json or best):
         raise click.UsageError("--csv shows every value; leave out --json and --best.")
     if follow and (len(names) > 1 or as_csv or as_json or best):

@@ -12,6 +12,8 @@ from click.shell_completion import CompletionItem
 from herringbone.cli.commands import Decorated
 from herringbone_contract.errors import HerringboneError
 
+also_last = click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+
 
 class JobName(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     """The type of an argument that is a job: the command gets the whole name, and the shell completes it.
@@ -50,6 +52,26 @@ def job_name(command: Decorated) -> Decorated:
         with_name
     )
     return click.argument("name", required=False, metavar="NAME", type=JobName())(with_last)  # type: ignore[return-value]
+
+
+def job_names(command: Decorated) -> Decorated:
+    """Add the argument NAME... and the flag `--last`: a decorator, whose command gets one or more whole `names`."""
+
+    @functools.wraps(command)
+    def with_names(*args: Any, names: tuple[str, ...], last: bool, **rest: Any) -> Any:
+        names = with_newest(names, last=last)
+        if not names:
+            raise click.UsageError(
+                "Missing argument 'NAME...': write one or more jobs' names, or --last for the newest job."
+            )
+        return command(*args, names=names, **rest)
+
+    return click.argument("names", nargs=-1, metavar="NAME...", type=JobName())(also_last(with_names))  # type: ignore[return-value]
+
+
+def with_newest(names: tuple[str, ...], *, last: bool) -> tuple[str, ...]:
+    """Return the names, and with `--last` that of the newest job."""
+    return (*names, JobName().convert("-", None, None)) if last else names
 
 
 def _known_names() -> list[str]:

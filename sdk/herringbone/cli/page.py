@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from herringbone.cli.names import JobName
+from herringbone.cli.names import JobName, also_last, with_newest
 from herringbone_contract.errors import UsageError
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME...]", type=JobName())
-@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@also_last
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the port of 127.0.0.1 (default: a free one)"
 )
@@ -32,8 +32,7 @@ def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool) -> 
         ) from None
     from herringbone.jobs.job import attach
 
-    if last:
-        names += (JobName().convert("-", None, None),)
+    names = with_newest(names, last=last)
     for name in names:
         # A mistyped name is an error here, not on the page.
         attach(name)

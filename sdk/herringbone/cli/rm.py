@@ -13,7 +13,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age, Status
-from herringbone.cli.names import JobName
+from herringbone.cli.names import JobName, also_last, with_newest
 from herringbone.cli.tables import aligned
 from herringbone.sizes import shown_bytes
 from herringbone_contract.errors import JobNameError
@@ -47,7 +47,7 @@ class _Removable(JobName):
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_Removable())
-@click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+@also_last
 @click.option("--older-than", type=Age(), metavar="AGE", help="all jobs that ended that long ago, as 30d, 12h or 0m")
 @click.option(
     "--status",
@@ -88,8 +88,7 @@ def command(
     from herringbone.jobs.removal import remove_jobs
 
     guessed = last or _GUESSED in click.get_current_context().meta
-    if last:
-        names += (JobName().convert("-", None, None),)
+    names = with_newest(names, last=last)
     chosen = selection["older_than"] is not None or bool(selection["statuses"])
     if selection["kept"] and not chosen:
         what = "Names and --except exclude each other." if names else "--except needs --older-than or --status."
