@@ -8,13 +8,7 @@ import torch
 from torch.optim.adam import adam
 
 from herringbone_parallel.core.recipes.layerwise import require_lamb
-from herringbone_parallel.torch.recipes.multi_tensor import (
-    MultiTensorOptimizer,
-    Tensors,
-    is_fused,
-    ratios,
-    require_full_precision,
-)
+from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, is_fused, ratios
 
 
 class LAMB(MultiTensorOptimizer):
@@ -46,7 +40,6 @@ class LAMB(MultiTensorOptimizer):
         """Add a group; raises `ParallelError` for parameters in 16 bits."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        require_full_precision(group["params"], "LAMB")
         # With this key, torch moves a loaded count of steps to the parameter's device, where the fused kernel needs it.
         group["fused"] = all(is_fused(parameter.device) for parameter in group["params"])
 

@@ -8,13 +8,7 @@ import torch
 from torch.optim.sgd import sgd
 
 from herringbone_parallel.core.recipes.layerwise import require_lars
-from herringbone_parallel.torch.recipes.multi_tensor import (
-    MultiTensorOptimizer,
-    Tensors,
-    is_fused,
-    ratios,
-    require_full_precision,
-)
+from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, is_fused, ratios
 
 
 class LARS(MultiTensorOptimizer):
@@ -43,11 +37,6 @@ class LARS(MultiTensorOptimizer):
         require_lars(rate=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, defaults)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; raises `ParallelError` for parameters in 16 bits."""
-        super().add_param_group(param_group)
-        require_full_precision(self.param_groups[-1]["params"], "LARS")
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]

@@ -25,16 +25,6 @@ def is_fused(device: torch.device) -> bool:
     return device.type in _get_fused_kernels_supported_devices()
 
 
-def require_full_precision(parameters: Iterable[torch.Tensor], optimizer: str) -> None:
-    """Raise `ParallelError` for parameters in 16 bits, whose updates would be lost in rounding."""
-    for parameter in parameters:
-        if parameter.dtype not in (torch.float32, torch.float64):
-            raise ParallelError(
-                f"{optimizer}: a parameter of {tuple(parameter.shape)} is {parameter.dtype}; its steps are smaller than"
-                " its precision. Keep parameters in float32 and compute in 16 bits: recipes.Precision"
-            )
-
-
 def batches(parameters: Iterable[torch.Tensor]) -> Iterator[Tensors]:
     """Yield lists of the parameters with a gradient, for one round of operations each: of one device and one type."""
     kinds: dict[tuple[torch.device, torch.dtype], Tensors] = {}
@@ -80,6 +70,17 @@ def ratios(
 
 class MultiTensorOptimizer(torch.optim.Optimizer):
     """An optimizer that updates whole lists of parameters, which `batches` yields."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; raises `ParallelError` for parameters in 16 bits, whose updates would be lost in rounding."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise ParallelError(
+                    f"{type(self).__name__}: a parameter of {tuple(parameter.shape)} is {parameter.dtype}; its steps"
+                    " are smaller than its precision. Keep parameters in float32 and compute in 16 bits:"
+                    " recipes.Precision"
+                )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
