@@ -123,6 +123,16 @@ class _Proposed(msgspec.Struct, tag_field="kind", tag="proposed", omit_defaults=
     resource: int | None = None
     resumes: int | None = None
 
+    def record(self) -> TrialRecord:
+        return TrialRecord(
+            number=self.number,
+            job=self.job,
+            values=self.values,
+            proposed=self.t,
+            resource=self.resource,
+            resumes=self.resumes,
+        )
+
 
 class _Ended(msgspec.Struct, tag_field="kind", tag="ended", omit_defaults=True):
     number: int
@@ -230,14 +240,7 @@ class TuningStore:
         """Write a trial down before its job is submitted."""
         line = _Proposed(proposal.number, proposal.values, job, time.time(), proposal.resource, proposal.resumes)
         self._append(line)
-        return TrialRecord(
-            number=line.number,
-            job=job,
-            values=line.values,
-            proposed=line.t,
-            resource=line.resource,
-            resumes=line.resumes,
-        )
+        return line.record()
 
     def add_end(self, record: TrialRecord) -> None:
         """Write the result of a trial that is over."""
@@ -340,17 +343,7 @@ def read_trials(content: bytes) -> list[TrialRecord]:
             # A disk may lose what was not synced.
             continue
         if isinstance(line, _Proposed):
-            records.setdefault(
-                line.number,
-                TrialRecord(
-                    number=line.number,
-                    job=line.job,
-                    values=line.values,
-                    proposed=line.t,
-                    resource=line.resource,
-                    resumes=line.resumes,
-                ),
-            )
+            records.setdefault(line.number, line.record())
         elif (record := records.get(line.number)) is not None and not record.done:
             records[line.number] = msgspec.structs.replace(
                 record,
