@@ -74,19 +74,15 @@ def broadcast(obj: Any, group: CommGroup) -> None:
 
     Source: SMP v1, `smp.broadcast`; the receivers call `recv_from`.
     """
-    _require_outside_step("broadcast")
-    library = state.get()
-    ranks = library.grid.group(_checked_group("broadcast", group).value, library.rank)
-    _send_to([rank for rank in ranks if rank != library.rank], obj)
+    ranks, own_rank = _members("broadcast", group), state.get().rank
+    _send_to([rank for rank in ranks if rank != own_rank], obj)
 
 
 def allgather(obj: Any, group: CommGroup) -> list[Any]:
     """Return the objects of all ranks of the group, in the order of their ranks in it; each of them must call."""
-    _require_outside_step("allgather")
-    library = state.get()
-    ranks = library.grid.group(_checked_group("allgather", group).value, library.rank)
+    ranks = _members("allgather", group)
     gathered: list[Any] = [None] * len(ranks)
-    _explained("allgather", ranks, lambda: dist.all_gather_object(gathered, obj, group=library.groups[group]))
+    _explained("allgather", ranks, lambda: dist.all_gather_object(gathered, obj, group=state.get().groups[group]))
     # A process group orders its ranks by their global numbers, the grid by its placement strategy.
     by_rank = dict(zip(sorted(ranks), gathered, strict=True))
     return [by_rank[rank] for rank in ranks]
@@ -94,10 +90,7 @@ def allgather(obj: Any, group: CommGroup) -> list[Any]:
 
 def barrier(group: CommGroup = WORLD) -> None:
     """Wait until every rank of the group has called it."""
-    _require_outside_step("barrier")
-    library = state.get()
-    ranks = library.grid.group(_checked_group("barrier", group).value, library.rank)
-    _explained("barrier", ranks, lambda: dist.barrier(group=library.groups[group]))
+    _explained("barrier", _members("barrier", group), lambda: dist.barrier(group=state.get().groups[group]))
 
 
 def dp_barrier() -> None:
@@ -175,10 +168,13 @@ def _peer(function: str, index: int, rank_type: RankType) -> int:
     return ranks[index]
 
 
-def _checked_group(function: str, group: CommGroup) -> CommGroup:
+def _members(function: str, group: CommGroup) -> Sequence[int]:
+    """Return the global ranks of a group of this rank's, in the order of their ranks in it."""
+    _require_outside_step(function)
     if not isinstance(group, CommGroup):
         raise ParallelError(f"smp.{function}: {group!r} is not a group; take one of {_names(CommGroup)}")
-    return group
+    library = state.get()
+    return library.grid.group(group.value, library.rank)
 
 
 def _names(kind: type[Enum]) -> str:
