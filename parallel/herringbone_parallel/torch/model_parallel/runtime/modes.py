@@ -19,14 +19,11 @@ class Modes(NamedTuple):
 def thread_modes() -> Modes:
     """Return the modes of the calling thread."""
     # Every call of a microbatch asks, so the usual case, no autocast at all, returns early.
-    cuda, cpu = torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
-    if not cuda and not cpu:
+    if not torch.is_autocast_enabled() and not torch.is_autocast_enabled("cpu"):
         return Modes(torch.is_grad_enabled(), ())
-    autocast = []
-    if cuda:
-        autocast.append(("cuda", torch.get_autocast_gpu_dtype()))
-    if cpu:
-        autocast.append(("cpu", torch.get_autocast_cpu_dtype()))
+    autocast = [
+        (device, torch.get_autocast_dtype(device)) for device in ("cuda", "cpu") if torch.is_autocast_enabled(device)
+    ]
     return Modes(torch.is_grad_enabled(), tuple(autocast))
 
 
