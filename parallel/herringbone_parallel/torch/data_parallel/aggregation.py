@@ -41,8 +41,7 @@ class Aggregator:
         """Hook into all later forwards and backwards of the model."""
         model.register_forward_pre_hook(self._before_forward)
         model.register_forward_hook(self._after_forward)
-        for kind in _scalers():
-            _allow_missing_gradients(kind)
+        _allow_missing_gradients(torch.amp.GradScaler)
 
     def _before_forward(self, model: Any, _: Any) -> None:
         if model.static_graph:
@@ -105,11 +104,6 @@ class Aggregator:
 def after_backward(call: Callable[[], None]) -> None:
     """Call `call` at the end of the backward that is running. Only a hook inside a backward may use it."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
-
-
-def _scalers() -> list[type]:
-    """Return torch's classes of GradScaler; before 2.3 there was only one, for CUDA."""
-    return [getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)]
 
 
 def _allow_missing_gradients(kind: Any) -> None:
