@@ -83,12 +83,12 @@ class CommandAccess:
 
     is_here = False
 
-    def __init__(self, ways: Ways, environment: Mapping[str, str] | None = None) -> None:
-        self._ways, self._environment = ways, environment
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
 
     def run(self, command: Sequence[str]) -> int:
         terminal = os.isatty(0) and os.isatty(1)
-        return call(self._ways.enter(command, terminal=terminal), environment=self._environment)
+        return call(self._ways.enter(command, terminal=terminal))
 
     def connect(self, port: int) -> socket.socket:
         words = self._ways.relay(port)
@@ -96,9 +96,7 @@ class CommandAccess:
         with theirs:
             try:
                 # A session of its own: Ctrl-C ends the tunnel, which closes the connections in their order.
-                process = subprocess.Popen(
-                    words, stdin=theirs.fileno(), stdout=theirs.fileno(), env=self._environment, start_new_session=True
-                )
+                process = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
                 # It ends with its connection, which Popen would report as a leak.
                 process.returncode = 0
             except OSError as error:

@@ -89,7 +89,7 @@ def mesh_text(prediction: Prediction) -> str:
     return ", ".join(f"{name} {degree}" for name, degree in prediction.mesh.items() if degree > 1) or "one rank"
 
 
-def prediction_rows(answer: Answer, start_seconds: float | None = None) -> list[tuple[str, str]]:
+def prediction_rows(answer: Answer) -> list[tuple[str, str]]:
     """Return the lines of a plan about its prediction, each as (label, text)."""
     planned = answer.planned
     rows = [("predicted", f"{planned.count} x {planned.hosts}: {mesh_text(planned)}")]
@@ -116,8 +116,7 @@ def prediction_rows(answer: Answer, start_seconds: float | None = None) -> list[
     if planned.samples_per_second is not None:
         rows.append(("samples", f"{shown_rate(planned.samples_per_second)} a second, of all ranks"))
     if planned.seconds is not None:
-        begin = f", {shown_seconds(start_seconds)} of it to start" if start_seconds else ""
-        rows.append(("time to end", f"{shown_range(planned.seconds)}{begin}"))
+        rows.append(("time to end", shown_range(planned.seconds)))
     if planned.dollars is not None:
         rows.append(("cost", shown_dollars(planned.dollars)))
     rows += [("because", reason) for reason in planned.reasons]

@@ -66,26 +66,19 @@ def planned_request(
 
 
 def submit_tuning(
-    parts: Sequence[PlannedPart],
-    settings: TuningSettings | None = None,
-    *,
-    folder: Path,
-    session: object = None,
-    progress: Progress | None = None,
+    parts: Sequence[PlannedPart], settings: TuningSettings | None = None, *, folder: Path
 ) -> ServiceTuning:
     """Upload what the trials need, create the tuning job exactly once, and return its handle.
 
     >>> submit_tuning([PlannedPart(definition=definition, plan=plan)], folder=folder).wait()         # doctest: +SKIP
 
-    `session` is a value of the option `sagemaker_session`; None takes that of the first plan. `folder` is the tuning
-    job's own, which must not exist yet; it gets the location of the job, so that another process finds it. After an
-    error it is gone, and only uploaded objects remain, with one exception: where nobody knows whether the job was
-    created, the folder stays. Raises `UsageError`, and `AwsError`s.
+    `folder` is the tuning job's own, which must not exist yet; it gets the location of the job, so that another process
+    finds it. After an error it is gone, and only uploaded objects remain, with one exception: where nobody knows
+    whether the job was created, the folder stays. Raises `UsageError`, and `AwsError`s.
     """
-    chosen = parts[0].plan.options.sagemaker_session if session is None else session
-    aws_session = AwsSession.of(chosen)
+    aws_session = AwsSession.of(parts[0].plan.options.sagemaker_session)
     planned_request(parts, settings, loader=aws_session.loader)
-    progress = Progress() if progress is None else progress
+    progress = Progress()
     name = parts[0].definition.name
     record = ServiceRecord(definition=parts[0].definition, location=aws_session.location, created=time.time())
     claim_folder(folder, record)
