@@ -256,6 +256,24 @@ def test_states_load_in_any_order_and_foreign_weights_win(ranks: Ranks, model_fi
         assert left == [None] * len(left)
 
 
+def written_through_data() -> float:
+    """Return the largest weight after a write that torch counts in no version, and an update without gradients."""
+    model, optimizer, run = trainer("Chain")
+    run()
+    optimizer.step()
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.01, 0.01)
+    optimizer.zero_grad()
+    optimizer.step()
+    copies = (entry["master_weight"] for entry in optimizer.state_dict()["state"].values() if "master_weight" in entry)
+    return max(tensor.abs().max().item() for tensor in (*model.local_parameters(), *copies))
+
+
+@pytest.mark.parametrize("layout", ["one", "two", "divided"])
+def test_a_write_through_data_is_no_update_that_is_lost(ranks: Ranks, layout: str) -> None:
+    assert max(ranks.run(written_through_data, {**LAYOUTS[layout], "bf16": True})) < 0.0101
+
+
 def made_in_half(zero_init: bool) -> Any:
     """Build the optimizer before the model is wrapped, as some scripts do, over a model made in 16 bits."""
     import herringbone_parallel.torch.model_parallel.api as smp

@@ -42,8 +42,6 @@ class MasterWeights:
         self._pairs: dict[int, _Pair] = {}
         # By the identity of the copy.
         self._parameters: dict[int, nn.Parameter] = {}
-        # The parameter's version when it was last equal to its rounded copy.
-        self._versions: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -59,7 +57,6 @@ class MasterWeights:
                 setattr(copy, OWNER_ATTRIBUTE, getattr(parameter, OWNER_ATTRIBUTE))
             self._pairs[id(parameter)] = _Pair(parameter, copy)
             self._parameters[id(copy)] = parameter
-            self._versions[id(parameter)] = parameter._version
         return self._pairs[id(parameter)].copy
 
     def trained(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -97,17 +94,19 @@ class MasterWeights:
         A value that equals its rounded copy keeps the copy's digits. So the order in which the states of model and
         optimizer are loaded does not matter.
         """
-        for key, (parameter, copy) in self._pairs.items():
-            if parameter._version != self._versions[key]:
+        # By value: torch counts no version for a write through `parameter.data`.
+        pairs = self._pairs.values()
+        flags = [(parameter != copy.to(parameter.dtype)).any() for parameter, copy in pairs]
+        # All flags at once, so that a GPU is asked once.
+        for (parameter, copy), changed in zip(pairs, torch.stack(flags).tolist() if flags else (), strict=True):
+            if changed:
                 copy.copy_(torch.where(parameter == copy.to(parameter.dtype), copy, parameter.float()))
-                self._versions[key] = parameter._version
 
     @torch.no_grad()
     def publish(self) -> None:
         """Give each parameter the rounded value of its copy."""
-        for key, (parameter, copy) in self._pairs.items():
+        for parameter, copy in self._pairs.values():
             parameter.copy_(copy)
-            self._versions[key] = parameter._version
 
     def digits(self, parameter: torch.Tensor, *, always: bool = False) -> torch.Tensor | None:
         """Return the copy if it has digits that the parameter lacks, or `always`; None without such a copy."""
