@@ -9,6 +9,7 @@ A Keras optimizer becomes an object of a new class, made of the optimizer's own 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import keras
@@ -114,21 +115,65 @@ def _keras(optimizer: Any, options: ReduceOptions, *, name: str | None, frequenc
             f"aggregation_frequency {frequency}, and {original.name} has gradient_accumulation_steps"
             f" {original.gradient_accumulation_steps}: both add up gradients over several steps; keep one"
         )
-    named = {"name": name or optimizer.name}
-    config = original.get_config() if scaled else {**original.get_config(), **named}
+    result = innermost = _copied(original, _CountsSteps if scaled else _Averaged)
     if frequency > 1:
-        config["gradient_accumulation_steps"] = frequency
-    result = innermost = _derived_class(type(original), _CountsSteps if scaled else _Averaged).from_config(config)
-    _copy_exclusions(original, innermost)
+        _add_up(innermost, frequency)
     if scaled:
-        result = _derived_class(base, _LossScaled)(**{**optimizer.get_config(), **named, "inner_optimizer": innermost})
+        result = _copied(optimizer, _LossScaled, innermost)
+    result.name = name or optimizer.name
     result.reduce_options = options
-    # An optimizer of a loaded model has state already: momentum, the number of steps.
-    if optimizer.built:
-        result.build(optimizer._trainable_variables)
-        for new, old in zip(result.variables, optimizer.variables, strict=False):
-            new.assign(old)
     return result
+
+
+def _copied(original: Any, behaviour: type, inner: Any = None) -> Any:
+    """Return a copy of a Keras optimizer, of a derived class: it has its own variables, and the same values of the rest.
+
+    Keras's `from_config` would lose what `get_config` does not return, and an optimizer's own class may lack that.
+    `inner` replaces the optimizer inside of a loss scale.
+    """
+    kind = _derived_class(type(original), behaviour)
+    result = kind.__new__(kind)
+    rate = original._learning_rate
+    rate = float(rate) if isinstance(rate, keras.Variable) else rate
+    # The number of steps and the rate; `__init__` of the derived class would need the script's arguments.
+    keras.optimizers.Optimizer.__init__(result, rate, name=original.name)
+    old, made = original._variables, len(result._variables)
+    more = [result.add_variable(v.shape, dtype=v.dtype, aggregation=v.aggregation, name=v.name) for v in old[made:]]
+    copies = {id(variable): copy for variable, copy in zip(old, [*result._variables[:made], *more], strict=True)}
+    # An optimizer of a loaded model has state already: momentum, the number of steps.
+    for variable in old:
+        copies[id(variable)].assign(variable)
+    copies[id(getattr(original, "inner_optimizer", None))] = inner
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, list):
+            return [copied(item) for item in value]
+        if isinstance(value, dict):
+            return {key: copied(item) for key, item in value.items()}
+        if isinstance(value, MethodType) and value.__self__ is original:
+            return MethodType(value.__func__, result)
+        return copies.get(id(value), value)
+
+    # Without the tracker, Keras cannot take the model's variables among the attributes for the optimizer's own.
+    tracker = vars(result).pop("_tracker")
+    for name, value in vars(original).items():
+        if not name.startswith("_self_") and name not in ("_variables", "_tracker"):
+            is_tracked = type(value).__name__.startswith("Tracked")
+            setattr(result, name, type(value)(copied(value), tracker) if is_tracked else copied(value))
+    vars(result)["_tracker"] = tracker
+    return result
+
+
+def _add_up(optimizer: Any, frequency: int) -> None:
+    """Make an optimizer step every `frequency` backward passes."""
+    optimizer.gradient_accumulation_steps = frequency
+    # From now on the optimizer counts backward passes.
+    optimizer._iterations.assign(optimizer._iterations * frequency)
+    if optimizer.built:
+        optimizer._accumulated_gradients = [
+            optimizer.add_variable_from_reference(variable, name="gradient_accumulator")
+            for variable in optimizer._trainable_variables
+        ]
 
 
 def _innermost(optimizer: Any) -> Any:
@@ -141,13 +186,6 @@ def _derived_class(base: type, behaviour: type) -> Any:
     # is found by its registered name.
     module = "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
     return type(keras.saving.get_registered_name(base), (behaviour, base), {"__module__": module})
-
-
-def _copy_exclusions(source: Any, target: Any) -> None:
-    """Copy the settings of `exclude_from_weight_decay`, which a configuration lacks."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if hasattr(source, name):
-            setattr(target, name, getattr(source, name))
 
 
 # For mypy: at run time the classes below are mixed into a class of Keras, which has the other methods.

@@ -86,6 +86,18 @@ def test_a_saved_model_is_one_of_plain_keras(ranks: Ranks, tmp_path: Path) -> No
     assert ours[0] == 1  # iterations
 
 
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_distributed_optimizer_keeps_what_no_configuration_holds(ranks: Ranks, steps_before: int) -> None:
+    for answers in ranks.run("optimizers.kept_settings", 2, steps_before):
+        for name, (difference, original_unchanged) in answers.items():
+            assert difference <= 1e-6, name
+            assert original_unchanged, name
+
+
+def test_an_optimizer_with_steps_counts_on_when_it_adds_up_passes(ranks: Ranks) -> None:
+    assert ranks.run("optimizers.added_up_after_steps", 2) == [(2, 4), (2, 4)]
+
+
 def test_ranks_skip_the_same_steps_when_one_overflows(ranks: Ranks) -> None:
     """The average gradient is 1.5, so the weight falls by 0.75 in the first and the last of three steps."""
     expected = [[0.25, 4.0], [0.25, 2.0], [-0.5, 2.0]]
