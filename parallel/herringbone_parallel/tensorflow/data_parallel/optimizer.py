@@ -126,7 +126,7 @@ def _keras(optimizer: Any, options: ReduceOptions, *, name: str | None, frequenc
 
 
 def _copied(original: Any, behaviour: type, inner: Any = None) -> Any:
-    """Return a copy of a Keras optimizer, of a derived class: it has its own variables, and the same values of the rest.
+    """Return a copy of a Keras optimizer, of a derived class, with variables of its own and the same other attributes.
 
     Keras's `from_config` would lose what `get_config` does not return, and an optimizer's own class may lack that.
     `inner` replaces the optimizer inside of a loss scale.
