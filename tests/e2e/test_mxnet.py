@@ -115,7 +115,9 @@ trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", settings)
 split = train(net, trainer, images[rank::size], labels[rank::size])
 print("trainer", np.abs(split - alone).max() <= 1e-6, same(net))
 
-optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", rescale_grad=1 / 8, **settings))
+optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", **settings))
+# As Gluon's trainer and `mx.mod.Module` do, afterwards.
+optimizer.rescale_grad = 1 / 8
 net, states = network(seed=3, inputs=4), {}
 for _ in range(4):
     with autograd.record():

@@ -25,11 +25,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     def __init__(self, optimizer: Any, gradient_predivide_factor: float = 1.0, **others: Any) -> None:
         refuse(gradient_predivide_factor, others, "hvd.DistributedOptimizer")
         engine()
-        # Not `super().__init__`: all other attributes come from the user's optimizer, see `__getattr__`.
-        self._optimizer = optimizer
+        # Not `super().__init__`: all other attributes are those of the user's optimizer, see `__getattr__`.
+        self.__dict__["_optimizer"] = optimizer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_optimizer"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # MXNet sets `rescale_grad` and `idx2name`, which the user's optimizer reads in its update.
+        setattr(self.__dict__["_optimizer"], name, value)
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """Return the state of a weight in the user's optimizer."""
