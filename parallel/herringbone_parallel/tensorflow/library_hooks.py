@@ -17,6 +17,7 @@ def _called() -> object:
 
 
 _GRAPHS = "cut a step into segments"
+_READS = "refuse to read a weight of another rank"
 _OLD = "read scripts of TensorFlow 2.3 to 2.6"
 _OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer."
 _APPLY = named_in(f"{_OPTIMIZER}apply_gradients")
@@ -29,6 +30,10 @@ MODEL_PARALLEL = (
     Hook(f"{_OPTIMIZER}apply", "refuse a norm over all gradients", _APPLY),
     Hook("tensorflow.python.framework.func_graph:func_graph_from_py_func", _GRAPHS, takes("name", "func_graph")),
     Hook("tensorflow.python.ops.resource_variable_ops:UninitializedVariable", _GRAPHS, exists),
+    *(
+        Hook(f"tensorflow.python.ops.resource_variable_ops:UninitializedVariable.{name}", _READS, exists)
+        for name in ("_read_variable_op", "sparse_read", "gather_nd", "_serialize_to_tensors")
+    ),
     Hook("tensorflow.python.framework.ops:get_stats_for_node_def", "measure a step for the partition", exists),
 )
 # smdistributed.dataparallel, and Horovod's names.

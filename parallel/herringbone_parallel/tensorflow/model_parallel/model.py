@@ -112,6 +112,13 @@ class DistributedModel(Trainer):
             )
         self.save_model(path)
 
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - Keras's signature
+        """Refuse Keras's export, which calls the model on one rank."""
+        raise ParallelError(
+            f"{os.fspath(filepath)}: Keras would export the layers of one rank. Save a SavedModel folder, which has the"
+            " same endpoints: model.save_model(folder)"
+        )
+
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Write the weights of the whole model into one Keras file; see `saving.save_weights`."""
         save_weights(self, os.fspath(filepath), *args, **kwargs)

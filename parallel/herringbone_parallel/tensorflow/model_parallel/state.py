@@ -101,6 +101,8 @@ class State:
     # The partition of each layer with variables, by the layer's id, once the automatic partition is decided.
     assigned: dict[int, int] | None = None
     partitioned: bool = False
+    # This rank holds the variables of all ranks for now, to read or write files of the whole model.
+    holds_all: bool = False
     # The number of times that the model has dropped the functions of its `fit`, `evaluate` or `predict`.
     compilation: int = 0
     # The arguments of the model's first call, as shapes for a batch of any size.
@@ -142,6 +144,10 @@ class State:
     def is_local(self, variable: Any) -> bool:
         """Say whether this rank holds a variable; before the model is partitioned, every rank holds all of them."""
         return self.owner_of(variable) in (None, self.pp_rank)
+
+    def may_read(self, variable: Any) -> bool:
+        """Say whether a variable has a value on this rank, and the script may read it."""
+        return self.holds_all or self.is_local(variable)
 
 
 _state: State | None = None

@@ -26,3 +26,16 @@ def test_who_saves_too_early_or_to_nowhere_hears_of_it_on_every_rank(ranks: Rank
         assert early.startswith("ParallelError: save_model: call it after the first step and outside of one")
         assert nowhere.startswith(f"ParallelError: save_model('{tmp_path}/file/below'): ")
         assert "Keras would write those of one. Save a SavedModel folder: model.save_model(folder)" in file
+
+
+def test_a_file_past_the_split_model_is_refused(ranks: Ranks, tmp_path: Path) -> None:
+    two = ranks.model_parallel(partitions=2)
+    for errors, served, set_weight, left in ranks.run("saving.past_the_split_model", 2, str(tmp_path), **two):
+        assert "Keras would export the layers of one rank" in errors.pop("export of the split model")
+        # Its trace holds a variable of TensorFlow, which is empty now.
+        assert errors.pop("traced") != "nothing"
+        for use, error in errors.items():
+            assert "ParallelError: " in error, use
+            assert "is a weight of another rank, and this rank has no value of it" in error, use
+        assert served == ["nothing"] * len(served)
+        assert (set_weight, left) == (1.0, 0)

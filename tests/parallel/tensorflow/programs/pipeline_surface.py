@@ -132,9 +132,7 @@ def memory() -> Any:
     for variable in model.all_variables():
         try:
             held += variable.numpy().nbytes
-        except tf.errors.FailedPreconditionError:
-            continue
-        except tf.errors.NotFoundError:
+        except ParallelError:
             continue
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -10,6 +10,7 @@ import models
 import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
+from pipeline_mistakes import error_of
 
 
 def saved(name: str, placement: list[int], folder: str) -> Any:
@@ -79,3 +80,49 @@ def mistakes(folder: str) -> list[str]:
         except Exception as error:  # noqa: BLE001
             messages.append(f"{type(error).__name__}: {error}")
     return messages
+
+
+def past_the_split_model(folder: str) -> tuple[dict[str, str], list[str], float, int]:
+    """Use the wrapped model by itself, before and after the first step; return the errors of each use after it.
+
+    The second result has the errors of what reads this rank's own weights, or nothing. The others are a weight of this
+    rank that was set, and the size of another rank's.
+    """
+    smp.init()
+    keras.utils.set_random_seed(1)
+    case = models.CASES["sequential"]
+    model = case.distributed([0, 1])
+    inner, (inputs, _) = model.module, next(case.batches(1))
+    inner.predict(inputs, verbose=0)
+    traced = tf.function(inner)
+    traced(inputs)
+    model.predict(inputs, verbose=0)
+    path = f"{folder}/{smp.rank()}"
+    other = next(v for v in model.all_variables() if all(v is not local for local in model.variables))
+    uses: dict[str, Any] = {
+        "predict": lambda: inner.predict(inputs, verbose=0),
+        "call": lambda: inner(inputs),
+        "weights": inner.get_weights,
+        "numpy": other.numpy,
+        "gather": lambda: tf.gather(other.value, [0]),
+        "save": lambda: inner.save(f"{path}.keras"),
+        "save_model": lambda: keras.saving.save_model(model, f"{path}.keras"),
+        "save_weights": lambda: inner.save_weights(f"{path}.weights.h5"),
+        "export": lambda: inner.export(f"{path}/export", verbose=False),
+        "export of the split model": lambda: model.export(f"{path}/export"),
+        "saved_model": lambda: tf.saved_model.save(inner, f"{path}/saved"),
+        "checkpoint": lambda: tf.train.Checkpoint(model=inner).write(f"{path}/checkpoint"),
+        "checkpoint of the split model": lambda: tf.train.Checkpoint(model=model).save(f"{path}/checkpoint"),
+        "traced": lambda: traced(inputs),
+    }
+    errors = {name: error_of(use) for name, use in uses.items()}
+    served = [
+        error_of(lambda: [variable.numpy() for variable in model.variables]),
+        error_of(lambda: [repr(variable) + repr(variable.value) for variable in model.all_variables()]),
+        error_of(lambda: model.save_weights(f"{folder}/last.weights.h5")),
+        error_of(lambda: model.predict(inputs, verbose=0)),
+    ]
+    # Neither the file, nor weights that a script sets on every rank, leave values of another rank here.
+    inner.set_weights([np.ones(variable.shape) for variable in model.all_variables()])
+    left = tf.raw_ops.ReadVariableOp(resource=other.value.handle, dtype=tf.float32)
+    return errors, served, float(model.variables[0].numpy().mean()), int(tf.size(left))

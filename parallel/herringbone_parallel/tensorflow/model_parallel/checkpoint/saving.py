@@ -24,7 +24,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import WORLD, RankType
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather, recv_from, send
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import variable_of
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import fill, release, variable_of
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import PeerFailedError
 from herringbone_parallel.tensorflow.model_parallel.state import SplitModel
 
@@ -131,6 +131,7 @@ def on_whole_model(model: SplitModel, run: Callable[[list[Any]], None], call: st
         send(_values(variables, rank_state), 0, RankType.WORLD_RANK)
     if rank_state.rank == 0:
         borrowed: list[Any] = []
+        rank_state.holds_all = True
         try:
             failure = _run_with_all_values(variables, first_pipeline[1:], borrowed, run)
             for rank in range(1, rank_state.grid.world_size) if changes else first_pipeline[1:]:
@@ -138,9 +139,10 @@ def on_whole_model(model: SplitModel, run: Callable[[list[Any]], None], call: st
                 values = _values(variables, rank_state, partition) if changes and failure is None else {}
                 send((failure, values), rank, RankType.WORLD_RANK)
         finally:
-            # Frees the memory and keeps the handle, whose id `State.owners` knows.
+            rank_state.holds_all = False
+            # The handles stay: `State.owners` knows their ids.
             for variable in borrowed:
-                tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
+                release(variable)
     else:
         failure, values = recv_from(0, RankType.WORLD_RANK)
         for number, value in values.items():
@@ -157,7 +159,7 @@ def _run_with_all_values(
         for rank in senders:
             for number, value in recv_from(rank, RankType.WORLD_RANK).items():
                 borrowed.append(variables[number])
-                variables[number].assign(value)
+                fill(variables[number], value)
         run(variables)
     except PeerFailedError:
         # A rank is lost, so the others fail by themselves: no message could reach all of them.

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from herringbone_parallel.tensorflow.model_parallel.placement.placement import PartitionOf, Placement
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import Stretch, Traced, without_memory
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import Stretch, Traced, release, without_memory
 from herringbone_parallel.tensorflow.model_parallel.replicas import start_alike
 from herringbone_parallel.tensorflow.model_parallel.state import State
 
@@ -103,6 +103,7 @@ def settle(rank_state: State, placement: Placement, handles: dict[int, Any]) -> 
                 key = id(variable.handle)
                 if key in new and rank_state.owners[key] != rank_state.pp_rank and key not in without_value:
                     _free(rank_state, variable)
+            _drop_functions(rank_state.model)
         if not rank_state.partitioned and rank_state.model is not None and handles:
             rank_state.partitioned = True
             for hook in rank_state.hooks:
@@ -123,11 +124,22 @@ def _of_the_same_layers(rank_state: State, owners: Mapping[int, int]) -> dict[in
     return same_layer
 
 
+def _drop_functions(model: Any) -> None:
+    """Make inner models trace their own `predict` and the like again, which weights of other ranks then refuse."""
+    for layer in model._flatten_layers(include_self=False):
+        for name in ("train_function", "test_function", "predict_function"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, None)
+
+
 def _free(rank_state: State, variable: Any) -> None:
     """Free the memory of a Keras variable that had a value before its owner was known."""
     # The replacement has a new handle, and the two dicts find a variable by the id of its handle.
     owner = rank_state.owners.pop(id(variable.handle))
     del rank_state.settled[id(variable.handle)]
-    variable._value = without_memory(variable.value, variable.shape, variable.value.dtype)
+    before = variable.value
+    variable._value = without_memory(before, variable.shape, before.dtype)
+    # A function that the script has traced before over the wrapped model fails, and reads no old values.
+    release(before)
     rank_state.owners[id(variable.handle)] = owner
     rank_state.settled[id(variable.handle)] = variable.handle

@@ -6,6 +6,7 @@ during the trace get a handle and a shape, and no memory: `placement.owners` dec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -212,6 +213,58 @@ def count(graph: Any) -> int:
     return len(graph.get_operations())
 
 
+def _is_elsewhere(variable: Any) -> bool:
+    """Say whether another rank holds a variable of the model; in a step, all variables are those of every rank."""
+    return state.is_initialized() and not state.is_tracing() and not state.get().may_read(variable)
+
+
+def _refused_elsewhere(name: str) -> Callable[..., Any]:
+    """Return a method of TensorFlow's variables that a rank may call for the weights that it holds."""
+    read = getattr(UninitializedVariable, name)
+
+    @functools.wraps(read)
+    def checked(variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_elsewhere(variable):
+            raise ParallelError(
+                f"{variable.name} is a weight of another rank, and this rank has no value of it. A script may use the"
+                " weights of its own rank, model.variables. The whole model predicts by model.predict of the"
+                " smp.DistributedModel, or in a function under @smp.step; and it is saved by model.save_model(folder),"
+                " model.save_weights(path), or smp.CheckpointManager"
+            )
+        return read(variable, *args, **kwargs)
+
+    return checked
+
+
+class _HeldVariable(UninitializedVariable):  # type: ignore[misc]
+    """A variable whose value one rank holds: TensorFlow would read nothing elsewhere, and raise no error."""
+
+    _read_variable_op = _refused_elsewhere("_read_variable_op")
+    sparse_read = _refused_elsewhere("sparse_read")
+    gather_nd = _refused_elsewhere("gather_nd")
+    # Checkpoints leave out a variable without a value.
+    _serialize_to_tensors = _refused_elsewhere("_serialize_to_tensors")
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """Assign a value, or do nothing on other ranks: a script may set all weights of the model on each."""
+        return self if _is_elsewhere(self) else super().assign(value, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tf.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+def fill(variable: Any, value: Any) -> None:
+    """Give a variable without memory a value; `release` takes the memory back."""
+    # Unlike the method `assign`, the operation accepts that the variable is empty before.
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.convert_to_tensor(value, variable.dtype))
+
+
+def release(variable: Any) -> None:
+    """Free the memory of a variable, also where a traced function of the script keeps its handle."""
+    # `DestroyResourceOp` does nothing to the variables of eager code: TensorFlow counts references to them.
+    fill(variable, tf.zeros([0], variable.dtype))
+
+
 def without_memory(like: Any, shape: Any, dtype: Any) -> Any:
     """Return a variable that has a handle, a shape and a type, and no memory until it is assigned a value.
 
@@ -221,7 +274,7 @@ def without_memory(like: Any, shape: Any, dtype: Any) -> Any:
     how = {name: like.get(name) if isinstance(like, dict) else getattr(like, name) for name in names}
     # A variable's name ends in ":0", which its constructor refuses.
     how["name"] = how["name"] and how["name"].partition(":")[0]
-    return UninitializedVariable(shape=shape, dtype=dtype, **how)
+    return _HeldVariable(shape=shape, dtype=dtype, **how)
 
 
 def variable_of(source: Any) -> Any:
