@@ -21,7 +21,7 @@ from herringbone_parallel.tensorflow.model_parallel.checkpoint.saving import (
     save_weights,
 )
 from herringbone_parallel.tensorflow.model_parallel.training.trainer import Trainer
-from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_overridden
+from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_overridden, refuse_stateful
 
 Hook = TypeVar("Hook", bound=Callable[[], Any])
 
@@ -64,6 +64,7 @@ class DistributedModel(Trainer):
                 " of a function under @smp.step only. Write one for predictions too."
             )
         rank_state = state.get()
+        refuse_stateful(self, rank_state.settings.microbatches)
         if rank_state.signature is None:
             rank_state.signature = input_specs(args)
         return super().__call__(*args, **kwargs)

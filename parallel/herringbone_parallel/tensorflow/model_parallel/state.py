@@ -34,6 +34,7 @@ from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Tra
 from herringbone_parallel.tensorflow.model_parallel.timeline import hand_in, open_timeline
 from herringbone_parallel.tensorflow.model_parallel.unsupported import watch_norms, watch_optimizers
 from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.require import require_keras_on_tensorflow
 from herringbone_parallel.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ def init() -> None:
     global _state
     if _state is not None:
         return
+    require_keras_on_tensorflow()
     require(MODEL_PARALLEL)
     settings = launch.model_parallel(os.environ, "tensorflow")
     rank_info = launch.rank_info(os.environ)

@@ -103,6 +103,16 @@ def refuse_overridden(model: Any) -> None:
         )
 
 
+def refuse_stateful(model: Any, microbatches: int) -> None:
+    """Raise `ParallelError` for layers that keep a state for each sample, where a batch is several microbatches."""
+    name = next((layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)), None)
+    if microbatches > 1 and name is not None:
+        raise ParallelError(
+            f"layer {name!r} is stateful: it keeps a state for each sample of a batch, and a step sees the"
+            f" {microbatches} microbatches of a batch one by one. Use microbatches: 1, or leave out stateful=True"
+        )
+
+
 def watch_norms(patches: Patches, is_tracing: Callable[[], bool]) -> None:
     """Make TensorFlow's norms over lists refuse the gradients of one rank; lasts until `patches` are undone.
 

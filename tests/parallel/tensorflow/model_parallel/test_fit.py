@@ -99,6 +99,34 @@ def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tm
             assert text.startswith(start)
 
 
+def test_no_batch_is_taken_for_the_end_of_the_data(ranks: Ranks) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    expected = [
+        "is a SparseTensor, which cannot be cut into microbatches",
+        "is a RaggedTensor, which cannot be cut into microbatches",
+        "is a SparseTensor, which cannot be cut into microbatches",
+        "a step of a batch ended with StopIteration",
+        "a step of a batch ended with OutOfRangeError",
+    ]
+    for messages in ranks.run("fit_refusals.no_step_for_the_data", 2, **two):
+        for message, words in zip(messages, expected, strict=True):
+            assert message.startswith("ParallelError: ")
+            assert words in message
+
+
+def test_a_layer_with_a_state_for_each_sample_is_refused(ranks: Ranks) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for messages in ranks.run("fit_refusals.stateful", 2, **two):
+        for message in messages:
+            assert message.startswith("ParallelError: layer '")
+            assert "a step sees the 2 microbatches of a batch one by one. Use microbatches: 1" in message
+
+
+def test_keras_on_another_framework_is_refused(ranks: Ranks) -> None:
+    (message,) = ranks.run("fit_refusals.other_backend", 1, **ranks.model_parallel())
+    assert message.startswith("ParallelError: Keras runs on jax here: set KERAS_BACKEND=tensorflow in the job's")
+
+
 def test_ranks_that_read_other_batches_are_named(ranks: Ranks) -> None:
     two = ranks.model_parallel(partitions=2, microbatches=2)
     for data_message, seed_message, without_seed in ranks.run("fitting.other_batches", 2, **two):

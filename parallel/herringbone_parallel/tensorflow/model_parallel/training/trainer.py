@@ -139,7 +139,11 @@ class Trainer(keras.Model):
             )
             # Outside of the graph, where a batch has values; `compare` returns at once unless a loop has just begun.
             self._steps.same.compare(data)
-            return run(data)
+            try:
+                return run(data)
+            except (StopIteration, tf.errors.OutOfRangeError) as error:
+                # Keras would take it for the end of the data.
+                raise ParallelError(f"{self.name}: a step of a batch ended with {type(error).__name__}") from error
 
         return run_known
 
@@ -216,8 +220,9 @@ def _variable_numbers(model: Any) -> dict[int, int]:
 
 def _extent(x: Any) -> int | None:
     """Return the number of samples in a batch; None where a graph leaves it open."""
-    first = next(leaf for leaf in leaves_of(x) if is_tensor(leaf))
-    return first.shape[0]  # type: ignore[no-any-return]
+    first = next((leaf for leaf in leaves_of(x) if is_tensor(leaf)), None)
+    # The step refuses a batch without dense tensors by name.
+    return None if first is None else first.shape[0]
 
 
 def _with_masks(outputs: Any) -> tuple[Any, list[Any]]:
