@@ -114,6 +114,15 @@ def test_no_batch_is_taken_for_the_end_of_the_data(ranks: Ranks) -> None:
             assert words in message
 
 
+def test_a_term_that_adds_up_samples_is_refused(ranks: Ranks) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for *refused, served in ranks.run("fit_refusals.summed_terms", 2, **two):
+        for message in (message for messages in refused for message in messages):
+            assert message.startswith("ParallelError: fit: the loss of a batch is not the mean over its microbatches: ")
+            assert "adds up samples, in add_loss or in a compute_loss of the model's own" in message
+        assert served == ["nothing", "nothing"]
+
+
 def test_a_layer_with_a_state_for_each_sample_is_refused(ranks: Ranks) -> None:
     two = ranks.model_parallel(partitions=2, microbatches=2)
     for messages in ranks.run("fit_refusals.stateful", 2, **two):

@@ -64,3 +64,68 @@ def other_backend() -> str:
         return error_of(smp.init)
     finally:
         keras.config.backend = backend
+
+
+def _sum(hidden: Any, out: Any, kernel: Any) -> Any:
+    return 0.1 * tf.reduce_sum(tf.square(hidden))
+
+
+def _sum_by_the_batch(hidden: Any, out: Any, kernel: Any) -> Any:
+    return tf.reduce_sum(tf.reduce_mean(tf.square(out), -1)) / 8
+
+
+def _vector(hidden: Any, out: Any, kernel: Any) -> Any:
+    return tf.reduce_sum(tf.abs(out), -1)
+
+
+def _means(hidden: Any, out: Any, kernel: Any) -> Any:
+    """Return a sum of terms that are means over samples, or of weights alone."""
+    samples = tf.cast(tf.shape(out)[0], tf.float32)
+    return (
+        tf.reduce_mean(tf.reduce_sum(tf.square(out), -1))
+        + tf.reduce_sum(tf.square(hidden)) / samples
+        + tf.reduce_sum(tf.square(tf.reduce_mean(hidden, 0)))
+        + 0.25 * tf.reduce_sum(tf.reduce_mean(tf.abs(out), -1))
+        + tf.reduce_sum(tf.square(kernel))
+        + tf.reduce_sum(tf.nn.relu(out)) / tf.reduce_sum(tf.cast(tf.greater(out, -9.0), tf.float32))
+    )
+
+
+def summed_terms() -> list[list[str]]:
+    """Fit with each of the terms above, in `add_loss` and in `compute_loss`; a microbatch has 4 samples."""
+    results = []
+    for term in (_sum, _sum_by_the_batch, _vector, _means):
+        errors = []
+        for in_call in (True, False):
+            smp.init()
+            model = _net_with(term, in_call=in_call)
+            inputs, labels, _ = fitting._data("dense")
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            errors.append(error_of(lambda model=model, x=inputs[:8], y=labels[:8]: model.fit(x, y, verbose=0)))
+            pipelines.another_job()
+        results.append(errors)
+    return results
+
+
+def _net_with(term: Any, *, in_call: bool) -> Any:
+    class Net(smp.DistributedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = layers.Dense(6, activation="relu", activity_regularizer="l2")
+            self.second = layers.Dense(3, kernel_regularizer="l2")
+
+        def call(self, vectors: Any) -> Any:
+            with smp.partition(0):
+                self.hidden = self.first(vectors)
+            with smp.partition(1):
+                out = self.second(self.hidden)
+                if in_call:
+                    self.add_loss(term(self.hidden, out, self.second.kernel.value))
+            return out
+
+        def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **others: Any) -> Any:
+            loss = super().compute_loss(x=x, y=y, y_pred=y_pred, **others)
+            own = 0.0 if in_call else term(self.hidden, y_pred, self.second.kernel.value)
+            return loss + tf.reduce_sum(own) if term is _vector else loss + own
+
+    return Net()

@@ -22,6 +22,7 @@ from herringbone_parallel.tensorflow.model_parallel.batches import SameBatches
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
 from herringbone_parallel.tensorflow.model_parallel.step import Step
+from herringbone_parallel.tensorflow.model_parallel.training.loss_terms import refuse_sums
 from herringbone_parallel.tensorflow.model_parallel.unsupported import means_only, refuse_callbacks, refuse_compiled
 
 
@@ -198,8 +199,11 @@ class _Steps:
         model = self._model
         outputs = self._call(x, training=training)
         training_arg = {"training": training} if model._compute_loss_has_training_arg else {}
-        with means_only(state.get().settings.microbatches):
+        microbatches = state.get().settings.microbatches
+        with means_only(microbatches):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, **training_arg)
+        if microbatches > 1:
+            refuse_sums(loss, _extent(x))
         # Outputs travel to every rank, so return them only where metrics read them.
         wanted = model._compile_metrics is not None or type(model).compute_metrics is not keras.Model.compute_metrics
         return loss, _with_masks(outputs if wanted else ())
