@@ -26,6 +26,11 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
     return "nothing"
 
 
+def _assigned(variable: Any, number: Any) -> Any:
+    variable.assign(2.0 * variable)
+    return number + 1
+
+
 def refused() -> list[str]:
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
@@ -60,6 +65,17 @@ def refused() -> list[str]:
         variable.assign_sub(tf.gradients(loss, [variable.value])[0])
         return loss
 
+    @smp.step
+    def assigning_in_branches(inputs: Any) -> Any:
+        loss = tf.reduce_mean(model(inputs))
+        variable = model.trainable_variables[0].value
+
+        def loop() -> Any:
+            # Within a loop, within a branch.
+            return tf.while_loop(lambda n: n < 2, lambda n: (_assigned(variable, n),), [0])[0]
+
+        return loss, tf.cond(loss > 0.0, loop, lambda: 0)
+
     messages = [
         error_of(model, vectors),
         error_of(step, vectors[:5]),
@@ -67,6 +83,7 @@ def refused() -> list[str]:
         error_of(talking, vectors),
         error_of(updating, vectors),
         error_of(assigning, vectors),
+        error_of(assigning_in_branches, vectors),
     ]
     messages.append(error_of(lambda: smp.step(jit_compile=True)(step)))
     messages.append(error_of(lambda: smp.step(inline=True)(step)))

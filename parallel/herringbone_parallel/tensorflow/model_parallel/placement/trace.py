@@ -7,7 +7,7 @@ during the trace get a handle and a shape, and no memory: `placement.owners` dec
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,8 @@ from herringbone_parallel.tensorflow.patches import Patches, defining_class
 
 # The starts of the types of operations that change a variable.
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+
+_BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 
 @dataclass(slots=True)
@@ -236,7 +238,7 @@ def _refused_elsewhere(name: str) -> Callable[..., Any]:
     return checked
 
 
-class _HeldVariable(UninitializedVariable):  # type: ignore[misc]
+class _HeldVariable(UninitializedVariable):
     """A variable whose value one rank holds: TensorFlow would read nothing elsewhere, and raise no error."""
 
     _read_variable_op = _refused_elsewhere("_read_variable_op")
@@ -320,9 +322,34 @@ def refuse_assignments(traced: Traced, model: SplitModel) -> None:
     """Raise `ParallelError` for a step that assigns to a trained variable of the model, outside of its layers."""
     trained = {id(variable.handle): variable.path for variable in model.all_variables() if variable.trainable}
     captures = traced.graph.captures
-    names = {inner.name: trained[id(handle)] for handle, inner in captures if id(handle) in trained}
+    names = {inner.op.name: trained[id(handle)] for handle, inner in captures if id(handle) in trained}
     # A layer may change its own weight, as one with a spectral norm does.
-    inside = {number for s in traced.stretches if s.layer is not None for number in range(s.start, s.end)}
-    for number, operation in enumerate(traced.graph.get_operations()):
-        if number not in inside and operation.type.startswith(_UPDATES) and operation.inputs[0].name in names:
-            refuse_update(f"an assignment to {names[operation.inputs[0].name]!r}")
+    operations = traced.graph.get_operations()
+    inside = {operations[n].name for s in traced.stretches if s.layer is not None for n in range(s.start, s.end)}
+    definition = traced.graph.as_graph_def()
+    functions = {function.signature.name: function for function in definition.library.function}
+    updated = _updated([node for node in definition.node if node.name not in inside], names, functions)
+    if updated is not None:
+        refuse_update(f"an assignment to {updated!r}")
+
+
+def _updated(nodes: Iterable[Any], names: Mapping[str, str], functions: Mapping[str, Any]) -> str | None:
+    """Return a variable that operations assign to, in the bodies of branches and loops, too; None where there is none.
+
+    `names` has the variables by the names of the inputs that hold them.
+    """
+    for node in nodes:
+        inputs = list(node.input)
+        if node.op.startswith(_UPDATES) and inputs[0] in names:
+            return names[inputs[0]]
+        # The first input of a branch chooses it.
+        passed = inputs[1:] if node.op in _BRANCHES else inputs
+        for attribute in node.attr.values():
+            called = (attribute.func, *attribute.list.func)
+            for name in (function.name for function in called if function.name in functions):
+                body = functions[name]
+                arguments = zip(body.signature.input_arg, passed, strict=False)
+                inner = {argument.name: names[value] for argument, value in arguments if value in names}
+                if inner and (updated := _updated(body.node_def, inner, functions)) is not None:
+                    return updated
+    return None
