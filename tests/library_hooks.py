@@ -1,7 +1,12 @@
-"""Let hooks into a library of others bite, and then let the library do without the place of each of them."""
+"""Let hooks into a library of others bite, and then let the library do without the place of each of them.
+
+A probe runs in the script's process, so it must not draw from the script's generators of random numbers.
+"""
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterable
 
 from herringbone_contract.errors import HookError
@@ -12,7 +17,10 @@ def problems(hooks: Iterable[Hook]) -> list[str]:
     """Return the hooks that do not bite, and those that are not refused once their library does without their place."""
     found = []
     for hook in hooks:
+        before = generators()
         require([hook])
+        if generators() != before:
+            found.append(f"the probe of {hook.place} draws random numbers")
         owner, name = resolved(hook.place)
         if hook.probe is not exists:
             # The library has kept the place under this name, and takes another way itself.
@@ -27,3 +35,14 @@ def problems(hooks: Iterable[Hook]) -> list[str]:
             if hook.probe is not exists:
                 delattr(owner, f"{name}_moved")
     return found
+
+
+def generators() -> tuple[object, ...]:
+    """Return the states of the process's generators, of the libraries that are imported."""
+    numpy, torch, tensorflow = (sys.modules.get(name) for name in ("numpy", "torch", "tensorflow"))
+    return (
+        random.getstate(),
+        numpy and str(numpy.random.get_state()),
+        torch and torch.get_rng_state().numpy().tobytes(),
+        tensorflow and tensorflow.random.get_global_generator().state.numpy().tobytes(),
+    )

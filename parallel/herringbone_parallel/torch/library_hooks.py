@@ -143,7 +143,8 @@ def _default_counts(place: str) -> bool:
     defaults, mesh = inspect.unwrap(getattr(owner, name)).__kwdefaults__, _Mesh()
     before, defaults["mesh"] = defaults["mesh"], mesh
     try:
-        getattr(owner, name)(nn.Linear(1, 1, device="cpu"))
+        # A module without parameters: initial values would be drawn from the script's generator.
+        getattr(owner, name)(nn.Identity())
     except AttributeError:
         return mesh.seen
     finally:
