@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 from botocore.exceptions import ClientError  # noqa: E402
 from tests.sdk.s3.test_front import address, client, code  # noqa: E402, F401
 
-from herringbone.s3.front.conditions import Conditions  # noqa: E402
+from herringbone.s3.front.conditions import Conditions, Facts  # noqa: E402
 from herringbone.s3.front.operations import _GROUPS, OPERATIONS, find_operation  # noqa: E402
 from herringbone.s3.front.refusals import S3Error  # noqa: E402
 from herringbone.s3.front.store import Store  # noqa: E402
@@ -95,6 +95,45 @@ def test_conditions_count_when_the_name_is_given(tmp_path: Path) -> None:
         with pytest.raises(S3Error, match="preconditions"):
             store.keep(second, "mine", "a", "0b", {}, conditions=Conditions(none_match="*"))
     assert store.facts("mine", "a").etag == "0a"
+
+
+class ReadMeanwhile(Store):
+    """A store whose object is read between the two changes of a write: its facts, and then its name."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pool = ThreadPoolExecutor()
+        self.reads: list[Future[Facts]] = []
+
+    def _write_facts(self, *arguments: Any) -> None:
+        super()._write_facts(*arguments)
+        if arguments[3] == "new-1":
+            self.reads.append(self.pool.submit(self.facts, "mine", "k"))
+            # The reader waits for the writer, or is done soon.
+            wait(self.reads, timeout=0.5)
+
+
+def test_a_read_during_a_write_sees_one_object_whole_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    store = ReadMeanwhile(tmp_path)
+    kept = {}
+    for etag, meta in (("old-1", {"x": "1"}), ("new-1", {"x": "2"})):
+        with store.new_file("mine") as file:
+            file.write(etag.encode())
+            kept[etag] = store.keep(file, "mine", "k", etag, meta)
+    assert store.reads[0].result() in kept.values()
+    assert store.facts("mine", "k") == kept["new-1"]
+
+
+def test_a_slow_read_of_a_file_that_came_by_other_means_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "k").write_bytes(b"by other means")
+    store = Store(tmp_path)
+    file, _ = store._find(tmp_path / "mine", "k")
+    with file, store.new_file("mine") as new:
+        kept = store.keep(new, "mine", "k", "new-1", {"x": "2"})
+        assert store._computed_etag(tmp_path / "mine", "k", file) != kept.etag
+    assert store.facts("mine", "k") == kept
 
 
 def test_conditions_of_reads_and_of_sources(client: Any) -> None:

@@ -138,15 +138,19 @@ class Store:
     def open(self, bucket: str, key: str) -> tuple[IO[bytes], Facts]:
         """Open an object. Raises `S3Error` where there is none."""
         top = self.bucket(bucket)
-        for path in _places(path_of(key)):
-            file = _open(top, path)
-            if file is not None:
-                try:
-                    return file, self._facts(top, key, file)
-                except BaseException:
-                    file.close()
-                    raise
-        raise S3Error("NoSuchKey", "The specified key does not exist.", 404)
+        file, stored = self._find(top, key)
+        if not stored:
+            # `keep` may have written the facts of its new file, and not yet have given that file the name.
+            file.close()
+            with self._lock:
+                file, stored = self._find(top, key)
+        try:
+            state = os.fstat(file.fileno())
+            stored = stored or {"etag": self._computed_etag(top, key, file), "meta": {}}
+            return file, Facts(key, state.st_size, stored["etag"], state.st_mtime, stored["meta"])
+        except BaseException:
+            file.close()
+            raise
 
     def delete(self, bucket: str, key: str, conditions: Conditions = ALWAYS) -> None:
         """Remove an object, and the folders that are empty then; one that does not exist is no error.
@@ -184,20 +188,29 @@ class Store:
         file.close()
         return facts
 
-    def _facts(self, top: Path, key: str, file: IO[bytes]) -> Facts:
+    def _find(self, top: Path, key: str) -> tuple[IO[bytes], dict[str, Any]]:
+        """Open an object's file, and read its facts: empty if there are none of this file. Raises `S3Error`."""
+        for path in _places(path_of(key)):
+            if (file := _open(top, path)) is not None:
+                stored: dict[str, Any] = {}
+                with suppress(OSError, ValueError):
+                    stored = json.loads(self._facts_path(top, key).read_bytes())
+                return file, stored if stored.get("of") == _mark(os.fstat(file.fileno())) else {}
+        raise S3Error("NoSuchKey", "The specified key does not exist.", 404)
+
+    def _computed_etag(self, top: Path, key: str, file: IO[bytes]) -> str:
+        """Compute the ETag of a file that came by other means, and store it while the file has its name."""
         state = os.fstat(file.fileno())
-        stored: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            stored = json.loads(self._facts_path(top, key).read_bytes())
-        if stored.get("of") != _mark(state):
-            digest = hashlib.md5(usedforsecurity=False)
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
-            file.seek(0)
-            stored = {"etag": digest.hexdigest(), "meta": {}}
-            with self._lock, suppress(OSError):
-                self._write_facts(top, key, state, stored["etag"], {})
-        return Facts(key, state.st_size, stored["etag"], state.st_mtime, stored["meta"])
+        digest = hashlib.md5(usedforsecurity=False)
+        while piece := file.read(_READ_BYTES):
+            digest.update(piece)
+        file.seek(0)
+        with self._lock, suppress(OSError, S3Error):
+            named, _ = self._find(top, key)
+            with named:
+                if _mark(os.fstat(named.fileno())) == _mark(state):
+                    self._write_facts(top, key, state, digest.hexdigest(), {})
+        return digest.hexdigest()
 
     def _write_facts(self, top: Path, key: str, state: os.stat_result, etag: str, meta: dict[str, str]) -> None:
         path = self._facts_path(top, key)
