@@ -8,6 +8,7 @@ Pure: it reads the module tree, and moves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import MethodType
 
 from torch import nn
 
@@ -38,15 +39,15 @@ def units(model: nn.Module, classes: Iterable[type[nn.Module]] | None = None) ->
     }
 
 
-def _in_outermost_lists(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    is_list = isinstance(module, _LISTS)
+def _in_outermost_lists(module: nn.Module, prefix: str, inside: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    is_list = inside or isinstance(module, _LISTS)
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        # A list of lists has no forward of its own, so its children are the blocks.
-        if is_list and not isinstance(child, nn.ModuleList):
+        # A container in a list, such as a ModuleDict, has no forward of its own, so its children are the blocks.
+        if is_list and child.forward != MethodType(nn.Module.forward, child):
             yield path, child
         else:
-            yield from _in_outermost_lists(child, f"{path}.")
+            yield from _in_outermost_lists(child, f"{path}.", is_list)
 
 
 def shares_parameters(model: nn.Module, name: str) -> bool:

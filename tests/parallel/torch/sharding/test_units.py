@@ -25,6 +25,9 @@ class Layer(nn.Module):
         super().__init__()
         self.parts = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.parts[1](self.parts[0](x))
+
 
 class Model(nn.Module):
     def __init__(self) -> None:
@@ -41,6 +44,23 @@ def test_the_units_are_the_members_of_the_outermost_lists_that_have_parameters()
 
 def test_a_list_of_lists_has_units_inside() -> None:
     assert list(units(nn.ModuleList([nn.ModuleList([nn.Linear(1, 1)])]))) == ["0.0"]
+
+
+class Pair(nn.ModuleDict):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self["b"](self["a"](x))
+
+
+def test_a_container_in_a_list_has_units_inside_unless_it_has_a_forward() -> None:
+    parts = {"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}
+    without = nn.Module()
+    without.a = nn.Linear(1, 1)
+    model = nn.ModuleList([nn.ModuleDict(parts), nn.ModuleList([nn.ModuleDict({"c": without})]), Pair()])
+    model[2].a, model[2].b = nn.Linear(1, 1), nn.Linear(1, 1)
+    assert list(units(model)) == ["0.a", "0.b", "1.0.c.a", "2"]
+    without.forward = without.a.forward
+    assert list(units(model)) == ["0.a", "0.b", "1.0.c", "2"]
+    assert list(units(nn.ModuleDict(parts))) == []
 
 
 def test_a_script_names_the_classes() -> None:
