@@ -15,7 +15,7 @@ def shard_dimension(shape: Sequence[int], degree: int, *, allow_empty: bool = Fa
 
     That is the first one, as in torch. Where it has fewer rows than ranks, some ranks would hold nothing: then it is
     the first dimension that the ranks divide. A parameter without one, such as a bias of two elements, is split along
-    the first in any case, and so is every parameter with `allow_empty`.
+    the first in any case, and so is a parameter without elements, and every parameter with `allow_empty`.
 
     >>> shard_dimension((2, 64), 4)
     1
@@ -24,7 +24,7 @@ def shard_dimension(shape: Sequence[int], degree: int, *, allow_empty: bool = Fa
     >>> shard_dimension((2,), 4)
     0
     """
-    if allow_empty or not shape or shape[0] >= degree:
+    if allow_empty or not shape or shape[0] >= degree or 0 in shape:
         return 0
     # torch splits along another dimension into equal parts only.
-    return next((dim for dim, size in enumerate(shape) if dim and size and size % degree == 0), 0)
+    return next((dim for dim, size in enumerate(shape) if dim and size % degree == 0), 0)

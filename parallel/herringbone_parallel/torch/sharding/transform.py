@@ -98,11 +98,16 @@ def shard(
     parameters on the meta device. Parameters that rank 0 has there, too, are made block by block, from the job's
     `random_seed`.
 
-    Raises `ParallelError` before `init`, and for a `plan` after `transform`.
+    Raises `ParallelError` before `init`, for a `plan` after `transform`, and for a trained parameter without elements.
     """
     from torch.distributed.fsdp import fully_shard
 
     state = states.get()
+    if empty := [name for name, value in model.named_parameters() if value.requires_grad and not value.numel()]:
+        raise ParallelError(
+            f"the parameter {empty[0]} has no elements, and torch cannot average a gradient without elements over the"
+            " ranks. Remove it from the model, or freeze it: requires_grad_(False)"
+        )
     if copy_initial_values:
         copy_from_rank0(model, state.device, make=True)
     if model not in state.transformed:

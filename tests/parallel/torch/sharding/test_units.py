@@ -89,6 +89,8 @@ def test_a_unit_that_shares_a_parameter_is_left_to_the_root() -> None:
         ((2,), False, 0),
         ((), False, 0),
         ((2, 8), True, 0),
+        ((0, 8), False, 0),
+        ((2, 8, 0), False, 0),
     ],
 )
 def test_a_parameter_is_split_where_every_rank_gets_a_part(
