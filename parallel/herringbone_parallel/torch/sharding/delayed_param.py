@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,8 @@ class DelayedParamIniter:
     parameter that tensor-parallel ranks share gets the values that it would have in one process, drawn from the job's
     `random_seed`; others take the script's random numbers, so seed all ranks alike.
 
-    Raises `ParallelError` for a module that nothing initialises, by its name and class.
+    Buffers on the meta device are made and initialised alike. Raises `ParallelError` for a module that nothing
+    initialises, by its name and class.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class DelayedParamIniter:
 
     def _init(self, module: nn.Module, *, seeded: bool = False) -> None:
         on_meta = {name: p for name, p in module.named_parameters(recurse=False) if p.is_meta}
-        if not on_meta:
+        buffers = {name: b for name, b in module.named_buffers(recurse=False) if b.is_meta}
+        if not on_meta and not buffers:
             return
         if self._verbose:
             _log.info("initialising %s (%s)", self._names.get(module, ""), type(module).__name__)
@@ -93,28 +95,35 @@ class DelayedParamIniter:
             if parameter in self._made:
                 module._parameters[name] = self._made[parameter]
         left = {name: p for name, p in on_meta.items() if p not in self._made}
-        if not left:
+        if buffers and not left and any(True for _ in module.parameters(recurse=False)):
+            raise self._refused(module, buffers, "its parameters have their values already")
+        if not left and not buffers:
             return
         if seeded or any((module, name) in self._distributed for name in left):
             with _seeded(states.get().settings.random_seed + list(self._names).index(module)):
-                self._make(module, left)
+                self._make(module, left, buffers)
         else:
-            self._make(module, left)
+            self._make(module, left, buffers)
         for name, parameter in left.items():
             made = module._parameters[name]
             assert made is not None, "an initialiser removed a parameter"
             self._made[parameter] = made
 
-    def _make(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
-        """Give the module whole parameters, initialise them, and keep this rank's part of those that ranks share."""
+    def _make(self, module: nn.Module, parameters: dict[str, nn.Parameter], buffers: dict[str, torch.Tensor]) -> None:
+        """Give the module whole tensors, initialise them, and keep this rank's part of those that ranks share."""
         device = states.get().device
         for name, parameter in parameters.items():
             shape = self._distributed.get((module, name), parameter).shape
             whole = torch.empty(shape, dtype=parameter.dtype, device=device)
             # Not `setattr`: a tensor-parallel module reads its attributes as local parts.
             module._parameters[name] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+        empty = {name: torch.empty_like(buffer, device=device) for name, buffer in buffers.items()}
+        module._buffers.update(empty)
         with torch.no_grad():
-            self._initialize(module)
+            self._initialize(module, buffers)
+            # An initialiser that knows a buffer replaces it, or writes into it.
+            if left := [name for name in empty if module._buffers[name] is empty[name] and not empty[name]._version]:
+                raise self._refused(module, left, "its initialiser does not set them")
             for name, parameter in parameters.items():
                 if (distributed := self._distributed.get((module, name))) is not None:
                     part = _part_like(distributed, module._parameters[name])
@@ -122,12 +131,21 @@ class DelayedParamIniter:
                     kept = part if _is_distributed(parameter) else part.to_local()
                     module._parameters[name] = nn.Parameter(kept, parameter.requires_grad)
 
-    def _initialize(self, module: nn.Module) -> None:
+    def _refused(self, module: nn.Module, buffers: Iterable[str], reason: str) -> ParallelError:
+        return ParallelError(
+            f"nothing computes the buffers {', '.join(buffers)} of {self._names.get(module) or 'the model'}"
+            f" ({type(module).__name__}), which are on the meta device: {reason}. Set them in its reset_parameters, or"
+            " register them outside of the meta device: self.register_buffer(name, tensor) with a tensor on the CPU"
+        )
+
+    def _initialize(self, module: nn.Module, buffers: Iterable[str] = ()) -> None:
         initialize = self._custom or self._initializers.get(module)
         if initialize is not None:
             initialize(module)
             return
         reset = getattr(module, "reset_parameters", None)
+        if reset is None and buffers:
+            raise self._refused(module, buffers, "it has no reset_parameters and is in no Hugging Face model")
         if reset is None:
             raise ParallelError(
                 f"nothing initialises the parameters of {self._names.get(module) or 'the model'}"

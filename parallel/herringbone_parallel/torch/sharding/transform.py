@@ -127,7 +127,10 @@ def shard(
         "mp_policy": _policy(mixed_precision),
         "shard_placement_fn": _placement(state),
     }
-    initer = DelayedParamIniter(model) if any(parameter.is_meta for parameter in model.parameters()) else None
+    tensors = (*model.parameters(), *model.buffers())
+    initer = DelayedParamIniter(model) if any(tensor.is_meta for tensor in tensors) else None
+    policy = _policy(mixed_precision)
+    norms = _norms(model, policy)
     # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
     for unit in (*reversed(blocks_by_name.values()), model):
         if initer is not None:

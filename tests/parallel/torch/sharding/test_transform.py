@@ -327,6 +327,44 @@ def test_parameters_made_late_do_not_depend_on_the_layout(ranks: Ranks) -> None:
     assert other[0][1] != pytest.approx(results[0][1], rel=1e-3)
 
 
+class Tables(nn.Module):
+    """A module without parameters, and one with buffers of its own, both on the meta device."""
+
+    def __init__(self, resets: bool) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.table = nn.Module()
+        self.table.register_buffer("steps", torch.arange(4.0), persistent=False)
+        if resets:
+            self.table.reset_parameters = lambda: self.table.steps.copy_(torch.arange(4.0))
+
+
+def buffers_made_late() -> dict[str, list[float]]:
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    with torch.device("meta"):
+        models = [Tables(resets) for resets in (True, False, True, True)]
+    model = tsm.shard(models[0])
+    with pytest.raises(ParallelError, match=r"the buffers steps of table \(Module\).*: it has no reset_parameters"):
+        tsm.shard(models[1])
+    models[2].table.reset_parameters = lambda: None
+    with pytest.raises(ParallelError, match=r"the buffers steps of table .*: its initialiser does not set them"):
+        tsm.shard(models[2])
+    models[3].norm.weight, models[3].norm.bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
+    with pytest.raises(ParallelError, match=r"the buffers running_mean, .* of norm .* have their values already"):
+        tsm.shard(models[3])
+    return {name: buffer.tolist() for name, buffer in model.named_buffers()}
+
+
+def test_buffers_on_the_meta_device_get_values_or_are_named(ranks: Ranks) -> None:
+    assert ranks.shard(buffers_made_late, 2, {"hybrid_shard_degree": 2})[1] == {
+        "norm.running_mean": [0.0] * 4,
+        "norm.running_var": [1.0] * 4,
+        "norm.num_batches_tracked": 0,
+        "table.steps": [0.0, 1.0, 2.0, 3.0],
+    }
+
+
 def saved_and_loaded(folder: str, save: bool) -> list[float]:
     from herringbone_parallel.torch.sharding import api as tsm
     from herringbone_parallel.torch.sharding import checkpointing
