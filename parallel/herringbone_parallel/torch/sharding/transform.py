@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
@@ -15,7 +17,7 @@ from herringbone_parallel.torch.sharding.activations import checkpoint_blocks, o
 from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
 from herringbone_parallel.torch.sharding.placement import shard_dimension
 from herringbone_parallel.torch.sharding.state import State
-from herringbone_parallel.torch.sharding.units import units
+from herringbone_parallel.torch.sharding.units import shares_parameters, units
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -91,7 +93,8 @@ def shard(
     Returns the same module, changed in place, with parameters that are `DTensor`s on the rank's device. Make the
     optimizer afterwards. It calls `transform` if the script has not. `blocks` are the classes of the modules whose
     parameters are gathered together; by default these are the members of the model's lists (`units.units`).
-    `mixed_precision` is the type of parameters in computations; gradients are then averaged in fp32.
+    `mixed_precision` is the type of parameters in computations; gradients are then averaged in fp32. BatchNorm computes
+    in the type of its running statistics.
     `reshard_after_forward` frees gathered parameters after the forward pass; by default all but the root's.
     `checkpoint_activations` recomputes each block's activations in the backward pass; by default only if the job
     offloads them. `copy_initial_values` gives all ranks rank 0's values first, also for their
@@ -124,7 +127,6 @@ def shard(
     options: dict[str, Any] = {
         "mesh": state.mesh.shards,
         "reshard_after_forward": reshard_after_forward,
-        "mp_policy": _policy(mixed_precision),
         "shard_placement_fn": _placement(state),
     }
     tensors = (*model.parameters(), *model.buffers())
@@ -132,11 +134,11 @@ def shard(
     policy = _policy(mixed_precision)
     norms = _norms(model, policy)
     # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
-    for unit in (*reversed(blocks_by_name.values()), model):
+    for unit in dict.fromkeys((*norms, *reversed(blocks_by_name.values()), model)):
         if initer is not None:
             # Here and not before, so that a rank holds one whole block at a time.
             initer.make(unit)
-        fully_shard(unit, **options)
+        fully_shard(unit, **options, mp_policy=norms.get(unit, policy))
     return model
 
 
@@ -212,6 +214,20 @@ def _policy(mixed_precision: Any) -> MixedPrecisionPolicy:
     if isinstance(mixed_precision, torch.dtype):
         return MixedPrecisionPolicy(param_dtype=mixed_precision, reduce_dtype=torch.float32)
     return mixed_precision or MixedPrecisionPolicy()
+
+
+def _norms(model: nn.Module, policy: MixedPrecisionPolicy) -> dict[nn.Module, MixedPrecisionPolicy]:
+    """Return the layers with running statistics, each with a policy that computes in the statistics' own type.
+
+    torch normalises no 16-bit values by 16-bit weights and 32-bit statistics.
+    """
+    return {
+        module: replace(policy, param_dtype=statistics.dtype, output_dtype=policy.param_dtype, cast_forward_inputs=True)
+        for name, module in model.named_modules()
+        if policy.param_dtype is not None and isinstance(module, _NormBase) and not shares_parameters(model, name)
+        for statistics in [module.running_mean]
+        if statistics is not None
+    }
 
 
 def _placement(state: State) -> Callable[[nn.Parameter], Any]:

@@ -365,6 +365,57 @@ def test_buffers_on_the_meta_device_get_values_or_are_named(ranks: Ranks) -> Non
     }
 
 
+class Convolutions(nn.Module):
+    """Two blocks with statistics, norms with and without them, and a frozen parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv1d(4, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(2)
+        )
+        self.instances = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+        self.plain = nn.BatchNorm1d(4, affine=False, track_running_stats=False)
+        self.nothing = nn.Parameter(torch.empty(0, 4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.plain(self.instances(x)) + self.nothing.sum()
+
+
+def norms_in_16_bits() -> tuple[set[torch.dtype], float]:
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    torch.manual_seed(0)
+    alone = Convolutions()
+    torch.manual_seed(0)
+    model = Convolutions()
+    model.nothing.requires_grad_(True)
+    with pytest.raises(ParallelError, match="the parameter nothing has no elements"):
+        tsm.shard(model)
+    model.nothing.requires_grad_(False)
+    model = tsm.shard(model, mixed_precision=torch.bfloat16)
+    batch = torch.randn(8, 4, 16, generator=torch.Generator().manual_seed(1))
+    for module in (alone, model):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(batch).float().pow(4).mean().backward()
+            optimizer.step()
+    statistics = dict(model.named_buffers())
+    floats = {name: buffer for name, buffer in alone.named_buffers() if buffer.is_floating_point()}
+    return (
+        {statistics[name].dtype for name in floats},
+        max((statistics[name] - buffer).abs().max().item() for name, buffer in floats.items()),
+    )
+
+
+def test_norms_with_statistics_train_in_16_bits_with_statistics_of_32(ranks: Ranks) -> None:
+    types, error = ranks.shard(norms_in_16_bits, 2, {"hybrid_shard_degree": 2})[0]
+    assert types == {torch.float32}
+    assert error < 0.01
+
+
 def saved_and_loaded(folder: str, save: bool) -> list[float]:
     from herringbone_parallel.torch.sharding import api as tsm
     from herringbone_parallel.torch.sharding import checkpointing
