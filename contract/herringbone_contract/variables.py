@@ -9,35 +9,15 @@ from herringbone_contract.launcher import Launcher
 
 # Each of these fields of SM_TRAINING_ENV has a variable of its own, SM_ and the name in upper case.
 FIELDS = (
-    "hosts",
-    "current_host",
-    "current_instance_type",
-    "current_instance_group",
-    "instance_groups",
-    "instance_groups_dict",
-    "distribution_instance_groups",
-    "is_hetero",
-    "network_interface_name",
-    "log_level",
-    "user_entry_point",
-    "module_name",
-    "module_dir",
-    "framework_module",
-    "resource_config",
-    "input_data_config",
-    "model_dir",
-    "input_dir",
-    "input_config_dir",
-    "output_dir",
-    "output_data_dir",
-    "output_intermediate_dir",
-    "num_cpus",
-    "num_gpus",
-    "num_neurons",
+    *("hosts", "current_host", "current_instance_type", "num_cpus", "num_gpus", "num_neurons"),
+    *("current_instance_group", "current_instance_group_hosts", "instance_groups", "instance_groups_dict"),
+    *("distribution_instance_groups", "is_hetero", "network_interface_name", "log_level"),
+    *("user_entry_point", "module_name", "module_dir", "framework_module", "resource_config", "input_data_config"),
+    *("model_dir", "input_dir", "input_config_dir", "output_dir", "output_data_dir", "output_intermediate_dir"),
 )
-_OTHER_FIELDS = "current_instance_group_hosts hps framework_params user_args channels training_env checkpoint_dir"
+_OTHER_FIELDS = ("hps", "framework_params", "user_args", "channels", "training_env", "checkpoint_dir")
 _OF_EVERY_JOB = (
-    *(f"SM_{name.upper()}" for name in (*FIELDS, *_OTHER_FIELDS.split())),
+    *(f"SM_{name.upper()}" for name in (*FIELDS, *_OTHER_FIELDS)),
     *(value for name, value in vars(RankVariable).items() if name.isupper()),
     *(BASE_VARIABLE, HostVariable.JOB_NAME, HostVariable.LIFELINE, HostVariable.PRIVATE, HostVariable.RUN_FOLDER),
     *(ReduceVariable.MEET, ReduceVariable.TOKEN_FILE, ReduceVariable.SERVERS),

@@ -33,7 +33,6 @@ def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[st
     description = _describe(host, num_cpus=num_cpus, num_gpus=num_gpus)
     values: dict[str, Any] = {
         **{name: description[name] for name in FIELDS},
-        "current_instance_group_hosts": description["current_instance_group_hosts"],
         "hps": description["hyperparameters"],
         "framework_params": description["additional_framework_parameters"],
         "user_args": arguments(host.hyperparameters),
