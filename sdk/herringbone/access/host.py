@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -115,10 +115,10 @@ class Ways(Protocol):
         """Return the words that join standard input and output with a port there."""
 
 
-def call(words: Sequence[str], *, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> int:
+def call(words: Sequence[str], *, folder: Path | None = None) -> int:
     """Run a program with this process's terminal and return its exit code, as a shell counts."""
     try:
-        process = subprocess.Popen(words, cwd=folder, env=environment)
+        process = subprocess.Popen(words, cwd=folder)
     except FileNotFoundError as error:
         raise RequestError(f"{words[0]} is not on this machine ({error.strerror})") from error
     while True:

@@ -31,7 +31,7 @@ from herringbone.events.job_events import append_lines
 from herringbone.jobs.logs import STAMP_CHARS, LogLine, Metric, parse_line
 from herringbone_contract import mllog
 from herringbone_contract.constants import LIVE_MARK, split_line
-from herringbone_contract.events.format import LOG, MLLOG, Event, Point, batches, encode
+from herringbone_contract.events.format import LOG, MLLOG, Event, batches, encode
 from herringbone_contract.resources import host_names
 
 _MLLOG_MARK = mllog.PREFIX.encode()
@@ -214,14 +214,10 @@ def metric_events(metrics: Iterable[Metric]) -> Iterator[Event]:
     [[1.0, 2.0]]
     """
     for host, found in groupby(metrics, key=lambda metric: metric.host):
-        points = map(_point, found)
+        points = (metric.point for metric in found)
         for _, second in groupby(points, key=lambda point: point.time // _BATCH_SECONDS):
             for event in batches(second):
                 yield {**event, "host": host}
-
-
-def _point(metric: Metric) -> Point:
-    return Point(metric.time.timestamp(), metric.name, metric.value, metric.step, metric.rank, metric.source)
 
 
 class _Log:

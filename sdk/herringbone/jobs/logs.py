@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from herringbone_contract.constants import LIVE_MARK, live_path, split_line
 from herringbone_contract.errors import OptionError
-from herringbone_contract.events.format import EVENT_MARK, LOG
+from herringbone_contract.events.format import EVENT_MARK, LOG, Point
 
 STAMP_CHARS = len("2026-11-21T11:44:37.123456Z ")
 _EVENT_MARK = EVENT_MARK.decode()
@@ -268,3 +268,8 @@ class Metric:
     rank: int | None
     step: int | None = None
     source: str = LOG
+
+    @property
+    def point(self) -> Point:
+        """The value as events have it."""
+        return Point(self.time.timestamp(), self.name, self.value, self.step, self.rank, self.source)

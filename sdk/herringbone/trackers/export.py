@@ -26,11 +26,10 @@ from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
 from herringbone.trackers.tracker import OpenTracker, check_installed, open_tracker
 from herringbone_contract.errors import InputError
-from herringbone_contract.events.format import Point, batches
+from herringbone_contract.events.format import batches
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, EventSource
-    from herringbone.jobs.logs import Metric
     from herringbone.planning.plan import JobPlan
     from herringbone_contract.events.format import Event
 
@@ -185,7 +184,7 @@ class _SubmittedJob:
         yield from map(self._noted, self._source.rest(record.ended))
         if not self._has_metrics:
             # A job of an earlier release has no events: its metrics are in its log.
-            yield list(batches(map(_point, job_metrics(record, self.backend))))
+            yield list(batches(metric.point for metric in job_metrics(record, self.backend)))
 
     def _noted(self, events: list[Event]) -> list[Event]:
         self._has_metrics = self._has_metrics or any(event["kind"] == "metrics" for event in events)
@@ -193,7 +192,3 @@ class _SubmittedJob:
 
     def close(self) -> None:
         self._source.close()
-
-
-def _point(metric: Metric) -> Point:
-    return Point(metric.time.timestamp(), metric.name, metric.value, metric.step, metric.rank, metric.source)
