@@ -8,7 +8,7 @@ that share a parameter are left to the root, and embeddings too where another mo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -48,11 +48,8 @@ def preparation_of(original: Callable[..., Any]) -> Callable[..., Any]:
         units = [
             module for module in model.modules() if module is not model and is_unit is not None and is_unit(module)
         ]
-        if _stand_alone(model, units):
+        with nullcontext() if _stand_alone(model, units) else _without_embeddings(model):
             prepared = original(accelerator, model)
-        else:
-            with _without_embeddings(model):
-                prepared = original(accelerator, model)
         if (after := shared_names(prepared)) != before:
             names = next(names for names in before if names not in after)
             raise ParallelError(

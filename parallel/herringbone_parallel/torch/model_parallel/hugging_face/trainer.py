@@ -64,6 +64,7 @@ def _serve_arguments(arguments: Any) -> None:
 
 def accelerator_class(base: Any) -> Any:
     """Return the subclass of accelerate's `Accelerator` that counts replicas of the model in place of ranks."""
+    from accelerate.utils import recursively_apply
 
     # [2]
     class ReplicaAccelerator(base):  # type: ignore[misc]  # the base class is known at run time only
@@ -90,8 +91,6 @@ def accelerator_class(base: Any) -> Any:
             return any(getattr(optimizer, "overflow", False) for optimizer in self._optimizers)
 
         def gather(self, tensor: Any) -> Any:
-            from accelerate.utils import recursively_apply
-
             return recursively_apply(_gather, tensor, error_on_other_type=True)
 
         def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
@@ -103,16 +102,12 @@ def accelerator_class(base: Any) -> Any:
             return super().gather_for_metrics(input_data)
 
         def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-            from accelerate.utils import recursively_apply
-
             def pad(value: torch.Tensor) -> torch.Tensor:
                 return _pad(value, dim, pad_index, first=pad_first)
 
             return recursively_apply(pad, tensor, error_on_other_type=True)
 
         def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-            from accelerate.utils import recursively_apply
-
             def reduced(value: torch.Tensor) -> torch.Tensor:
                 total = torch.stack(_of_replicas(value)).sum(0)
                 return (total / _readers()[0] if reduction == "mean" else total) * scale
