@@ -17,7 +17,9 @@ from herringbone_parallel.reduce.advising import SumObserver, log_advice
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
+from herringbone_parallel.tensorflow.data_parallel.backups import keep_apart
 from herringbone_parallel.tensorflow.library_hooks import DATA_PARALLEL
+from herringbone_parallel.tensorflow.patches import Patches
 
 
 @dataclass
@@ -36,6 +38,8 @@ class State:
     aggregators: dict[Any, Any] = field(default_factory=dict)
     # True once a step is timed for the advice. Rank 0 times the first gradients of the job.
     observed: bool = False
+    # Changes to Keras, which `shutdown` takes back.
+    patches: Patches = field(default_factory=Patches)
 
     def observe(self, buckets: Sequence[Bucket]) -> SumObserver | None:
         """Return a timer for one of the first steps of these buckets, the first time; afterwards None."""
@@ -72,6 +76,7 @@ def init() -> None:
     engine = session.enter()
     # `cost` measures, and all ranks must do so together. Later, one rank might trace a function again alone.
     _state = State(engine, session.cost(), settings)
+    keep_apart(engine.rank, _state.patches)
 
 
 def serve(engine: Engine) -> None:
@@ -98,7 +103,8 @@ def shutdown() -> None:
     global _state
     if _state is not None:
         # Cleared first: if leaving fails, the library must not look initialized.
-        leave, _state = _state.leave, None
+        leave, patches, _state = _state.leave, _state.patches, None
+        patches.undo()
         leave()
 
 

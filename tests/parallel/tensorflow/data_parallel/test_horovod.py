@@ -45,6 +45,8 @@ def test_tensors_and_objects(ranks: Ranks) -> None:
 
 def test_a_keras_script_with_callbacks(ranks: Ranks, tmp_path: Path) -> None:
     (rates, losses, weights), other = ranks.run("horovods.keras_script", 2, str(tmp_path / "model.keras"))
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["model.keras", "model.keras.backup", "model.keras.backup-rank-1"]
     # The rate rises from that of one rank to that of two ranks, over the two batches of the first epoch.
     np.testing.assert_allclose(rates, [0.15, 0.2, 0.2, 0.2], rtol=1e-6)
     assert (rates, losses) == other[:2]

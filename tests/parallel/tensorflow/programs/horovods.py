@@ -71,6 +71,8 @@ def keras_script(path: str) -> tuple[list[float], list[float], Any]:
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
             callbacks.LearningRateWarmupCallback(initial_lr=0.2, warmup_epochs=1),
+            # A file that several processes write at once is refused by its library.
+            keras.callbacks.BackupAndRestore(f"{path}.backup", delete_checkpoint=False),
             note,
         ],
     )
