@@ -34,6 +34,7 @@ from herringbone_parallel.tensorflow.model_parallel.results import (
     ResultSlot,
     dense_of,
     is_result,
+    sparse_of,
     template_of,
     variables_of,
 )
@@ -60,6 +61,8 @@ class Plan:
     # The positions, among the results, of gradients that can be added up as they come; and the variable of each.
     summed: list[int]
     variables: list[Any]
+    # The positions of the values and of the indices of each sparse gradient.
+    sparse: list[tuple[int, int]]
     # The number of runs that have begun.
     runs: int = 0
     _programs: dict[int, Program] = field(default_factory=dict)
@@ -219,15 +222,27 @@ def make_plan(
         for position, number in enumerate(local)
         if variables[number] is not None and number in dense and outputs[number] in computed
     ]
+    position_of = {number: position for position, number in enumerate(local)}
+    sparse = [
+        (position_of[number], position_of[number + 1])
+        for number in sparse_of(result)
+        if variables[number] is not None and number in position_of
+    ]
+    # Replicas join their slices, whose numbers may differ.
+    open_ended = {position for pair in sparse for position in pair} if rank_state.averages else set()
     return Plan(
         make=functools.partial(cutter.program, own_rank, [arguments[number] for number in used], results),
         results=results,
         used=used,
-        template=template_of(result, {number: position for position, number in enumerate(local)}),
-        specs=[tf.TensorSpec(traced.outputs[number].shape, traced.outputs[number].dtype) for number in local],
+        template=template_of(result, position_of),
+        specs=[
+            tf.TensorSpec([None, *output.shape[1:]] if position in open_ended else output.shape, output.dtype)
+            for position, output in enumerate(traced.outputs[number] for number in local)
+        ],
         handles=[handle for key, handle in handles.items() if rank_state.owners.get(key) == own_rank],
         summed=summed,
         variables=[variables[local[position]] for position in summed],
+        sparse=sparse,
     )
 
 
@@ -248,8 +263,7 @@ def _traced(
         return tf.nest.flatten(tensors, expand_composites=True)  # type: ignore[no-any-return]
 
     name = getattr(function, "__name__", "step")
-    # Averages over the replicas are dense, so sparse gradients become dense in the graph already.
-    traced = trace(body, specs, name=name, deferred=rank_state.deferred, densify=rank_state.averages)
+    traced = trace(body, specs, name=name, deferred=rank_state.deferred)
     if rank_state.model is not None:
         refuse_assignments(traced, rank_state.model)
     return result[0], traced

@@ -15,7 +15,7 @@ import tensorflow as tf
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import RDP_GROUP
 from herringbone_parallel.reduce.comparison import digest
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOptions, reduce_gradients
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, ReduceOptions, gathered, reduce_gradients
 from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_variables
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather
 from herringbone_parallel.tensorflow.model_parallel.state import State
@@ -35,6 +35,16 @@ def average(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Return the averages of gradients over the replicas; takes and returns arrays, outside of a graph."""
     tensors = [tf.convert_to_tensor(gradient) for gradient in gradients]
     return [average.numpy() for average in reduce_gradients(tensors, variables, ReduceOptions())]
+
+
+def join_slices(results: Sequence[list[Any]], sparse: Sequence[tuple[int, int]]) -> None:
+    """Replace the parts of sparse gradients, in each microbatch's results, by the average over the replicas."""
+    # Not as tensors: Keras's Adam takes another step for the same gradient as a tensor.
+    for leaves in results:
+        for values, indices in sparse:
+            slices = tf.IndexedSlices(tf.convert_to_tensor(leaves[values]), tf.convert_to_tensor(leaves[indices]))
+            joined = gathered(slices, ReduceOp.AVERAGE)
+            leaves[values], leaves[indices] = joined.values, joined.indices
 
 
 def check_alike(rank_state: State) -> None:

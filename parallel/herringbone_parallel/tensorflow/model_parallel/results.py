@@ -68,6 +68,16 @@ def dense_of(result: Any) -> set[int]:
     return dense
 
 
+def sparse_of(result: Any) -> list[int]:
+    """Return the first flat output of each sparse tensor, its values; the next one is that of its indices."""
+    dense, numbers, number = dense_of(result), [], 0
+    for leaf in [leaf for leaf in leaves_of(result) if is_result(leaf)]:
+        if number not in dense:
+            numbers.append(number)
+        number += len(tf.nest.flatten(leaf, expand_composites=True))
+    return numbers
+
+
 class _Origins:
     """Finds the variable whose gradient a result of a step is.
 

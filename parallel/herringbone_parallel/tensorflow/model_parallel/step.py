@@ -19,7 +19,7 @@ from herringbone_parallel.tensorflow.model_parallel.arrays import as_tensor
 from herringbone_parallel.tensorflow.model_parallel.batches import check_same, sample_of
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.plan import Plan, make_plan
-from herringbone_parallel.tensorflow.model_parallel.replicas import average, check_alike
+from herringbone_parallel.tensorflow.model_parallel.replicas import average, check_alike, join_slices
 from herringbone_parallel.tensorflow.model_parallel.runtime.pipeline import Run
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import PeerFailedError
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
@@ -218,7 +218,8 @@ class _ReportingRun(Run):
                     # The averages over the replicas replace this replica's sums.
                     averages = average([self.sums[value] for value in summed], self._plan.variables)
                     self.sums.update(zip(summed, averages, strict=True))
-                if self._plan.summed:
+                    join_slices(results, self._plan.sparse)
+                if self._plan.summed or self._plan.sparse:
                     # It has gradients, so this is no evaluation.
                     tick(rank_state)
                 return results
@@ -237,7 +238,7 @@ class _ReportingRun(Run):
         plan = self._plan
         plan.runs += 1
         # The first run has already applied any mistake that makes replicas differ, so the second run finds it.
-        if plan.runs == 2 and plan.summed and self._rank_state.replicas is not None:
+        if plan.runs == 2 and (plan.summed or plan.sparse) and self._rank_state.replicas is not None:
             check_alike(self._rank_state)
 
 

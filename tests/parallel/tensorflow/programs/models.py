@@ -359,7 +359,18 @@ def branches(base: Any, at: At) -> Any:
     return Branches()
 
 
+def words(base: Any, at: At) -> Any:
+    net = keras.Sequential()
+    with at(0):
+        net.add(layers.Embedding(11, 6))
+    with at(1):
+        net.add(layers.GlobalAveragePooling1D())
+        net.add(layers.Dense(3))
+    return net
+
+
 CASES = {
+    "words": Case(words, 2, _words, wrapped=True),
     "conv": Case(conv, 3, _images),
     "dense": Case(dense, 4, _vectors),
     "residual": Case(residual, 3, _vectors),

@@ -55,8 +55,6 @@ class Traced:
     gradients: list[tuple[int, int]] = field(default_factory=list)
     # The variable that a tensor, by its name, is the gradient of.
     gradient_of: dict[str, Any] = field(default_factory=dict)
-    # Sparse gradients become dense ones.
-    densify: bool = False
     # Variables that were created inside a layer, with memory or without.
     made_in_layers: list[Any] = field(default_factory=list)
 
@@ -151,11 +149,6 @@ class _Recorder:
         sources = [variable_of(source) for source in tf.nest.flatten(xs)]
         start = count(graph)
         gradients: list[Any] = compute(ys, sources, *args, **kwargs)
-        if self._traced.densify:
-            gradients = [
-                tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-                for gradient in gradients
-            ]
         # Variables that are added up have one tensor as their gradient; each needs a name of its own.
         gradients = [
             tf.identity(gradient) if any(gradient is earlier for earlier in gradients[:number]) else gradient
@@ -290,18 +283,16 @@ def trace(
     *,
     name: str,
     deferred: list[DeferredVariable],
-    densify: bool = False,
 ) -> Traced:
     """Run `body` on placeholders of these specs, in a graph of its own, and return the recorded trace.
 
         traced = trace(lambda images, labels: [...], [tf.TensorSpec((16, 28, 28, 1)), ...], name="step", deferred=[])
 
     `body` returns a flat list of tensors, which are the graph's outputs. Variables that it creates without memory are
-    added to `deferred`. That also happens when it fails, because their layers keep them. With `densify`, gradients are
-    dense.
+    added to `deferred`. That also happens when it fails, because their layers keep them.
     """
     graph = FuncGraph(name)
-    traced = Traced(graph, deferred=deferred, densify=densify)
+    traced = Traced(graph, deferred=deferred)
     new_recorder = _Recorder(traced)
     # `init_scope` leaves the graph of the user's `tf.function`, so that this graph captures nothing of it.
     with tf.init_scope(), new_recorder.watching(), tf.variable_creator_scope(new_recorder.make_variable):
