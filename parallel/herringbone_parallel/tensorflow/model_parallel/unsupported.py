@@ -195,7 +195,7 @@ def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: 
 
 def refuse_callbacks(callbacks: Any) -> None:
     """Raise `ParallelError` for a callback that reads or writes the model of one rank as if it were whole."""
-    for callback in _as_list(callbacks):
+    for callback in as_list(callbacks):
         name = type(callback).__name__
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
             raise ParallelError(
@@ -212,7 +212,8 @@ def refuse_callbacks(callbacks: Any) -> None:
                 raise ParallelError(f"{name}({frequency}=...) reads weights that other ranks hold: leave it at 0")
 
 
-def _as_list(callbacks: Any) -> Sequence[Any]:
+def as_list(callbacks: Any) -> Sequence[Any]:
+    """Return the callbacks that a script gives to `fit`."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks.callbacks  # type: ignore[no-any-return]
     if callbacks is None:

@@ -139,18 +139,18 @@ def alone(name: str, ways: list[str]) -> list[Any]:
     return results
 
 
-def replicas(alone: bool) -> Any:
+def replicas(name: str, placement: list[int], alone: bool) -> Any:
     """Fit this replica's share of the samples, or all of them in one process; return losses and weights."""
-    inputs, labels, _ = _data("functional")
+    inputs, labels, _ = _data(name)
     data = tf.data.Dataset.from_tensor_slices((inputs, labels)).take(2 * BATCH)
     keras.utils.set_random_seed(1)
     if alone:
-        model, shares = CASES["functional"].plain(), 1
+        model, shares = CASES[name].plain(), 1
     else:
         smp.init()
-        model, shares = CASES["functional"].distributed([0, 1, 1]), smp.dp_size()
+        model, shares = CASES[name].distributed(placement), smp.dp_size()
         data = data.shard(shares, smp.dp_rank())
-    _compile("functional", model)
+    _compile(name, model)
     losses = model.fit(data.batch(BATCH // shares), epochs=2, shuffle=False, verbose=0).history["loss"]
     return losses, {pipelines._name(v, model): np.array(v.value) for v in model.variables}
 
@@ -165,7 +165,7 @@ def kept_by_callbacks(folder: str) -> Any:
     """Fit with callbacks that write.
 
     Return the files, the newest checkpoint, and the difference between the predictions of a plain model that loads the
-    weights and those of the split model.
+    weights and those of the split model; and whether this rank wrote the log of all ranks, and its own.
     """
     smp.init()
     model, inputs, labels = _small([0, 1])
@@ -176,6 +176,7 @@ def kept_by_callbacks(folder: str) -> Any:
     callbacks = [
         keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True, save_best_only=True),
         keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: manager.save()),
+        *(loggers := [keras.callbacks.CSVLogger(f"{folder}/{name}.csv") for name in ("all", smp.rank())]),
     ]
     model.fit(inputs, labels, batch_size=BATCH, epochs=2, validation_split=0.3, callbacks=callbacks, verbose=0)
     model.save_weights(f"{folder}/last.weights.h5")
@@ -185,7 +186,9 @@ def kept_by_callbacks(folder: str) -> Any:
     plain.build((None, 6))
     plain.load_weights(f"{folder}/last.weights.h5")
     difference = float(np.abs(plain.predict(inputs, verbose=0) - split).max())
-    return sorted(path.name for path in Path(folder).rglob("*.h5")), manager.latest_checkpoint, difference
+    files = sorted(path.name for path in Path(folder).rglob("*.h5"))
+    written = [logger.csv_file is not None for logger in loggers]
+    return files, manager.latest_checkpoint, difference, written
 
 
 def loaded(path: str, early: bool) -> list[float]:

@@ -1,7 +1,7 @@
 """Finds a term of a loss that adds up the samples of a batch: that of a microbatch is a part, and not a mean.
 
-`unsupported.means_only` tries a loss function. A term of `add_loss`, or of a model's own `compute_loss`, is known only by
-its operations:
+`unsupported.means_only` tries a loss function. A term of `add_loss`, or of a model's own `compute_loss`, is known by
+its operations only:
 
     loss = mean(errors) + 0.1 * sum(square(hidden))           the second one is found
     loss = mean(errors) + 0.1 * sum(square(hidden)) / 8       it is found unless 8 is the size of a microbatch
@@ -27,9 +27,9 @@ def refuse_sums(loss: Any, extent: int | None) -> None:
     term = None if extent is None else _Terms(loss.graph, extent).sum_in(loss)
     if term is not None:
         raise ParallelError(
-            f"fit: the loss of a batch is not the mean over its microbatches: {term.name!r} adds up samples, in add_loss"
-            " or in a compute_loss of the model's own. Take tf.reduce_mean of the samples' values, or divide by"
-            " tf.shape(values)[0]; or use microbatches: 1"
+            f"fit: the loss of a batch is not the mean over its microbatches: {term.name!r} adds up samples, in"
+            " add_loss or in a compute_loss of the model's own. Take tf.reduce_mean of the samples' values, or divide"
+            " by tf.shape(values)[0]; or use microbatches: 1"
         )
 
 

@@ -8,22 +8,31 @@ variables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.callbacks import CSVLogger
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.groups import WORLD
 from herringbone_parallel.core.pipeline.microbatch import most_microbatches
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.batches import SameBatches
+from herringbone_parallel.tensorflow.model_parallel.communication import allgather
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
 from herringbone_parallel.tensorflow.model_parallel.step import Step
 from herringbone_parallel.tensorflow.model_parallel.training.loss_terms import refuse_sums
-from herringbone_parallel.tensorflow.model_parallel.unsupported import means_only, refuse_callbacks, refuse_compiled
+from herringbone_parallel.tensorflow.model_parallel.unsupported import (
+    as_list,
+    means_only,
+    refuse_callbacks,
+    refuse_compiled,
+)
 
 
 class Trainer(keras.Model):
@@ -65,6 +74,7 @@ class Trainer(keras.Model):
     ) -> Any:
         """Train, as `keras.Model.fit` does; every rank calls it."""
         refuse_callbacks(callbacks)
+        callbacks = _of_this_rank(callbacks)
         if kwargs.get("shuffle", True):
             self._steps.same.agree_on_seed()
         return super().fit(x, y, batch_size, epochs, verbose, callbacks, **kwargs)
@@ -215,6 +225,19 @@ class _Steps:
 
 def _step(function: Callable[..., Any]) -> Step:
     return Step(function, Splitter(function, (), {}, pieces), {"autograph": False})
+
+
+def _of_this_rank(callbacks: Any) -> Any:
+    """Return the callbacks without a `CSVLogger` whose file the first rank writes: all ranks have the same figures."""
+    rank_state = state.get()
+    if rank_state.transport is None:
+        return callbacks
+    listed = as_list(callbacks)
+    files = {id(each): str(Path(each.filename).absolute()) for each in listed if isinstance(each, CSVLogger)}
+    # Every rank calls: a script may give one rank alone a logger.
+    of_the_first = allgather(list(files.values()), WORLD)[0]
+    written = [each for each in listed if rank_state.rank and files.get(id(each)) in of_the_first]
+    return [each for each in listed if each not in written] if written else callbacks
 
 
 def _variable_numbers(model: Any) -> dict[int, int]:
