@@ -60,7 +60,8 @@ def together(name: str, placement: list[int], in_graph: bool) -> Any:
         loss, gradients = run(*_share(batch, smp.dp_size(), smp.dp_rank()))
         losses.append(float(loss))
         last_gradients = {
-            _number(v, model): np.array(g) for v, g in zip(model.trainable_variables, gradients, strict=True)
+            _number(v, model): np.array(tf.convert_to_tensor(g))
+            for v, g in zip(model.trainable_variables, gradients, strict=True)
         }
     return losses, last_gradients, {_number(v, model): np.array(v.value) for v in model.variables}
 
