@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
 CP_COMM_TYPES = ("p2p", "all_gather")
+# These take an input of their weight's type only. A class of the script's may widen the weight itself.
+_OF_ONE_TYPE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm, nn.GroupNorm)
 
 
 def transform(
@@ -133,6 +135,11 @@ def shard(
     initer = DelayedParamIniter(model) if any(tensor.is_meta for tensor in tensors) else None
     policy = _policy(mixed_precision)
     norms = _norms(model, policy)
+    if policy.param_dtype is not None and policy.cast_forward_inputs:
+        # torch casts the inputs of units; a buffer, or a table that `forward` makes, widens what layers inside get.
+        for module in model.modules():
+            if type(module) in _OF_ONE_TYPE and module.weight is not None:
+                module.register_forward_pre_hook(_narrow)
     # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
     for unit in dict.fromkeys((*norms, *reversed(blocks_by_name.values()), model)):
         if initer is not None:
@@ -228,6 +235,17 @@ def _norms(model: nn.Module, policy: MixedPrecisionPolicy) -> dict[nn.Module, Mi
         for statistics in [module.running_mean]
         if statistics is not None
     }
+
+
+def _narrow(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cast numbers that are wider than a layer's weight to the weight's type."""
+    weight = cast(torch.Tensor, layer.weight)
+    return tuple(
+        value.to(weight.dtype)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.itemsize > weight.itemsize
+        else value
+        for value in inputs
+    )
 
 
 def _placement(state: State) -> Callable[[nn.Parameter], Any]:

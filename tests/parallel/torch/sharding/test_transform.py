@@ -366,7 +366,7 @@ def test_buffers_on_the_meta_device_get_values_or_are_named(ranks: Ranks) -> Non
 
 
 class Convolutions(nn.Module):
-    """Two blocks with statistics, norms with and without them, and a frozen parameter without elements."""
+    """Two blocks with statistics, norms with and without them, and a frozen parameter without elements; a table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -376,11 +376,17 @@ class Convolutions(nn.Module):
         self.instances = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
         self.plain = nn.BatchNorm1d(4, affine=False, track_running_stats=False)
         self.nothing = nn.Parameter(torch.empty(0, 4), requires_grad=False)
+        # Added in 32 bits, in front of layers that take one type.
+        self.register_buffer("table", torch.linspace(0, 1, 16))
+        self.last = nn.ModuleList([nn.LayerNorm(16), nn.GroupNorm(2, 4), nn.Conv1d(4, 4, 1), nn.Linear(16, 16)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             x = block(x)
-        return self.plain(self.instances(x)) + self.nothing.sum()
+        x = self.plain(self.instances(x)) + self.nothing.sum()
+        for layer in self.last:
+            x = layer(x + self.table)
+        return x
 
 
 def norms_in_16_bits() -> tuple[set[torch.dtype], float]:
