@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -108,6 +109,11 @@ def shard(
     from torch.distributed.fsdp import fully_shard
 
     state = states.get()
+    if inspect.signature(fully_shard).parameters["reshard_after_forward"].default is not None:
+        raise ParallelError(
+            f"shard needs torch 2.13 or newer, and this rank has torch {torch.__version__}: name one in the job's"
+            " requirements.txt, or give FullyShardedDataParallel the model that transform returns"
+        )
     if empty := [name for name, value in model.named_parameters() if value.requires_grad and not value.numel()]:
         raise ParallelError(
             f"the parameter {empty[0]} has no elements, and torch cannot average a gradient without elements over the"

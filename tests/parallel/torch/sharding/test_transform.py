@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 from herringbone_contract.errors import ParallelError
@@ -16,6 +18,8 @@ from herringbone_parallel.torch.checkpoint import api as checkpoint
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 STEPS = 3
+HAS_SHARD = inspect.signature(fully_shard).parameters["reshard_after_forward"].default is None
+needs_shard = pytest.mark.skipif(not HAS_SHARD, reason="fully_shard of the oldest torch")
 PLAN = {"layers.*.0": "colwise", "layers.*.2": "rowwise"}
 
 
@@ -100,6 +104,7 @@ def equality(options: dict[str, Any]) -> float:
         (2, {"hybrid_shard_degree": 1}, {"blocks": [nn.Linear]}),
     ],
 )
+@needs_shard
 def test_training_equals_one_process(
     ranks: Ranks, count: int, parameters: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -294,6 +299,7 @@ def values_of_rank0(how: str) -> tuple[float, bool]:
         ("neither", {"tensor_parallel_degree": 2}),
     ],
 )
+@needs_shard
 def test_a_model_that_only_rank_0_has_made(ranks: Ranks, how: str, parameters: dict[str, Any]) -> None:
     assert ranks.shard(values_of_rank0, 2, parameters, how) == [(0.0, True)] * 2
 
@@ -314,6 +320,7 @@ def made_late() -> tuple[bool, list[float]]:
     return tied, sums
 
 
+@needs_shard
 def test_parameters_made_late_do_not_depend_on_the_layout(ranks: Ranks) -> None:
     results = [
         *ranks.shard(made_late, 2, {"hybrid_shard_degree": 2}),
@@ -356,6 +363,7 @@ def buffers_made_late() -> dict[str, list[float]]:
     return {name: buffer.tolist() for name, buffer in model.named_buffers()}
 
 
+@needs_shard
 def test_buffers_on_the_meta_device_get_values_or_are_named(ranks: Ranks) -> None:
     assert ranks.shard(buffers_made_late, 2, {"hybrid_shard_degree": 2})[1] == {
         "norm.running_mean": [0.0] * 4,
@@ -416,6 +424,23 @@ def norms_in_16_bits() -> tuple[set[torch.dtype], float]:
     )
 
 
+def refused_by_shard() -> str:
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    with pytest.raises(ParallelError) as error:
+        tsm.shard(made(0))
+    return str(error.value).partition(":")[0]
+
+
+@pytest.mark.skipif(HAS_SHARD, reason="torch is new enough")
+def test_shard_refuses_an_old_torch(ranks: Ranks) -> None:
+    assert (
+        ranks.shard(refused_by_shard, 2, {"hybrid_shard_degree": 2})
+        == [f"shard needs torch 2.13 or newer, and this rank has torch {torch.__version__}"] * 2
+    )
+
+
+@needs_shard
 def test_norms_with_statistics_train_in_16_bits_with_statistics_of_32(ranks: Ranks) -> None:
     types, error = ranks.shard(norms_in_16_bits, 2, {"hybrid_shard_degree": 2})[0]
     assert types == {torch.float32}
@@ -439,6 +464,7 @@ def saved_and_loaded(folder: str, save: bool) -> list[float]:
     return [parameter.full_tensor().square().sum().item() for parameter in model.parameters()]
 
 
+@needs_shard
 def test_a_checkpoint_loads_on_another_mesh(ranks: Ranks, tmp_path: Path) -> None:
     written = ranks.shard(saved_and_loaded, 4, {"hybrid_shard_degree": 2}, str(tmp_path), True)[0]
     for sums in ranks.shard(saved_and_loaded, 2, {"tensor_parallel_degree": 2}, str(tmp_path), False):
@@ -484,6 +510,7 @@ def offloaded(checkpoint: bool) -> float:
     return difference(model, losses)
 
 
+@needs_shard
 def test_offloading_needs_checkpointed_layers(ranks: Ranks) -> None:
     parameters = {"hybrid_shard_degree": 1, "sm_activation_offloading": True}
     assert ranks.shard(offloaded, 1, parameters, True)[0] < 1e-10
