@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from typing import Any
 
 import pytest
@@ -140,6 +141,10 @@ def buckets_of(settings: dict[str, Any]) -> tuple[list[int], int]:
     return net.bucket_bytes_cap_list, session.current().stats().buffers - before
 
 
+@pytest.mark.skipif(
+    "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters,
+    reason="the oldest torch takes one size for all buckets",
+)
 def test_buckets_are_cut_for_the_links_unless_their_size_is_given(pair: JobRanks) -> None:
     for planned, sums in pair.run(buckets_of, {}):
         assert sums == len(planned) > 1
