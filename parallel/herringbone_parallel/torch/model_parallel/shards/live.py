@@ -35,7 +35,6 @@ _WITHOUT_VALUES = {
     *METADATA,
     torch.Tensor.requires_grad_, torch.Tensor.stride, torch.Tensor.is_contiguous,
     torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook,
-    _attribute._version.__get__,
     *(getattr(_attribute, name).__get__ for name in ("grad", "nbytes", "retains_grad")),
     *(getattr(_attribute, name).__set__ for name in ("grad", "requires_grad", "data")),
 }  # fmt: skip

@@ -38,7 +38,6 @@ class Unit(Layout):
         self._pieces = self.pieces(self._part, group.index)
         self._flat: torch.Tensor | None = None
         self._gathered = False
-        self._versions: list[int] = []
         # The sum of the reduced gradients of this step, for the part.
         self._sum: torch.Tensor | None = None
         # By parameter: True if it had a gradient in this step on this rank.
@@ -88,21 +87,26 @@ class Unit(Layout):
         self._flat.untyped_storage().resize_(self.elements * self._flat.element_size())
         self._group.gather(self._flat, self._part)
         self._gathered = True
-        self._versions = [parameter._version for parameter in self.parameters]
 
     def free(self) -> None:
         """Free the memory of the gathered parameters, after taking over what the step wrote into them."""
         if not self._gathered:
             return
+        # Always: torch counts no version for a write through `parameter.data`.
+        self.take()
         assert self._flat is not None
-        if self._versions != [parameter._version for parameter in self.parameters]:
-            self.take()
         self._flat.untyped_storage().resize_(0)
         self._gathered = False
 
     def take(self) -> None:
         """Take this rank's part over from the gathered parameters."""
         assert self._flat is not None
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter, view in zip(self.parameters, self.views(self._flat), strict=True):
+                if parameter.data_ptr() != view.data_ptr():
+                    # The step has given the parameter other values by `parameter.data = ...`.
+                    view.copy_(parameter.detach())
+                    parameter.data = view
         first = self._group.index * self.length
         self._part.copy_(self._flat[first : first + self.length])
 

@@ -145,6 +145,29 @@ def test_norms_and_writes_are_those_of_the_whole_model(ranks: Ranks) -> None:
         assert norms == pytest.approx(expected, rel=1e-9)
 
 
+def write_in_a_step(assign: bool) -> bool:
+    """Say whether writes of a step stay that torch counts in no version."""
+    smp, model, _, train_step = script()
+    train_step()
+    before = model.state_dict()
+
+    @smp.step
+    def write(_: torch.Tensor) -> None:
+        for parameter in model.parameters():
+            if assign:
+                parameter.data = 2 * parameter.data
+            else:
+                parameter.data.mul_(2)
+
+    write(torch.ones(2, 1))
+    return same({key: 2 * value for key, value in before.items()}, dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_writes_through_data_in_a_step_stay(ranks: Ranks, assign: bool) -> None:
+    assert all(ranks.run(write_in_a_step, dict(SHARD_2), assign))
+
+
 def delay_and_accumulate() -> dict[str, Any]:
     import herringbone_parallel.torch.model_parallel.api as smp
 
