@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.local_parts import own_parameters
 from herringbone_parallel.torch.model_parallel.runtime.kept.versions import watch_attributes
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
@@ -55,9 +56,7 @@ def _guarded_zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) ->
 
 
 def _guarded_zero_grad_of_module(self: nn.Module, set_to_none: bool = True) -> None:
-    # Not `self.parameters()`: those of a distributed model are placed tensors inside a step.
-    own = (parameter for module in self.modules() for parameter in module._parameters.values())
-    _check(own, f"{type(self).__name__}.zero_grad()")
+    _check(own_parameters(self), f"{type(self).__name__}.zero_grad()")
     _zero_grad_of_module(self, set_to_none)
 
 
@@ -70,6 +69,6 @@ def _check(parameters: Iterable[Any], call: str) -> None:
         return
     model: Any = state.get().model
     # The script may train something of its own inside the step.
-    trained = set() if model is None else {id(parameter) for parameter in model.module.parameters()}
+    trained = set() if model is None else set(map(id, own_parameters(model.module))) - {id(None)}
     if any(id(parameter) in trained for parameter in parameters):
         check_between_steps(call)

@@ -20,6 +20,11 @@ def named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name, parameter
 
 
+def own_parameters(module: nn.Module) -> list[nn.Parameter | None]:
+    """Return torch's own parameters. In a step `module.parameters()` yields placed tensors."""
+    return [parameter for inner in module.modules() for parameter in inner._parameters.values()]
+
+
 def named_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the buffers that this rank has, with their names."""
     for name, buffer in module.named_buffers():

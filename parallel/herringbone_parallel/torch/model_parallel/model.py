@@ -214,15 +214,6 @@ class DistributedModel(ModelParts):
         if self._replication.reducer is not None:
             self._replication.reducer.backward_ended()
 
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield all parameters with their names; inside a step, those of one rank as placed tensors.
-
-        loss = loss + 1e-4 * sum(parameter.square().sum() for parameter in model.parameters())
-        """
-        microbatch = current()
-        for name, parameter in super().named_parameters(*args, **kwargs):
-            yield name, parameter if microbatch is None else microbatch.place_parameter(parameter)
-
     def local_state_dict(self) -> dict[str, Any]:
         """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`.
 

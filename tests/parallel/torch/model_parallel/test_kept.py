@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.parallel.torch.model_parallel.models.kept import CASES, ROWS, STEPS, WIDTH, Net, Placed, Tensor
+from tests.parallel.torch.model_parallel.models import kept, momentum
+from tests.parallel.torch.model_parallel.models.kept import ROWS, WIDTH, Net, Placed, Tensor
 from tests.parallel.torch.ranks import Ranks
 
+CASES = kept.CASES | momentum.CASES
 BY_HAND = {"auto_partition": False, "default_partition": 0}
 
 
 def built(name: str, placed: Placed = lambda _: nullcontext(), last: int = 1) -> tuple[Net, list[Tensor]]:
     torch.manual_seed(3)
     net = CASES[name](placed, last).double()
-    return net, [torch.randn(ROWS, WIDTH, dtype=torch.float64) for _ in range(STEPS)]
+    return net, [torch.randn(ROWS, WIDTH, dtype=torch.float64) for _ in range(net.steps)]
 
 
 def numbers(left: Any) -> list[list[float]]:
@@ -89,13 +91,13 @@ def test_kept_state_is_that_of_one_process(ranks: Ranks, name: str, partitions: 
     assert_equal(ranks.run(trained, parameters, name), trained_alone(name, 4))
 
 
-@pytest.mark.parametrize("name", ["Skips", "ResetAfterwards", "Features"])
+@pytest.mark.parametrize("name", ["Skips", "ResetAfterwards", "Features", "AfterBackward", "Swapped"])
 def test_under_zero_bubble(ranks: Ranks, name: str) -> None:
     parameters = {"partitions": 2, "microbatches": 4, "pipeline": "zero_bubble", **BY_HAND}
     assert_equal(ranks.run(trained, parameters, name), trained_alone(name, 4))
 
 
-@pytest.mark.parametrize("name", ["Counters", "Skips", "Weighted", "RunningMeanInPlace"])
+@pytest.mark.parametrize("name", ["Counters", "Skips", "Weighted", "RunningMeanInPlace", "Swapped"])
 def test_the_automatic_partition_leaves_no_sign_in_it(ranks: Ranks, name: str) -> None:
     assert_equal(ranks.run(trained, {"partitions": 2, "microbatches": 4}, name), trained_alone(name, 4))
 
@@ -128,13 +130,17 @@ def turns_of(name: str) -> tuple[str, list[str]]:
         ("Skips", "PHASES", ""),
         ("ResetAfterwards", "WHOLE", "'aux' ("),
         ("Weighted", "WHOLE", "'weight' ("),
+        ("Swapped", "PHASES", ""),
+        ("AfterBackward", "WHOLE", "'momentum.lerp.a.weight' "),
+        ("Through", "WHOLE", "'momentum.lerp.a.weight' "),
     ],
 )
 def test_microbatches_take_turns_as_the_code_needs_it(ranks: Ranks, name: str, turns: str, warned: str) -> None:
     for chosen, warnings_of_rank in ranks.run(turns_of, {"partitions": 2, "microbatches": 4, **BY_HAND}, name):
         assert chosen == turns
         assert len(warnings_of_rank) == bool(warned)
-        assert not warned or (warned in warnings_of_rank[0] and "models/kept.py:" in warnings_of_rank[0])
+        assert not warned or warned in warnings_of_rank[0]
+        assert not warned.endswith("(") or "models/kept.py:" in warnings_of_rank[0]
 
 
 def test_replicas_keep_their_own(ranks: Ranks) -> None:

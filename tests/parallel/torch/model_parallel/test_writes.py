@@ -31,6 +31,23 @@ class WritesFirst(nn.Linear):
         return super().forward(x.mul_(2))
 
 
+class WritesArgument(nn.Module):
+    """Writes into a parameter that it does not have, in a way that torch does not count."""
+
+    def forward(self, parameter: Tensor) -> Tensor:
+        parameter.data.mul_(2)
+        return parameter.sum()
+
+
+class WritesElsewhere(nn.Module):
+    """Writes into parameters of another rank that it finds in a list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for parameter in self.listed:
+            parameter.data.mul_(2)
+        return x * 2
+
+
 class Between(nn.Module):
     """A module of rank 0, a call of the test, and a module of rank 1; the call may use the other modules."""
 
@@ -45,6 +62,10 @@ class Between(nn.Module):
             self.writes_there = WritesFirst(WIDTH, WIDTH)
         self.relu, self.same, self.flat = Relu(), nn.Identity(), nn.Flatten(0)
         self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.frozen = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
+        with placed(1):
+            self.other = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.writes_argument, self.writes_elsewhere = WritesArgument(), WritesElsewhere()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.call(self, self.first(x)))
@@ -174,6 +195,31 @@ def whole_parameters(model: Between, h: Tensor) -> Tensor:
     return h * model.scale
 
 
+def frozen(write: Callable[[Tensor, Tensor], Any]) -> Callable[[Between, Tensor], Tensor]:
+    """Return a call that writes into a parameter that takes no gradients."""
+
+    def call(model: Between, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            write(next(model.frozen.parameters()), next(model.other.parameters()))
+        return model.frozen(h)
+
+    return call
+
+
+def with_gradients(model: Between, h: Tensor) -> Tensor:
+    next(model.frozen.parameters()).copy_(h[0])
+    return h
+
+
+def argument(model: Between, h: Tensor) -> Tensor:
+    return h * model.writes_argument(next(model.other.parameters()))
+
+
+def elsewhere(model: Between, h: Tensor) -> Tensor:
+    model.writes_elsewhere.listed = [model.other.weight]
+    return model.writes_elsewhere(h)
+
+
 def module_writes(name: str) -> Callable[[Between, Tensor], Tensor]:
     def call(model: Between, h: Tensor) -> Tensor:
         return model.get_submodule(name)(h) + h
@@ -253,6 +299,18 @@ CASES: dict[str, tuple[Callable[[Between, Tensor], Tensor], str | None]] = {
     "shares-script": (shares_script, "shares its memory with a tensor of the script"),
     "parameters": (parameters, PARAMETER),
     "view-of-a-parameter": (whole_parameters, PARAMETER),
+    "frozen": (frozen(lambda k, q: k.data.mul_(0.5).add_(q.data)), None),
+    "trained-data": (lambda model, _: setattr(next(model.parameters()), "data", torch.ones(4, 4)), PARAMETER),
+    "frozen-view": (frozen(lambda k, _: k.view(-1).mul_(2)), PARAMETER),
+    "frozen-alias": (frozen(lambda k, q: setattr(k, "data", q.data)), "with the memory of another parameter"),
+    "frozen-shape": (frozen(lambda k, _: k.unsqueeze_(0)), "changes the shape or type of a parameter"),
+    "frozen-with-gradients": (with_gradients, "into a parameter that takes none: call it under torch.no_grad()"),
+    "frozen-by-attribute": (
+        lambda model, _: model.frozen.weight.data.mul_(2),
+        "In a step, take the parameter from named_parameters()",
+    ),
+    "module-writes-argument": (argument, "writes into a parameter of the model that it gets as an argument"),
+    "module-writes-elsewhere": (elsewhere, "are on pipeline rank 1, and not on this one"),
     "t_": (shapes, "t_ changes the shape of a tensor of a distributed model"),
 }
 

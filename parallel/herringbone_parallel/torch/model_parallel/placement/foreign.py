@@ -23,12 +23,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.model_parallel import state
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE, current
-from herringbone_parallel.torch.model_parallel.runtime.operations import NEEDS_DATA, NEEDS_MEMORY, name_of, writes
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import (
+    OWNER_ATTRIBUTE,
+    PATH_ATTRIBUTE,
+    current,
+    in_step,
+)
+from herringbone_parallel.torch.model_parallel.runtime.operations import (
+    NEEDS_DATA,
+    NEEDS_MEMORY,
+    SET_DATA,
+    name_of,
+    writes,
+)
 from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA, PlacedTensor
 
-# Attributes of a foreign parameter: its name in the model, and whether code that runs on every rank uses it.
-PATH_ATTRIBUTE = "_smp_path"
+# The attribute of a foreign parameter that says whether code that runs on every rank uses it.
 EVERYWHERE_ATTRIBUTE = "_smp_everywhere"
 # Calls that need no values: loops over all parameters make them on every rank.
 _attribute: Any = torch.Tensor
@@ -40,7 +50,9 @@ _WITHOUT_VALUES = {
     *(getattr(_attribute, name).__set__ for name in ("grad", "requires_grad")),
 }  # fmt: skip
 _GRADIENT = {_attribute.grad.__get__, _attribute.grad.__set__}
-_SET_DATA, _IS_META = _attribute.data.__set__, _attribute.is_meta.__get__
+_IS_META = _attribute.is_meta.__get__
+# torch's initialisers draw nothing for a tensor on `meta`, and `load_state_dict` warns of one.
+_OF_META = {nn.init.__name__, nn.Module.__module__}
 # Typed `Any`: the name is private.
 _initialisers: Any = nn.init
 _truncated_normal = _initialisers._no_grad_trunc_normal_
@@ -73,14 +85,16 @@ class ForeignTensor(torch.Tensor):
                 " microbatches add to it: read it after the step, and call zero_grad() before the step"
             )
         if func in _WITHOUT_VALUES:
-            if func == _IS_META and sys._getframe(1).f_globals.get("__name__") == nn.init.__name__:
-                # torch's initialisers draw nothing for a tensor on `meta`.
+            if func == _IS_META and sys._getframe(1).f_globals.get("__name__") in _OF_META:
                 return False
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if microbatch is not None:
             if any(_is_everywhere(leaf) for leaf in leaves):
                 return microbatch.operate(func, args, kwargs)
+            _refuse(foreign)
+        if in_step():
+            # The code of a module runs on one rank, so the owner would make no such call.
             _refuse(foreign)
         return _without_data(foreign, func, args, kwargs)
 
@@ -131,7 +145,7 @@ def _without_data(foreign: Any, func: Callable[..., Any], args: Any, kwargs: dic
     """Run a call on `meta`. Raises `ParallelError` if it needs the data."""
     if func in NEEDS_DATA or name_of(func) in NEEDS_MEMORY or _fills(func, args, kwargs):
         _refuse(foreign)
-    if func == _SET_DATA:
+    if func == SET_DATA:
         if (args[0].shape, args[0].dtype) != (args[1].shape, args[1].dtype):
             _refuse(foreign)
         return None
@@ -167,7 +181,7 @@ def _without_data(foreign: Any, func: Callable[..., Any], args: Any, kwargs: dic
 
 def _fills(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Say whether a call would write values that are not here into a tensor that is."""
-    if kwargs.get("out") is None and not writes(name_of(func), kwargs) and func != _SET_DATA:
+    if kwargs.get("out") is None and not writes(name_of(func), kwargs) and func != SET_DATA:
         return False
     # torch.nn.init passes its tensor by name.
     target, *others = [*args, *kwargs.values()] if kwargs.get("out") is None else [kwargs["out"], *args]
@@ -191,6 +205,7 @@ def _refuse(foreign: Any, cause: Exception | None = None) -> NoReturn:
     raise ParallelError(
         f"the values of parameter {getattr(foreign, PATH_ATTRIBUTE)!r} are on pipeline rank"
         f" {getattr(foreign, OWNER_ATTRIBUTE)}, and not on this one. Outside of steps, loop over"
-        " model.local_named_parameters(), or gather all values with model.state_dict(). In a step, take the"
-        " parameter from model.named_parameters()"
+        " model.local_named_parameters(), or gather all values with model.state_dict(). In a step, take the parameter"
+        " from named_parameters() of the model or of a module, in code that runs on every rank: in the step function,"
+        " or in the forward of a module whose parameters are on several ranks"
     ) from cause

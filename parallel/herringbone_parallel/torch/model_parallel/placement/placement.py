@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -17,20 +17,26 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.local_parts import own_parameters
 from herringbone_parallel.torch.model_parallel.placement.foreign import (
     EVERYWHERE_ATTRIBUTE,
-    PATH_ATTRIBUTE,
     ForeignParameter,
     OwnedParameter,
     serve_initialisers,
 )
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import (
+    HOME_ATTRIBUTE,
+    OWNER_ATTRIBUTE,
+    PATH_ATTRIBUTE,
+    current,
+)
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
 # The attribute of a module that holds the partition that the user put it on.
 PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
+_named_parameters, _save_to_state_dict = nn.Module.named_parameters, nn.Module._save_to_state_dict
 
 
 class Home(NamedTuple):
@@ -98,6 +104,8 @@ def settle(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.
     _give_homes(model, assigned)
     _drop_foreign(model, assigned, rank, device)
     nn.Module.__call__ = _placed_call  # type: ignore[method-assign]
+    nn.Module.named_parameters = _placed_named_parameters  # type: ignore[method-assign]
+    nn.Module._save_to_state_dict = _save_placed_to_state_dict  # type: ignore[method-assign]
     serve_initialisers()
 
 
@@ -112,12 +120,41 @@ def _placed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     function: Callable[..., Any] = functools.partial(_original_call, self)
     if microbatch.wrap is not None:
         function = microbatch.wrap(function)
-    return microbatch.call(home.path, home.rank, function, args, kwargs)
+    result = microbatch.call(home.path, home.rank, function, args, kwargs)
+    if microbatch.kept.parameters:
+        differentiated = any(leaf.requires_grad for leaf in leaves_of(result) if isinstance(leaf, PlacedTensor))
+        for parameter in own_parameters(self):
+            microbatch.kept.note_use(parameter, differentiated=differentiated)
+    return result
+
+
+@functools.wraps(_named_parameters)
+def _placed_named_parameters(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield all parameters with their names; in code of every rank, those of one rank as placed tensors.
+
+    loss = loss + 1e-4 * sum(parameter.square().sum() for parameter in model.parameters())
+    """
+    microbatch = current()
+    for name, parameter in _named_parameters(self, *args, **kwargs):
+        yield name, parameter if microbatch is None else microbatch.place_parameter(parameter)
+
+
+@functools.wraps(_save_to_state_dict)
+def _save_placed_to_state_dict(self: nn.Module, destination: Any, prefix: str, keep_vars: bool) -> None:
+    microbatch = current()
+    with nullcontext() if microbatch is None else torch._C.DisableTorchFunctionSubclass():
+        _save_to_state_dict(self, destination, prefix, keep_vars)
+    if microbatch is None:
+        return
+    for name, parameter in self._parameters.items():
+        placed = microbatch.place_parameter(parameter)
+        if placed is not parameter:
+            destination[prefix + name] = placed if keep_vars else placed.detach()
 
 
 def _refuse_backward_hooks(module: nn.Module, args: Any, kwargs: Any) -> None:
     """Raise `ParallelError` if the backward of a call would be on several ranks; torch would not call the hooks."""
-    split = any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in module.parameters())
+    split = any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in own_parameters(module))
     if split or any(isinstance(leaf, PlacedTensor) for leaf in leaves_of((args, kwargs))):
         raise ParallelError(
             f"a backward hook on a {type(module).__name__} whose code runs on every rank: register it on the modules in"
@@ -166,10 +203,11 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
                     meta = torch.empty_like(parameter, device="meta")
                     foreign = replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
                     foreign.__class__ = ForeignParameter
-                    setattr(foreign, PATH_ATTRIBUTE, f"{path}.{name}" if path else name)
                 parameter = replaced[id(parameter)]
                 module._parameters[name] = parameter
             setattr(parameter, OWNER_ATTRIBUTE, owner)
+            # The first name of a tied parameter.
+            vars(parameter).setdefault(PATH_ATTRIBUTE, f"{path}.{name}" if path else name)
             if id(module) not in run_on_one_rank:
                 if owner == rank:
                     parameter.__class__ = OwnedParameter

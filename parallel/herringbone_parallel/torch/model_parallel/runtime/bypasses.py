@@ -27,9 +27,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch import function_apply
 from herringbone_parallel.torch.library_hooks import COMPILER
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, TRANSFORMED, current
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, current
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate_inside, reading
-from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, TRANSFORMED, PlacedTensor
 
 _PACKAGE = __name__.partition(".")[0]
 _call_scripted = torch.jit.ScriptFunction.__call__

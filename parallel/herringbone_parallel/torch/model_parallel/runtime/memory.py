@@ -32,14 +32,14 @@ def link(arguments: Sequence[Any], results: Sequence[Value]) -> None:
     # By the identity of the storage. The arguments come first, so that each has an entry before the results.
     first: dict[int | None, Value] = {}
     for value in (*(leaf.value for leaf in arguments if isinstance(leaf, PlacedTensor)), *results):
-        key = _storage(value.local)
+        key = storage_of(value.local)
         if key is None:
             continue
         other = first.setdefault(key, value)
         if other is not value:
             _memory_of(other).add(value)
     for leaf in arguments:
-        shared = first.get(_storage(leaf)) if type(leaf) is torch.Tensor else None
+        shared = first.get(storage_of(leaf)) if type(leaf) is torch.Tensor else None
         if shared is not None:
             _memory_of(shared).of_script = True
 
@@ -66,6 +66,39 @@ def note_write(value: Value, made: int, name: str) -> None:
         other.missed = LOST if other.missed is not None else Write(made, Region.of(value.local))
 
 
+def note_parameter_write(value: Value) -> None:
+    """Mark the values that do not follow a write of its owner into the parameter `value`: data on other ranks."""
+    if value.memory is None:
+        return
+    if value.memory.of_script:
+        raise ParallelError(
+            "a write into a parameter that shares its memory with a tensor of the script, of which the other ranks have"
+            " a copy of their own: give the parameter a clone() of it"
+        )
+    for other in value.memory.living():
+        if other is not value and other.holders != {value.owner} and _overlapping(value, other):
+            other.missed = LOST
+
+
+def lasting(value: Value) -> torch.Tensor:
+    """Return the value's data on this rank, which no later write into a parameter changes."""
+    assert value.local is not None
+    # Parameters with gradients change between steps alone.
+    if any(other.parameter is not None and other.flow is None for other in _sharing(value)):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.local.clone()
+    return value.local
+
+
+def refuse_alias(value: Value) -> None:
+    """Raise `ParallelError` for new data of a parameter that is the data of another one."""
+    if any(other.parameter is not None or isinstance(other.made, torch.nn.Parameter) for other in _sharing(value)):
+        raise ParallelError(
+            "parameter.data = ... with the memory of another parameter, which later changes of that one would change on"
+            " its own rank only: use parameter.data.copy_(...)"
+        )
+
+
 def note_module_write(value: Value, segment: Segment, name: str) -> None:
     """Mark the values that do not follow a write of module `name`, run by this rank, into its argument `value`."""
     if value.memory is not None and value.memory.of_script:
@@ -73,7 +106,7 @@ def note_module_write(value: Value, segment: Segment, name: str) -> None:
             f"module {name} writes into its argument, which shares its memory with a tensor of the script, of which"
             " the other ranks have a copy of their own: pass a clone() of it"
         )
-    for other in [value] if value.memory is None else value.memory.living():
+    for other in _sharing(value):
         if (other is value or _overlapping(value, other)) and not _follows(other, segment):
             other.missed = LOST
 
@@ -93,7 +126,9 @@ def refuse_parameter(value: Value, name: str) -> None:
     if isinstance(value.made, torch.nn.Parameter) or (value.flow is not None and value.flow.segment is None):
         raise ParallelError(
             f"{name} on a parameter of a distributed model inside a step, where other microbatches use it: change"
-            " parameters outside of the step, on the rank that has them (model.local_named_parameters())"
+            " parameters outside of the step, on the rank that has them (model.local_named_parameters()). A parameter"
+            " that takes no gradients may be changed in the step, by its own name and not through a view of it: call"
+            " requires_grad_(False) before the step"
         )
 
 
@@ -108,7 +143,7 @@ def catch_up(value: Value, index: Any, source: Value) -> bool:
     # An index with a tensor in it copies. The region is then in another storage, but it has no such region either.
     with torch.no_grad():
         part = value.local[index]
-    same = _storage(part) == _storage(value.local) and Region.of(part) == missed.region
+    same = storage_of(part) == storage_of(value.local) and Region.of(part) == missed.region
     if same:
         value.missed = None
     return same
@@ -127,12 +162,17 @@ def check_current(value: Value) -> None:
 
 def _overlapping(value: Value, other: Value) -> bool:
     # A member of the memory may be in another storage here: the rank has received its data.
-    if value.local is None or other.local is None or _storage(value.local) != _storage(other.local):
+    if value.local is None or other.local is None or storage_of(value.local) != storage_of(other.local):
         return False
     if value.local.dtype.itemsize != other.local.dtype.itemsize:
         # Their regions count different elements. `view(dtype)` is rare, so take it for an overlap.
         return True
     return overlap(Region.of(value.local), Region.of(other.local))
+
+
+def _sharing(value: Value) -> list[Value]:
+    """Return the values that share the value's memory, with the value itself."""
+    return [value] if value.memory is None else value.memory.living()
 
 
 def _memory_of(value: Value) -> Memory:
@@ -142,7 +182,7 @@ def _memory_of(value: Value) -> Memory:
     return value.memory
 
 
-def _storage(tensor: torch.Tensor | None) -> int | None:
+def storage_of(tensor: torch.Tensor | None) -> int | None:
     """Return the identity of a tensor's storage; None for a tensor without one, such as a sparse one."""
     if tensor is None or tensor.layout is not torch.strided:
         return None

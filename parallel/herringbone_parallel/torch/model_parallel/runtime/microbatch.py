@@ -15,7 +15,6 @@ in which a call has such inputs. From the next step on the `ShapeBook` knows the
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +35,13 @@ from herringbone_parallel.torch.model_parallel.runtime.messages import Purpose
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
-from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value, most_bytes
+from herringbone_parallel.torch.model_parallel.runtime.placed import (
+    TRANSFORMED,
+    PlacedTensor,
+    Value,
+    key_of,
+    most_bytes,
+)
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.model_parallel.runtime.tape import (
@@ -50,15 +55,14 @@ from herringbone_parallel.torch.model_parallel.runtime.tape import (
 )
 from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
-# The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
-OWNER_ATTRIBUTE = "_smp_owner"
+# Attributes of a partitioned model's parameter: the pipeline rank it lives on, and its name in the model.
+OWNER_ATTRIBUTE, PATH_ATTRIBUTE = "_smp_owner", "_smp_path"
 # The attribute of a module that holds its `Home`.
 HOME_ATTRIBUTE = "_smp_home"
 OF_ANOTHER = (
     "a tensor that another microbatch, or an earlier step, has left where this library does not look: keep it in an"
     " attribute of a module, or in a list, dict or variable that the code of the model reaches"
 )
-TRANSFORMED = f"torch.vmap or torch.func of a tensor or a module of a distributed model. {IN_A_MODULE}"
 
 # Module names, because Python 3.10 looks up a member of an enum several times slower.
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
@@ -70,6 +74,11 @@ def current() -> Microbatch | None:
     """Return the microbatch that this thread runs; None outside a step and inside a module's own code."""
     microbatch: Microbatch | None = getattr(_thread, "microbatch", None)
     return microbatch
+
+
+def in_step() -> bool:
+    """Say whether this thread runs microbatches, in code of every rank or of a module. It then runs nothing else."""
+    return hasattr(_thread, "of_step")
 
 
 @contextmanager
@@ -111,8 +120,9 @@ class Microbatch:
         self._mailbox = mailbox
         self.index = mailbox.microbatch
         self.tape = Tape(deferral)
-        # An `Outward`; None where all code runs on one rank.
+        # An `Outward`, None where all code runs on one rank; and the `Kept` of the step.
         self.outward: Any = None
+        self.kept: Any = None
         self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
         self._book = book
@@ -130,6 +140,7 @@ class Microbatch:
     def running(self) -> Iterator[None]:
         """Make this the thread's microbatch, with its own stream of random numbers, for a `with` block."""
         with inside(self):
+            _thread.of_step = True
             seed_generators(self.visits.stream_seed)
             yield
 
@@ -173,7 +184,7 @@ class Microbatch:
         if seed is None:
             # On every rank, also where the function does not run: the count of visits must be the same.
             seed = self.visits.seed(name)
-        call = (identity or name, home, thread_modes(), tuple(_describe(leaf) for leaf in leaves))
+        call = (identity or name, home, thread_modes(), tuple(map(key_of, leaves)))
         # [2]
         for value in values.values():
             self._move(value, home)
@@ -189,7 +200,7 @@ class Microbatch:
             inputs = Inputs(segment)
             real = partial(function, *replace_leaves(args, inputs.enter), **replace_leaves(kwargs, inputs.enter))
             real = real if self.outward is None or callable(identity) else partial(self.outward.run, real)
-            result = self._run_here(run, name, seed, ordered, real)
+            result = self._run_here(run, name, seed, ordered, inputs.guarded(name, real))
             inputs.note_writes(name)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
@@ -231,13 +242,12 @@ class Microbatch:
         value = tensor.value
         memory.check_current(value)
         if value.owner == self._mailbox.rank:
-            assert value.local is not None
-            for peer in self._peers:
-                if peer not in value.holders:
-                    self._mailbox.send_tensor(peer, value.serial, Purpose.OUTPUT, value.local)
+            for peer in sorted({*self._peers} - value.holders):
+                self._mailbox.send_tensor(peer, value.serial, Purpose.OUTPUT, memory.lasting(value))
         elif value.local is None:
             value.local = self._mailbox.wait(value.serial, Purpose.OUTPUT, source=value.owner)
         value.holders.update((self._mailbox.rank, *self._peers))
+        assert value.local is not None
         return value.local
 
     def operate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -257,10 +267,24 @@ class Microbatch:
             return leaf
         # One placed tensor per parameter and microbatch, so that its data moves to each rank only once.
         placed = self._parameters.get(id(leaf))
-        if placed is None:
+        if placed is None or placed.value.spec.requires_grad != leaf.requires_grad:
             local = leaf if owner == self._mailbox.rank else None
             placed = self._parameters[id(leaf)] = self.place(owner, TensorSpec.of(leaf), local)
+            placed.value.parameter = leaf
         return placed
+
+    def note_write(self, value: Value, *, replaced: bool) -> None:
+        """Note on every rank that the owner has written into the parameter `value`, or `replaced` its data."""
+        self.kept.note_write(value.parameter)
+        if replaced:
+            # Other names of the old data keep it.
+            del self._parameters[id(value.parameter)]
+            value.parameter = None
+            return
+        memory.note_parameter_write(value)
+        value.serial, value.holders = self._next_serial(), {value.owner}
+        if self._mailbox.rank != value.owner:
+            value.local = None
 
     def place(
         self, owner: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
@@ -292,8 +316,7 @@ class Microbatch:
             ticket = self.visits.ticket(_BACKWARD, (id(value.made), target)) if shared else None
             self.tape.move(Move(value.anchor(), target, ticket))
         if self._mailbox.rank == value.owner:
-            assert value.local is not None
-            self._mailbox.send_tensor(target, value.serial, Purpose.VALUE, value.local)
+            self._mailbox.send_tensor(target, value.serial, Purpose.VALUE, memory.lasting(value))
         elif self._mailbox.rank == target:
             value.local = self._mailbox.wait(value.serial, Purpose.VALUE, source=value.owner)
         value.holders.add(target)
@@ -355,6 +378,9 @@ class Microbatch:
         if outputs:
             run.outputs = outputs
             self.tape.add(segment, run)
+        for leaf in arguments if self.kept.parameters else ():
+            if isinstance(leaf, PlacedTensor):
+                self.kept.note_use(leaf.value.parameter, differentiated=bool(outputs))
         if made:
             memory.link(arguments, results)
         return result if self.outward is None else self.outward.put(result)
@@ -372,28 +398,3 @@ class Microbatch:
     def _next_serial(self) -> int:
         self._serial += 1
         return self._serial
-
-
-def _describe(leaf: Any) -> Hashable:
-    """Return a leaf's part in the identity of a call for the shape book."""
-    if isinstance(leaf, PlacedTensor):
-        return leaf.value.spec
-    if isinstance(leaf, torch.Tensor):
-        return TensorSpec.of(leaf)
-    if isinstance(leaf, slice):
-        # Before Python 3.12 a slice has no hash.
-        return (slice, _describe(leaf.start), _describe(leaf.stop), _describe(leaf.step))
-    if _by_identity(type(leaf)):
-        # It equals only itself, so no later object can match. The book must not keep it alive: a model may pass an
-        # object to its layers in which they leave tensors, such as the keys and values of transformers' `DynamicCache`.
-        return weakref.ref(leaf)
-    try:
-        hash(leaf)
-    except TypeError:
-        return type(leaf).__qualname__
-    return (type(leaf), leaf)
-
-
-def _by_identity(kind: Any) -> bool:
-    """Say whether an object of this type equals only itself, and can be referenced weakly."""
-    return kind.__hash__ is object.__hash__ and bool(kind.__weakrefoffset__)

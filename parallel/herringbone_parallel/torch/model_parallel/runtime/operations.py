@@ -12,7 +12,7 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.model_parallel.runtime import gradients, memory
-from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
 from herringbone_parallel.torch.model_parallel.runtime.regions import LOST
 
 # These return plain Python values, so every rank needs the data itself.
@@ -27,6 +27,7 @@ _NO_MEMORY = "its memory is on one rank only; read it in a module, or with .nump
 NEEDS_MEMORY = ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__reduce_ex__", "share_memory_")
 # Typed `Any`, because torch's stubs do not declare that these attributes have `__get__` and `__set__`.
 _attribute: Any = torch.Tensor
+SET_DATA = _attribute.data.__set__
 _REFUSED = {
     torch.Tensor.backward: "call model.backward(loss) instead, so that the schedule can place it",
     torch.autograd.backward: "call model.backward(loss) instead, so that the schedule can place it",
@@ -34,9 +35,13 @@ _REFUSED = {
     torch.Tensor.register_hook: "register a hook on the module, or on the parameter outside of the step",
     torch.Tensor.register_post_accumulate_grad_hook: "register it on the parameter outside of the step",
     _attribute.grad.__set__: "each step has new tensors, so there is no gradient to reset",
-    _attribute.data.__set__: "give the new tensor a name of its own",
+    SET_DATA: "give the new tensor a name of its own",
     **{getattr(torch.Tensor, name): _NO_MEMORY for name in NEEDS_MEMORY},
 }
+
+# Calls of every rank that change how a parameter is used, and not its data.
+_OF_PARAMETERS = {torch.Tensor.requires_grad_, _attribute.requires_grad.__set__}
+_SAME_DATA = {_attribute.data.__get__, torch.Tensor.detach, torch.detach}
 
 # In-place methods whose names do not end with one underscore.
 _AUGMENTED = {
@@ -54,11 +59,23 @@ class Caller(gradients.Caller, Protocol):
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor: ...
     def place_parameter(self, leaf: Any) -> Any: ...
+    def note_write(self, value: Value, *, replaced: bool) -> None: ...
 
 
 def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation of the user's code that has placed tensors among its arguments."""
     name = name_of(func)
+    first = caller.place_parameter(args[0]) if args else None
+    if isinstance(first, PlacedTensor) and first.value.parameter is not None:
+        if func in _OF_PARAMETERS:
+            return _on_every_rank(caller, func, first, args, kwargs)
+        if func in _SAME_DATA and not first.value.spec.requires_grad:
+            # Another name of the same value: a write through one of them is seen through both.
+            return PlacedTensor.wrap(first.value, first.device, first.operate)
+        if func == SET_DATA:
+            if first.value.spec.requires_grad:
+                memory.refuse_parameter(first.value, "parameter.data = ...")
+            return _write_parameter(caller, func, name, first, args, kwargs)
     if func in NEEDS_DATA:
         return func(*_with_data(caller, args), **_with_data(caller, kwargs))
     if func is torch.Tensor.__iter__:
@@ -74,6 +91,11 @@ def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
     if kwargs.get("out") is not None:
         raise ParallelError(f"{name}(..., out=) is not supported on tensors of a distributed model")
+    if name.startswith("_foreach_") and writes(name, kwargs):
+        for number, target in enumerate(args[0]):
+            others = (other[number] if isinstance(other, (list, tuple)) else other for other in args[1:])
+            getattr(target, name.removeprefix("_foreach_"))(*others, **kwargs)
+        return None
     if writes(name, kwargs):
         return _operate_in_place(caller, func, name, args, kwargs)
     if func in _UPDATING and kwargs.get(_UPDATING[func]):
@@ -141,6 +163,8 @@ def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...
         )
 
     old = target.value
+    if old.parameter is not None and not old.spec.requires_grad:
+        return _write_parameter(caller, func, name, target, args, kwargs)
     memory.refuse_parameter(old, name)
     source = args[2].value if name == "__setitem__" and isinstance(args[-1], PlacedTensor) else None
     assigned_back = source is not None and memory.catch_up(old, args[1], source)
@@ -174,6 +198,51 @@ def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...
     with torch._C.DisableTorchFunctionSubclass():
         target.requires_grad_(changed.requires_grad)
     return target
+
+
+def _write_parameter(
+    caller: Caller, func: Any, name: str, target: PlacedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PlacedTensor:
+    """Write into a parameter that takes no gradients, on its owner: modules see the write, and later microbatches."""
+    old, others = target.value, leaves_of((args[1:], kwargs))
+    if torch.is_grad_enabled() and any(torch.is_tensor(other) and other.requires_grad for other in others):
+        raise ParallelError(
+            f"{name} of a tensor with gradients into a parameter that takes none: call it under torch.no_grad()"
+        )
+    assigns, parameter = func == SET_DATA, old.parameter
+    if assigns and isinstance(args[1], PlacedTensor):
+        memory.refuse_alias(args[1].value)
+
+    def on_owner(first: torch.Tensor, *rest: Any, **named: Any) -> None:
+        # The other ranks count on its shape.
+        shape, dtype = first.shape, first.dtype
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if assigns:
+                # Other names of the old data keep it.
+                old.local = old.made = first.detach()
+            func(first, *rest, **named)
+            same = (first.shape, first.dtype) == (shape, dtype)
+        if not same:
+            raise ParallelError(f"{name} changes the shape or type of a parameter of a distributed model in a step")
+
+    caller.call(f"torch.{name}", old.owner, on_owner, (target, *args[1:]), kwargs, identity=func)
+    caller.note_write(old, replaced=assigns)
+    if assigns:
+        target.value = caller.place_parameter(parameter).value
+        memory.link(args[1:], [target.value])
+    return target
+
+
+def _on_every_rank(
+    caller: Caller, func: Any, placed: PlacedTensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Make a call on the parameter itself, which other ranks have without data."""
+    parameter: Any = placed.value.parameter
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(parameter, *args[1:], **kwargs)
+        placed.requires_grad_(parameter.requires_grad)
+    placed.value = caller.place_parameter(parameter).value
+    return placed if result is parameter else result
 
 
 class _NewData(torch.autograd.Function):

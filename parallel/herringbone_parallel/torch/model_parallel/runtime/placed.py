@@ -7,7 +7,8 @@ operation where the data is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,10 +36,12 @@ class Value:
     retained  whether the user reads its gradient; the same on every rank
     memory    the values that share its memory on this rank, as far as this rank knows; None if there are none
     missed    the write to one of them that would have changed this value in one process
+    parameter the model's parameter that it is, or that has its data on another rank; None for any other value
     """
 
     __slots__ = (
-        "__weakref__", "flow", "holders", "local", "made", "memory", "missed", "owner", "retained", "serial", "spec"
+        "__weakref__", "flow", "holders", "local", "made", "memory", "missed", "owner", "parameter", "retained",
+        "serial", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +57,7 @@ class Value:
         self.retained = False
         self.memory: Memory | None = None
         self.missed: Write | None = None
+        self.parameter: torch.nn.Parameter | None = None
         self.flow = Flow(self, owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:
@@ -96,6 +100,7 @@ METADATA: set[Any] = {
 
 
 IN_A_MODULE = "Make the call inside the forward of a module that is placed on one rank: there all of torch works."
+TRANSFORMED = f"torch.vmap or torch.func of a tensor or a module of a distributed model. {IN_A_MODULE}"
 
 
 class PlacedTensor(torch.Tensor):
@@ -165,3 +170,28 @@ def most_bytes(values: Iterable[Value]) -> int:
             total, newest = held.get(holder, (0, 0))
             held[holder] = (total + value.bytes, max(newest, value.serial if holder == value.owner else 0))
     return max(held, key=lambda rank: (held[rank], -rank))
+
+
+def key_of(leaf: Any) -> Hashable:
+    """Return a leaf's part in the identity of a call for the shape book."""
+    if isinstance(leaf, PlacedTensor):
+        return leaf.value.spec
+    if isinstance(leaf, torch.Tensor):
+        return TensorSpec.of(leaf)
+    if isinstance(leaf, slice):
+        # Before Python 3.12 a slice has no hash.
+        return (slice, key_of(leaf.start), key_of(leaf.stop), key_of(leaf.step))
+    if _by_identity(type(leaf)):
+        # It equals only itself, so no later object can match. The book must not keep it alive: a model may pass an
+        # object to its layers in which they leave tensors, such as the keys and values of transformers' `DynamicCache`.
+        return weakref.ref(leaf)
+    try:
+        hash(leaf)
+    except TypeError:
+        return type(leaf).__qualname__
+    return (type(leaf), leaf)
+
+
+def _by_identity(kind: Any) -> bool:
+    """Say whether an object of this type equals only itself, and can be referenced weakly."""
+    return kind.__hash__ is object.__hash__ and bool(kind.__weakrefoffset__)

@@ -18,6 +18,8 @@ Placed = Callable[[int], AbstractContextManager[None]]
 class Net(nn.Module):
     """Modules of three partitions (of two, the third one is on the second); `forward` is the case's."""
 
+    steps = STEPS
+
     def __init__(self, placed: Placed, last: int) -> None:
         super().__init__()
         self.a = nn.Linear(WIDTH, WIDTH)

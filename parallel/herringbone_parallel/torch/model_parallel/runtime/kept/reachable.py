@@ -249,6 +249,20 @@ def loaded(code: types.CodeType, until: int | None = None, *, stored: bool = Fal
     return names
 
 
+def read_by(function: Any, until: int | None, model: nn.Module | None) -> set[str]:
+    """Return the names that a step function reads up to an offset in its code, or the code that it can reach."""
+    reach = Reach(backward_hooks=False)
+    reach.visit(model, "")
+    code = function.__code__
+    names = loaded(code, until)
+    scope = {**function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        scope[name] = Variable(name, cell).seen
+    for name in names & set(scope):
+        reach.visit(scope[name], name)
+    return names.union(*map(loaded, reach.codes))
+
+
 @functools.cache
 def _of_script(name: str | None) -> bool:
     """Say whether a module is part of the script, and not of an installed package or of this library."""

@@ -28,7 +28,7 @@ from herringbone_parallel.torch.model_parallel.runtime.kept import contents, rea
 from herringbone_parallel.torch.model_parallel.runtime.kept.outward import Outward
 from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import Entry, Location, Reach
 from herringbone_parallel.torch.model_parallel.runtime.kept.turns import Turns
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, PATH_ATTRIBUTE, Microbatch
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
 
@@ -62,8 +62,9 @@ class Kept:
         self._watched: list[Location] = []
         self._found: list[Location] = []
         self._outward: Outward | None = None
-        # Attributes of modules that code has set, by namespace and name; and every location that has ever changed.
+        # Attributes that code has set, by namespace and name; parameters that it has written into; all ever changed.
         self._attributes: dict[Hashable, Entry] = {}
+        self.parameters: dict[int, Entry] = {}
         self._ever: dict[Location, None] = {}
         self._warned: set[str] = set()
         self._reset()
@@ -117,7 +118,7 @@ class Kept:
     def begin(self, index: int, microbatch: Microbatch) -> None:
         """Let the holder of the run token begin its microbatch."""
         self._live.add(index)
-        microbatch.outward = self._outward
+        microbatch.outward, microbatch.kept = self._outward, self
         self._enter(index)
         if self.turns is not Turns.FREE:
             # On every rank at the same call, with the same state: the microbatches before have ended their forwards.
@@ -149,8 +150,7 @@ class Kept:
         if index in self._in_backward:
             return
         self._settle(index)
-        # The token is given away at once.
-        self._settled = True
+        self._settled = True  # The token is given away at once.
         self._in_backward.add(index)
         if self._backward_at is None:
             frame: Any = sys._getframe()
@@ -218,6 +218,18 @@ class Kept:
         if self._outward is not None:
             self._outward.set_here[entry] = None
 
+    def note_write(self, parameter: Any) -> None:
+        """Note that code of every rank writes into a parameter, whose data no version puts back."""
+        # One for all parameters: each hand-over of the run token looks at every location that has versions.
+        new = Entry(vars(parameter)[PATH_ATTRIBUTE], vars(parameter), PATH_ATTRIBUTE)
+        entry = self.parameters[id(parameter)] = next(iter(self.parameters.values()), new)
+        self._note_version(entry, self._holder)
+
+    def note_use(self, parameter: Any, *, differentiated: bool) -> None:
+        """Note a use of a parameter, which a backward may repeat if the use is `differentiated`."""
+        if id(parameter) in self.parameters and (differentiated or self._holder in self._in_backward):
+            self._by_backward[self.parameters[id(parameter)]] = None
+
     def _walk(self) -> None:
         self._walked = _objects_set
         reach = Reach()
@@ -269,16 +281,20 @@ class Kept:
             return
         self._touched = {}
         for location in changed:
-            versions = self._versions.setdefault(location, {-1: location.seen})
+            self._versions.setdefault(location, {-1: location.seen})
             if index in self._in_backward:
                 location.write(contents.with_placed(location.read(), location.seen))
-            location.seen = versions[index] = location.read()
-            if index in self._in_backward:
-                self._by_backward[location] = None
-            if any(other > index for other in self._live):
-                self._late[location] = None
+            location.seen = location.read()
+            self._note_version(location, index)
             self._find(location)
         self._refresh()
+
+    def _note_version(self, location: Location, index: Any) -> None:
+        self._versions.setdefault(location, {-1: location.seen})[index] = location.seen
+        if index in self._in_backward:
+            self._by_backward[location] = None
+        if any(other > index for other in self._live):
+            self._late[location] = None
 
     def _find(self, location: Location) -> None:
         """Watch the containers that have come into a location."""
@@ -332,9 +348,9 @@ class Kept:
         elif read and not self._warned.issuperset(location.name for location in read):
             self._warned.update(location.name for location in read)
             warnings.warn(
-                f"{_named(read)} is changed in or after a backward, and read by a forward: the next microbatch begins"
-                " when the one before has ended, and the ranks of the pipeline wait for each other. To overlap them,"
-                " change it at the beginning of the step function",
+                f"{_named(read)} is changed in or after a backward and read by a forward, or the other way round: the"
+                " next microbatch begins when the one before has ended, and the ranks of the pipeline wait for each"
+                " other. To overlap them, change it at the beginning of the step function, and read it in forwards",
                 stacklevel=2,
             )
         if self.first_step:
@@ -346,23 +362,13 @@ class Kept:
                     " forward. Under pipeline 'simple' all forwards come before the first backward: set `pipeline` to"
                     " interleaved, or change it in the first step, too"
                 )
-            # Turns are not given up again.
-            self.turns = turns
+            self.turns = turns  # They are not given up again.
 
     def _is_read(self, location: Location) -> bool:
-        """Say whether code that may belong to a forward reads this name."""
+        """Say whether code that may belong to a forward reads this name, or a parameter, which it need not name."""
         if self._reads is None:
-            reach = Reach(backward_hooks=False)
-            reach.visit(self._model, "")
-            code: Any = self._function.__code__
-            self._reads = reachable.loaded(code, self._backward_at)
-            scope = {**self._function.__globals__}
-            for name, cell in zip(code.co_freevars, self._function.__closure__ or (), strict=True):
-                scope[name] = reachable.Variable(name, cell).seen
-            for name in self._reads & set(scope):
-                reach.visit(scope[name], name)
-            self._reads = self._reads.union(*map(reachable.loaded, reach.codes))
-        return location.name in self._reads
+            self._reads = reachable.read_by(self._function, self._backward_at, self._model)
+        return location.key == PATH_ATTRIBUTE or location.name in self._reads
 
 
 def watch_attributes() -> None:
