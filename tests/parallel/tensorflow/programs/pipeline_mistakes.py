@@ -26,9 +26,12 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
     return "nothing"
 
 
-def _assigned(variable: Any, number: Any) -> Any:
-    variable.assign(2.0 * variable)
-    return number + 1
+def _assigned_in_a_loop(variable: Any) -> Any:
+    def body(number: Any) -> Any:
+        variable.assign(2.0 * variable)
+        return number + 1
+
+    return tf.while_loop(lambda number: number < 2, body, [0])
 
 
 def refused() -> list[str]:
@@ -69,12 +72,7 @@ def refused() -> list[str]:
     def assigning_in_branches(inputs: Any) -> Any:
         loss = tf.reduce_mean(model(inputs))
         variable = model.trainable_variables[0].value
-
-        def loop() -> Any:
-            # Within a loop, within a branch.
-            return tf.while_loop(lambda n: n < 2, lambda n: (_assigned(variable, n),), [0])[0]
-
-        return loss, tf.cond(loss > 0.0, loop, lambda: 0)
+        return loss, tf.cond(loss > 0.0, lambda: _assigned_in_a_loop(variable), lambda: 0)
 
     messages = [
         error_of(model, vectors),
