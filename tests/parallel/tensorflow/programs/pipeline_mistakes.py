@@ -29,9 +29,9 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
 def _assigned_in_a_loop(variable: Any) -> Any:
     def body(number: Any) -> Any:
         variable.assign(2.0 * variable)
-        return number + 1
+        return (number + 1,)
 
-    return tf.while_loop(lambda number: number < 2, body, [0])
+    return tf.while_loop(lambda number: number < 2, body, [0])[0]
 
 
 def refused() -> list[str]:
