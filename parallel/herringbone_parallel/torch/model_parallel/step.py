@@ -42,7 +42,7 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.memory import check_current
 from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
-from herringbone_parallel.torch.model_parallel.runtime.modes import entered, thread_modes
+from herringbone_parallel.torch.model_parallel.runtime.modes import with_surroundings
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
@@ -124,7 +124,6 @@ def _run_alone(
     watch: AbstractContextManager[None],
 ) -> None:
     """Run one microbatch on this rank as the only rank of a pipeline, before the model is partitioned."""
-    modes = thread_modes()
 
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -141,10 +140,12 @@ def _run_alone(
             torch.cuda.set_device(device)
         microbatch = Microbatch(Mailbox(0, 0, index, None, token), 1, device, ShapeBook(), scale=1.0, seed=0)
         kept.begin(0, microbatch)
-        with entered(modes), watch:
+        with watch:
             _run_function(microbatch, function, args, kwargs, detach=True)
 
-    token = RunToken(make_schedule("simple", active=1), library.pool, 1, body, randomness.save_generators)
+    token = RunToken(
+        make_schedule("simple", active=1), library.pool, 1, with_surroundings(body), randomness.save_generators
+    )
     token.run()
     kept.undo()
 
@@ -152,7 +153,6 @@ def _run_alone(
 def _run(library: state.State, function: Callable[..., Any], arguments: Arguments, detach: bool) -> list[Any]:
     settings, count = library.settings, len(arguments.parts)
     results: list[Any] = [None] * count
-    modes = thread_modes()
     step_number = library.steps = library.steps + 1
     scale = _gradient_scale(library, count)
     # The script's generator advances by this one draw, whatever the microbatches draw.
@@ -173,8 +173,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         traces[index].calls = microbatch.trace
         args, kwargs = arguments.parts[index]
         kept.begin(index, microbatch)
-        with entered(modes):
-            results[index] = _run_function(microbatch, function, args, kwargs, detach)
+        results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
         if library.offloading is not None:
             library.offloading.end_backward(index)
@@ -190,7 +189,7 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     schedule, in_order = _schedule(library, count, kept), kept.turns is Turns.PHASES
     record = _recorder(library, live)
-    token = RunToken(schedule, library.pool, count, body, kept.save_state, record, in_order=in_order)
+    token = RunToken(schedule, library.pool, count, with_surroundings(body), kept.save_state, record, in_order=in_order)
     try:
         arguments.seed = agreed_seed(library, arguments.parts[0], seed)
         if library.transport is None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextvars
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+# torch 2.6 and 2.7 do not tell their hooks.
+_saved_tensors_hooks: Callable[[bool], Any] = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
+)
 
 
 class Modes(NamedTuple):
@@ -35,3 +42,23 @@ def entered(modes: Modes) -> Iterator[None]:
         for device, dtype in modes.autocast:
             stack.enter_context(torch.autocast(device, dtype=dtype))
         yield
+
+
+def with_surroundings(body: Callable[[int], None]) -> Callable[[int], None]:
+    """Return `body` with what surrounds the caller: context variables, function modes, hooks of saved tensors."""
+    modes, context = thread_modes(), contextvars.copy_context()
+    functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    hooks = _saved_tensors_hooks(True)
+
+    def surrounded(index: int) -> None:
+        with ExitStack() as stack:
+            for mode in functions:
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+                stack.callback(_pop_mode)
+            if hooks is not None:
+                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*hooks))
+            with entered(modes):
+                body(index)
+
+    # Each thread needs a context of its own.
+    return lambda index: context.copy().run(surrounded, index)
