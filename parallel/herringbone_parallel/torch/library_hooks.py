@@ -63,6 +63,7 @@ _TRANSFORMS = "refuse torch.func of a placed tensor"
 _MEASURED = "measure a model"
 _PARTS = "checkpoint each part of a split module on its rank"
 _KEPT = "see what the code of a step keeps"
+_AROUND = "run microbatches in the modes that surround a step"
 _NAMES = "run operations on placed tensors"
 
 _CALL = Hook("torch.nn:Module.__call__", "run a module on its rank, or measure it", reached(lambda: nn.Identity()(1)))
@@ -97,7 +98,11 @@ MODEL_PARALLEL = (
     _REGISTER,
     *_READ,
     Hook("torch.nn:Module.__setattr__", _KEPT, reached(lambda: setattr(nn.Identity(), "kept", 1))),
+    Hook("torch.nn:Module.register_buffer", _KEPT, reached(lambda: nn.Identity().register_buffer("kept", None))),
     Hook("torch.nn:Module.__delattr__", _KEPT, reached(lambda: delattr(nn.Identity(), "training"))),
+    Hook("torch.overrides:_get_current_function_mode_stack", _AROUND, exists),
+    Hook("torch.overrides:_push_mode", _AROUND, exists),
+    Hook("torch.overrides:_pop_mode", _AROUND, exists),
     Hook("torch.autograd.graph:disable_saved_tensors_hooks", _MEASURED, reached(_transformed)),
     Hook("torch.nn:Module.__init__", "put modules on partitions by hand", reached(nn.Identity)),
     Hook("torch.nn:Module.zero_grad", "refuse it inside a step", reached(lambda: nn.Identity().zero_grad())),

@@ -6,17 +6,19 @@ The code of each case (`models.kept`) runs over ranks and as plain torch in one 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from tests.parallel.torch.model_parallel.models import kept, momentum
-from tests.parallel.torch.model_parallel.models.kept import ROWS, WIDTH, Net, Placed, Tensor
+from tests.parallel.torch.model_parallel.models import kept, kept_elsewhere, momentum
+from tests.parallel.torch.model_parallel.models.kept import ROWS, STEPS, WIDTH, Net, Placed, Tensor
 from tests.parallel.torch.ranks import Ranks
 
-CASES = kept.CASES | momentum.CASES
+CASES = kept.CASES | kept_elsewhere.CASES | momentum.CASES
 BY_HAND = {"auto_partition": False, "default_partition": 0}
 
 
@@ -97,7 +99,7 @@ def test_under_zero_bubble(ranks: Ranks, name: str) -> None:
     assert_equal(ranks.run(trained, parameters, name), trained_alone(name, 4))
 
 
-@pytest.mark.parametrize("name", ["Counters", "Skips", "Weighted", "RunningMeanInPlace", "Swapped"])
+@pytest.mark.parametrize("name", ["Counters", "Skips", "Weighted", "RunningMeanInPlace", "OtherPlaces", "Swapped"])
 def test_the_automatic_partition_leaves_no_sign_in_it(ranks: Ranks, name: str) -> None:
     assert_equal(ranks.run(trained, {"partitions": 2, "microbatches": 4}, name), trained_alone(name, 4))
 
@@ -118,8 +120,8 @@ def turns_of(name: str) -> tuple[str, list[str]]:
         warnings.simplefilter("always")
         net.before()
         train(batches[0])
-    (kept,) = state.get().kept.values()
-    return kept.turns.name, [str(warning.message) for warning in caught if "backward" in str(warning.message)]
+    (of_step,) = state.get().kept.values()
+    return of_step.turns.name, [str(warning.message) for warning in caught if "backward" in str(warning.message)]
 
 
 @pytest.mark.parametrize(
@@ -156,3 +158,26 @@ def test_replicas_keep_their_own(ranks: Ranks) -> None:
 
 def round_off(number: float) -> float:
     return round(number, 10)
+
+
+class Doubling(TorchFunctionMode):
+    """Doubles the result of `tanh`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.tanh else result
+
+
+def in_modes(train: Callable[[], Any]) -> Any:
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 1.5, lambda saved: saved)
+    with Doubling(), hooks if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks") else nullcontext():
+        return train()
+
+
+def trained_in_modes(name: str) -> Any:
+    return in_modes(lambda: trained(name))
+
+
+def test_modes_around_a_step_count_in_it(ranks: Ranks) -> None:
+    parameters = {"partitions": 2, "microbatches": 4, **BY_HAND}
+    assert_equal(ranks.run(trained_in_modes, parameters, "Plain"), in_modes(lambda: trained_alone("Plain", 4)))

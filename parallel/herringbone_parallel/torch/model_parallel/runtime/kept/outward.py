@@ -17,7 +17,14 @@ import torch
 from torch import nn
 
 from herringbone_parallel.core.structure import leaves_of
-from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import MISSING, Entry, Location, Reach, loaded
+from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import (
+    MISSING,
+    ClassAttributes,
+    Entry,
+    Location,
+    Reach,
+    loaded,
+)
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
 # What a call may pass on; other objects stay on their rank.
@@ -45,9 +52,16 @@ class Outward:
             reach.visit((*module._forward_hooks.values(), *module._forward_pre_hooks.values()), "")
         self._names = set().union(*(loaded(code, stored=True) for code in reach.codes))
         self._model = model
-        self._path_of = {} if model is None else {id(vars(inner)): path for path, inner in model.named_modules()}
-        shared = [each for each in locations if type(each) is Location and isinstance(each.target, (dict, list))]
-        self._containers = {f"{each.name} {n}": each for n, each in enumerate(shared) if each.name in self._names}
+        modules = [] if model is None else list(model.named_modules())
+        self._path_of = {id(of): path for path, inner in modules for of in (vars(inner), inner._buffers)}
+        shared = [each for each in locations if self._is_shared(each)]
+        self._containers = {f"{each.name} {n}": each for n, each in enumerate(shared)}
+
+    def _is_shared(self, location: Location) -> bool:
+        if type(location) is ClassAttributes:
+            # Of the classes of blocks, which no code of every rank needs to name.
+            return any(isinstance(value, _PASSED) for name, value in location.seen.items() if name[:2] != "__")
+        return type(location) is Location and isinstance(location.target, (dict, list)) and location.name in self._names
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Return the result of the call together with what it has kept."""
@@ -92,6 +106,11 @@ class Outward:
                 target = self._containers[label].target
                 if isinstance(target, list):
                     target[value[0] :] = value[1:]
+                elif isinstance(target, type):
+                    for key, item in value[0].items():
+                        setattr(target, key, item)
+                    for key in value[1]:
+                        delattr(target, key)
                 else:
                     # One by one: the `update` of a Counter adds.
                     for key, item in value[0].items():

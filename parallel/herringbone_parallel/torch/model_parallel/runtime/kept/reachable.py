@@ -18,8 +18,10 @@ import sys
 import sysconfig
 import threading
 import types
-from collections import OrderedDict, deque
+import weakref
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from operator import is_
 from typing import Any
 
@@ -31,7 +33,9 @@ MISSING = object()
 LARGE = 1000
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+# Of their classes, and of those of the script, the attributes count.
+_NAMESPACES: tuple[type, ...] = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap)
+_NAMESPACES += (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, threading.local)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
 _OURS = __name__.partition(".")[0]
@@ -46,7 +50,10 @@ class Location:
     `seen` is the content at the last comparison, `line` the line that changed it, if known.
     """
 
-    def __init__(self, name: str, target: Any, key: str = "") -> None:
+    # Whether code of Python compares it; whether each thread has a content of its own.
+    slow = of_thread = False
+
+    def __init__(self, name: str, target: Any, key: Any = "") -> None:
         self.name, self.target, self.key = name, target, key
         self.line = ""
         self.seen = self.read()
@@ -127,6 +134,53 @@ class ClassAttributes(Location):
         return dict(vars(self.target))
 
 
+class ContextValue(Location):
+    """The value of a context variable."""
+
+    slow = of_thread = True
+
+    def read(self) -> Any:
+        return self.target.get(MISSING)
+
+    def write(self, content: Any) -> None:
+        # A thread that has no value has never had one.
+        if content is not MISSING:
+            self.target.set(content)
+        self.seen = content
+
+
+class ThreadAttributes(Location):
+    """The attributes of a `threading.local`."""
+
+    slow = of_thread = True
+
+    def read(self) -> Any:
+        return dict(vars(self.target))
+
+    def write(self, content: Any) -> None:
+        own = vars(self.target)
+        own.clear()
+        own.update(content)
+        self.seen = content
+
+
+class Slots(Location):
+    """The attributes of an object in the slots `key`, which are descriptors."""
+
+    slow = True
+
+    def read(self) -> Any:
+        return {slot.__name__: slot.__get__(self.target) for slot in self.key if hasattr(self.target, slot.__name__)}
+
+    def write(self, content: Any) -> None:
+        for slot in self.key:
+            if slot.__name__ in content:
+                slot.__set__(self.target, content[slot.__name__])
+            elif hasattr(self.target, slot.__name__):
+                slot.__delete__(self.target)
+        self.seen = content
+
+
 class Version(Location):
     """The data of a tensor, which is written in place. It is compared, and never put back."""
 
@@ -138,6 +192,22 @@ class Version(Location):
 
     def changed(self) -> bool:
         return bool(self.target._version != self.seen)
+
+
+class ArrayData(Location):
+    """The data of an array of NumPy, of no tensor's memory."""
+
+    slow = True
+
+    def read(self) -> Any:
+        return self.target.copy()
+
+    def write(self, content: Any) -> None:
+        self.target[...] = content
+        self.seen = content
+
+    def changed(self) -> bool:
+        return bool(self.target.tobytes() != self.seen.tobytes())
 
 
 class Reach:
@@ -175,20 +245,37 @@ class Reach:
                 return ()
             return [(member, name) for member in (value.values() if isinstance(value, dict) else value)]
         if isinstance(value, types.FunctionType):
-            return self._of_function(value)
+            return self._of_function(value, name)
         if isinstance(value, types.MethodType):
             return [(value.__self__, name), (value.__func__, name)]
         if isinstance(value, functools.partial):
             return [(value.func, name), (value.args, name), (value.keywords, name)]
         if isinstance(value, type):
             return self._of_class(value, name)
-        if hasattr(value, "__dict__") and (isinstance(value, _NAMESPACES) or _of_script(type(value).__module__)):
-            if any(isinstance(member, _LOCKS) for member in vars(value).values()):
-                # Other threads change it, too, so it belongs to no microbatch.
-                return ()
-            self.locations.append(Location(name, vars(value)))
-            return [(type(value), name), *((member, name) for member in vars(value).values())]
+        if isinstance(value, ContextVar):
+            self.locations.append(ContextValue(name, value))
+            return [(self.locations[-1].seen, name)]
+        if type(value).__name__ == "ndarray":
+            if value.flags.owndata and value.size <= LARGE:
+                self.locations.append(ArrayData(name, value))
+        elif isinstance(value, _NAMESPACES) or _of_script(type(value).__module__):
+            return self._of_object(value, name)
         return ()
+
+    def _of_object(self, value: Any, name: str) -> Iterable[tuple[Any, str]]:
+        found: list[Location] = []
+        if isinstance(value, threading.local):
+            found.append(ThreadAttributes(name, value))
+        elif hasattr(value, "__dict__"):
+            found.append(Location(name, vars(value)))
+        if slots := _slots(type(value)):
+            found.append(Slots(name, value, slots))
+        members = [member for location in found for member in location.seen.values()]
+        if any(isinstance(member, _LOCKS) for member in members):
+            # Other threads change it, too, so it belongs to no microbatch.
+            return ()
+        self.locations += found
+        return [(type(value), name), *((member, name) for member in members)] if found else ()
 
     def _of_module(self, module: nn.Module) -> Iterator[tuple[Any, str]]:
         yield from ((child, name) for name, child in module._modules.items())
@@ -198,10 +285,12 @@ class Reach:
         for hooks in ("_forward_hooks", "_forward_pre_hooks", *self._backward_hooks):
             yield from ((hook, hooks) for hook in vars(module)[hooks].values())
 
-    def _of_function(self, function: types.FunctionType) -> Iterator[tuple[Any, str]]:
+    def _of_function(self, function: types.FunctionType, known_as: str) -> Iterator[tuple[Any, str]]:
         self.codes.append(function.__code__)
         if not _of_script(function.__module__):
             return
+        self.locations.append(Location(known_as, vars(function)))
+        yield from ((value, known_as) for value in vars(function).values())
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             variable = Variable(name, cell)
             if id(cell) not in self._visited:
@@ -261,6 +350,17 @@ def read_by(function: Any, until: int | None, model: nn.Module | None) -> set[st
     for name in names & set(scope):
         reach.visit(scope[name], name)
     return names.union(*map(loaded, reach.codes))
+
+
+def _slots(kind: type) -> list[Any]:
+    """Return the descriptors of the slots of a class of the script."""
+    return [
+        member
+        for base in kind.__mro__
+        if _of_script(base.__module__)
+        for member in vars(base).values()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
 
 
 @functools.cache

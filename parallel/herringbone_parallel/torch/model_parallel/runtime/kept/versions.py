@@ -13,11 +13,12 @@ A version is right if the microbatches before have made theirs by then. So they 
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable
-from itertools import chain, repeat
-from operator import attrgetter, is_
+from itertools import chain, compress, repeat
+from operator import attrgetter, is_, not_
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from herringbone_parallel.torch.model_parallel.runtime.randomness import save_ge
 _SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
 _CONTENTS, _VERSION = attrgetter("cell_contents"), attrgetter("_version")
 _set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
+_register_buffer = nn.Module.register_buffer
 
 
 class Kept:
@@ -114,6 +116,8 @@ class Kept:
                 location.seen = location.read()
                 self._find(location)
             self._refresh()
+        # A microbatch's thread begins without them.
+        self._versions = {each: {-1: each.seen} for each in (*self._watched, *self._found) if each.of_thread}
 
     def begin(self, index: int, microbatch: Microbatch) -> None:
         """Let the holder of the run token begin its microbatch."""
@@ -176,7 +180,8 @@ class Kept:
         self._enter(sys.maxsize)
         self._holder = None
         # A table that the first microbatch of all has made once is not kept from one microbatch to another.
-        self._take_turns([each for each, made in self._versions.items() if self._step > 1 or set(made) - {-1, 0}])
+        once = {-1} if self._step > 1 else {-1, 0}
+        self._take_turns([each for each, made in self._versions.items() if set(made) - once])
         return self._foreign(None)
 
     def end_step(self, tensors: Iterable[torch.Tensor] = ()) -> None:
@@ -201,11 +206,12 @@ class Kept:
         global _active
         _active = None
 
-    def note(self, module: nn.Module, name: str) -> None:
+    def note(self, module: nn.Module, name: str, namespace: dict[str, Any] | None = None) -> None:
         """Note that code of a step is about to set an attribute of a module."""
-        attributes = vars(module)
-        groups = (attributes["_buffers"], attributes["_parameters"], attributes["_modules"])
-        namespace = next((group for group in groups if name in group), attributes)
+        if namespace is None:
+            attributes = vars(module)
+            groups = (attributes["_buffers"], attributes["_parameters"], attributes["_modules"])
+            namespace = next((group for group in groups if name in group), attributes)
         entry = self._attributes.get((id(namespace), name))
         if entry is None:
             entry = self._attributes[id(namespace), name] = Entry(name, namespace, name)
@@ -245,8 +251,8 @@ class Kept:
 
     def _refresh(self) -> None:
         watched = (*self._watched, *self._found)
-        self._slow = [each for each in watched if each.large or each.seen is reachable.MISSING]
-        self._fast = [each for each in watched if not (each.large or each.seen is reachable.MISSING)]
+        slow = [each.slow or each.large or each.seen is reachable.MISSING for each in watched]
+        self._slow, self._fast = list(compress(watched, slow)), list(compress(watched, map(not_, slow)))
         entries = [each for each in self._fast if type(each) is Entry]
         self._entries = [each.target for each in entries], [each.key for each in entries]
         self._cells = [each.target for each in self._fast if type(each) is reachable.Variable]
@@ -309,7 +315,7 @@ class Kept:
         put = False
         for location, versions in self._versions.items():
             content = versions[max(number for number in versions if number <= index)]
-            if content is not location.seen:
+            if content is not location.seen or location.of_thread:
                 location.write(content)
                 put = True
         if put:
@@ -374,6 +380,7 @@ class Kept:
 def watch_attributes() -> None:
     """Let a running step know which attributes of modules its code sets."""
     nn.Module.__setattr__, nn.Module.__delattr__ = _noting_set, _noting_delete  # type: ignore[method-assign]
+    nn.Module.register_buffer = _noting_buffer  # type: ignore[method-assign]
 
 
 # The `Kept` whose microbatch holds the run token; and a count of the objects that were set outside of steps.
@@ -394,6 +401,13 @@ def _noting_delete(self: nn.Module, name: str) -> None:
     if _active is not None:
         _active.note(self, name)
     _delete_attribute(self, name)
+
+
+@functools.wraps(_register_buffer)
+def _noting_buffer(self: nn.Module, name: str, *args: Any, **kwargs: Any) -> None:
+    if _active is not None:
+        _active.note(self, name, self._buffers)
+    _register_buffer(self, name, *args, **kwargs)
 
 
 def _named(locations: list[Location]) -> str:
