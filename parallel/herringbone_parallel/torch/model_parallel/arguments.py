@@ -3,7 +3,7 @@
 There the first rank alone ran the code of the step function. So scripts that were written for it may read their batches
 in an order of each rank's own. Here every rank runs that code, one uses the inputs and another the labels.
 
-    [1] DIGEST      first rank to all      a checksum of its arguments, and the step's seed
+    [1] DIGEST      first rank to all      a checksum of its arguments, the step's seed, and the model's kind
     [2] WANTED      any rank to the first  only from a rank whose checksum differs
     [3] ARGUMENTS   the first rank's answer
 
@@ -53,8 +53,9 @@ class Arguments:
         self._split = split
         self._device = device
         self.parts = split(args, kwargs)
-        # The seed of the step's random numbers.
+        # The seed of the step's random numbers, and the kind of the model for the shape book.
         self.seed = 0
+        self.kind: int | None = None
 
     def agree(
         self,
@@ -63,17 +64,17 @@ class Arguments:
         send: Callable[[int, Purpose, Any], None],
         wait: Callable[[Purpose], Any],
     ) -> None:
-        """Take the first rank's seed, and its arguments if they are others.
+        """Take the first rank's seed and kind, and its arguments if they are others.
 
         `send` sends to a pipeline rank; `wait` returns what the first one has sent. Raises `ParallelError` if the
         arguments are so different that those of the first rank do not fit.
         """
         if rank == 0:
-            own = (digest(self._structure), self.seed)
+            own = (digest(self._structure), self.seed, self.kind)
             for peer in peers:
                 send(peer, Purpose.DIGEST, own)
             return
-        theirs, self.seed = wait(Purpose.DIGEST)
+        theirs, self.seed, self.kind = wait(Purpose.DIGEST)
         if theirs != digest(self._structure):
             send(0, Purpose.WANTED, None)
             self._adopt(wait(Purpose.ARGUMENTS))

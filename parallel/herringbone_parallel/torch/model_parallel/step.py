@@ -46,7 +46,7 @@ from herringbone_parallel.torch.model_parallel.runtime.modes import with_surroun
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
-from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
+from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, kind_of
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
@@ -334,7 +334,10 @@ def _agree(
     def wait(purpose: Purpose) -> Any:
         return token.wait_outside(MessageId(0, Key(library.steps, 0, 0, purpose)), probe.poll)
 
+    if library.pp_rank == 0 and library.model is not None:
+        arguments.kind = kind_of(library.model.module)
     arguments.agree(library.pp_rank, transport.peers, send, wait)
+    library.book.kind = arguments.kind
 
 
 def _agree_on_turns(

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+from torch import nn
 
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 
@@ -49,6 +50,18 @@ def shapes_of(result: Any) -> Any:
     return replace_leaves(result, lambda leaf: TensorSpec.of(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
+def kind_of(model: nn.Module) -> int:
+    """Return a number for what a script changes between steps and results depend on: modes, names, frozen parameters.
+
+    Only the process that made it can make it again.
+    """
+    parts: list[Hashable] = []
+    for module in model.modules():
+        parts += [module.training, *module._parameters]
+        parts += [parameter is not None and parameter.requires_grad for parameter in module._parameters.values()]
+    return hash(tuple(parts))
+
+
 class ShapeBook:
     """The shapes that each kind of call returned: learned in one step, and relied on from the next step on.
 
@@ -57,10 +70,12 @@ class ShapeBook:
         book.turn_page()                    # between steps
 
     Within a step the answers of `get` never change. So every rank knows at each call whether shapes will be sent,
-    although the ranks run their microbatches in different orders.
+    although the ranks run their microbatches in different orders. `kind` is that of the model in this step, the same on
+    every rank.
     """
 
     def __init__(self) -> None:
+        self.kind: int | None = None
         self._known: dict[Hashable, Any] = {}
         self._learned: dict[Hashable, Any] = {}
         # Calls whose results differ from visit to visit; their shapes are sent every time.
@@ -68,10 +83,11 @@ class ShapeBook:
 
     def get(self, call: Hashable) -> Any:
         """Return the call's result as `shapes_of` describes it, or None when it is not known."""
-        return self._known.get(call)
+        return self._known.get((self.kind, call))
 
     def learn(self, call: Hashable, shapes: Any) -> None:
         """Note the result of a call in this step."""
+        call = (self.kind, call)
         if any(leaf is not None and not isinstance(leaf, TensorSpec) for leaf in leaves_of(shapes)):
             # A number or a string in the result may differ next time.
             self._varying.add(call)
