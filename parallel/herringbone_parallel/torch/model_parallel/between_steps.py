@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.local_parts import own_parameters
-from herringbone_parallel.torch.model_parallel.runtime.kept.versions import watch_attributes
+from herringbone_parallel.torch.model_parallel.runtime.kept.attributes import watch_attributes
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
 _zero_grad = torch.optim.Optimizer.zero_grad

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tests.parallel.torch.model_parallel.models import kept, kept_elsewhere, momentum
-from tests.parallel.torch.model_parallel.models.kept import ROWS, STEPS, WIDTH, Net, Placed, Tensor
+from tests.parallel.torch.model_parallel.models.kept import ROWS, WIDTH, Net, Placed, Tensor
 from tests.parallel.torch.ranks import Ranks
 
 CASES = kept.CASES | kept_elsewhere.CASES | momentum.CASES

@@ -13,7 +13,6 @@ A version is right if the microbatches before have made theirs by then. So they 
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable
@@ -25,7 +24,7 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.runtime.kept import contents, reachable
+from herringbone_parallel.torch.model_parallel.runtime.kept import attributes, contents, reachable
 from herringbone_parallel.torch.model_parallel.runtime.kept.outward import Outward
 from herringbone_parallel.torch.model_parallel.runtime.kept.reachable import Entry, Location, Reach
 from herringbone_parallel.torch.model_parallel.runtime.kept.turns import Turns
@@ -33,10 +32,7 @@ from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_AT
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.randomness import save_generators
 
-_SIMPLE = (type(None), bool, int, float, str, torch.Tensor)
 _CONTENTS, _VERSION = attrgetter("cell_contents"), attrgetter("_version")
-_set_attribute, _delete_attribute = nn.Module.__setattr__, nn.Module.__delattr__
-_register_buffer = nn.Module.register_buffer
 
 
 class Kept:
@@ -109,7 +105,7 @@ class Kept:
         self.stop()
         self._reset()
         self._step += 1
-        if self._walked != _objects_set:
+        if self._walked != attributes.objects_set:
             self._walk()
         if changed := self._changed():
             for location in changed:
@@ -142,10 +138,9 @@ class Kept:
 
     def leave(self) -> None:
         """Note what the holder has changed."""
-        global _active
         if self._holder is not None and not self._settled:
             self._settle(self._holder)
-        self._holder = _active = None
+        self._holder = attributes.active = None
 
     def end_forward(self) -> None:
         """Note that the holder's backward begins."""
@@ -203,15 +198,14 @@ class Kept:
 
     def stop(self) -> None:
         """Look at nothing until the next step."""
-        global _active
-        _active = None
+        attributes.active = None
 
     def note(self, module: nn.Module, name: str, namespace: dict[str, Any] | None = None) -> None:
         """Note that code of a step is about to set an attribute of a module."""
         if namespace is None:
-            attributes = vars(module)
-            groups = (attributes["_buffers"], attributes["_parameters"], attributes["_modules"])
-            namespace = next((group for group in groups if name in group), attributes)
+            own = vars(module)
+            groups = (own["_buffers"], own["_parameters"], own["_modules"])
+            namespace = next((group for group in groups if name in group), own)
         entry = self._attributes.get((id(namespace), name))
         if entry is None:
             entry = self._attributes[id(namespace), name] = Entry(name, namespace, name)
@@ -237,7 +231,7 @@ class Kept:
             self._by_backward[self.parameters[id(parameter)]] = None
 
     def _walk(self) -> None:
-        self._walked = _objects_set
+        self._walked = attributes.objects_set
         reach = Reach()
         reach.visit(self._model, "")
         reach.visit(self._function, "")
@@ -311,7 +305,6 @@ class Kept:
         self._found += [other for other in reach.locations if id(other.target) not in known]
 
     def _enter(self, index: int) -> None:
-        global _active
         put = False
         for location, versions in self._versions.items():
             content = versions[max(number for number in versions if number <= index)]
@@ -320,7 +313,7 @@ class Kept:
                 put = True
         if put:
             self._refresh()
-        self._holder, _active, self._settled = index, self, False
+        self._holder, attributes.active, self._settled = index, self, False
 
     def _foreign(self, microbatch: Microbatch | None) -> list[PlacedTensor]:
         """Return the placed tensors of other microbatches in the state that is in place."""
@@ -368,46 +361,14 @@ class Kept:
                     " forward. Under pipeline 'simple' all forwards come before the first backward: set `pipeline` to"
                     " interleaved, or change it in the first step, too"
                 )
-            self.turns = turns  # They are not given up again.
+            # Turns are not given up again.
+            self.turns = turns
 
     def _is_read(self, location: Location) -> bool:
         """Say whether code that may belong to a forward reads this name, or a parameter, which it need not name."""
         if self._reads is None:
             self._reads = reachable.read_by(self._function, self._backward_at, self._model)
         return location.key == PATH_ATTRIBUTE or location.name in self._reads
-
-
-def watch_attributes() -> None:
-    """Let a running step know which attributes of modules its code sets."""
-    nn.Module.__setattr__, nn.Module.__delattr__ = _noting_set, _noting_delete  # type: ignore[method-assign]
-    nn.Module.register_buffer = _noting_buffer  # type: ignore[method-assign]
-
-
-# The `Kept` whose microbatch holds the run token; and a count of the objects that were set outside of steps.
-_active: Kept | None = None
-_objects_set = 0
-
-
-def _noting_set(self: nn.Module, name: str, value: Any) -> None:
-    global _objects_set
-    if _active is not None:
-        _active.note(self, name)
-    elif not isinstance(value, _SIMPLE):
-        _objects_set += 1
-    _set_attribute(self, name, value)
-
-
-def _noting_delete(self: nn.Module, name: str) -> None:
-    if _active is not None:
-        _active.note(self, name)
-    _delete_attribute(self, name)
-
-
-@functools.wraps(_register_buffer)
-def _noting_buffer(self: nn.Module, name: str, *args: Any, **kwargs: Any) -> None:
-    if _active is not None:
-        _active.note(self, name, self._buffers)
-    _register_buffer(self, name, *args, **kwargs)
 
 
 def _named(locations: list[Location]) -> str:
