@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable, RankVariable, ReduceVariable
 from herringbone_contract.launcher import Launcher
@@ -34,8 +34,36 @@ _OF_LAUNCHERS = {
 }
 
 
-# Variables of hyperparameters and channels begin so.
-NAMED_PREFIXES = ("SM_HP_", "SM_CHANNEL_")
+# MPI, Lightning and others that see these variables of Slurm believe that srun placed the ranks; the supervisor does.
+SLURM_TASK = (
+    *("SLURM_JOBID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
+    *("SLURM_STEPID", "SLURM_STEP_ID", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_TASK_PID"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+)
+_OF_OTHERS = {
+    *(*SLURM_TASK, *(name for names in _OF_LAUNCHERS.values() for name in names)),
+    *(value for name, value in vars(RankVariable).items() if name.isupper()),
+}
+# Variables of hyperparameters and channels, and those by which launchers of MPI tell a process which rank it is.
+_PREFIXES_OF_OTHERS = (
+    *("SM_HP_", "SM_CHANNEL_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_ess_", "PRTE_MCA_ess_"),
+    *("PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "PMIX_HOSTNAME", "PMIX_SECURITY_MODE", "TORCHELASTIC_"),
+)
+
+
+def of_the_shell(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a job on this machine takes over of a shell's variables.
+
+    Those of a try, of a job or of another launcher around this one would pass for those of this job.
+
+    >>> of_the_shell({"PATH": "/bin", "SM_HP_LR": "1", "RANK": "3", "SLURM_PROCID": "3", "PMIX_RANK": "0"})
+    {'PATH': '/bin'}
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _OF_OTHERS and not name.startswith(_PREFIXES_OF_OTHERS)
+    }
 
 
 def own_variables(launcher: Launcher, hyperparameters: Iterable[str], channels: Iterable[str]) -> set[str]:

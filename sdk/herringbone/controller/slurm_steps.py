@@ -30,6 +30,7 @@ from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.paths import INSIDE
+from herringbone_contract.variables import SLURM_TASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,12 +52,6 @@ _UPDATE_SECONDS = 5.0
 _UPDATE_PAUSE_SECONDS = 0.25
 # Messages of srun that blame the node, not the program.
 _NODE_ERRORS = (b"srun: error: Task launch for", b"srun: error: Node failure on", b"Communication connection failure")
-# MPI, Lightning and others that see these variables believe that srun placed the tasks; here the supervisor does.
-_TASK_VARIABLES = (
-    *("SLURM_JOBID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
-    *("SLURM_STEPID", "SLURM_STEP_ID", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_TASK_PID"),
-    *("SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
-)
 
 
 class StepHost(Host):
@@ -219,7 +214,7 @@ class Steps(Site):
         return Restart.ELSEWHERE
 
     def _srun(self, position: int) -> list[str]:
-        unset = [word for name in _TASK_VARIABLES for word in ("-u", name)]
+        unset = [word for name in SLURM_TASK for word in ("-u", name)]
         one = ["--nodes=1", "--ntasks=1", f"--relative={position}", f"--job-name={self.hosts[position].name}"]
         # All CPUs of the node that the job has, and none of Slurm's libraries for MPI.
         plain = ["--export=ALL", "--mpi=none", *(["--cpu-bind=none"] if self._binds else []), "--kill-on-bad-exit=0"]

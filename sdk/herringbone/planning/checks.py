@@ -223,9 +223,14 @@ def _check_channel(backend: str, channel: Channel) -> None:
     if not os.path.exists(channel.path):  # noqa: PTH110 - a str is what the plan carries
         raise InputError(
             f"channel {channel.name!r}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}"
+            f"{_ESCAPES if '%' in channel.input.s3_data else ''}"
         )
     if not os.access(channel.path, os.R_OK):
         raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
+
+
+# Hive writes such names: `ts=00%3A00`.
+_ESCAPES = ". In a file:// address %3A stands for a colon, and %25 for a %: give the plain path, or escape each % of it"
 
 
 def _check_augmented(channel: Channel, path: Path) -> list[dict[str, Any]]:

@@ -103,9 +103,17 @@ def _needs_namespaces(folder: Path) -> None:
         pytest.skip("this system allows no mount namespaces")
 
 
-def test_a_shells_names_of_channels_and_hyperparameters_are_not_the_jobs(script, backend, monkeypatch) -> None:
-    for name in ("SM_CHANNEL_TRAINING", "SM_HP_X", "MINE"):
-        monkeypatch.setenv(name, "of the shell")
-    script("import os; print([name for name in os.environ if name in ('SM_CHANNEL_TRAINING', 'SM_HP_X', 'MINE')])")
+def test_a_shells_variables_of_another_job_or_launcher_are_not_the_jobs(script, backend, monkeypatch) -> None:
+    others = [
+        "SM_CHANNEL_TRAINING",
+        "SM_HP_X",
+        "SLURM_PROCID",
+        "OMPI_COMM_WORLD_RANK",
+        "PMIX_RANK",
+        "TORCHELASTIC_RUN_ID",
+    ]
+    for name in (*others, "RANK", "MINE"):
+        monkeypatch.setenv(name, "7")
+    script(f"import os; print([os.environ.get(name) for name in {[*others, 'RANK', 'MINE']}])")
     job = Estimator("train.py", instance_type="local_process").fit(logs=False)
-    assert [line.text for line in job.logs()] == ["['MINE']"]
+    assert [line.text for line in job.logs()] == [str([*[None] * len(others), "0", "7"])]

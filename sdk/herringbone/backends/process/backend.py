@@ -14,7 +14,7 @@ from herringbone.backends.process.tree import fill_host, host_environment, job_e
 from herringbone.jobs.home import Home, find_home
 from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import UnsupportedError
-from herringbone_contract.variables import NAMED_PREFIXES
+from herringbone_contract.variables import of_the_shell
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
@@ -78,8 +78,7 @@ class ProcessBackend(DetachedBackend):
         config["processes"] = {
             "argv": list(self._supervisor),
             "environment": {
-                # A shell's own, of a try or of a job around this one, would pass for those of this job.
-                **{name: value for name, value in os.environ.items() if not name.startswith(NAMED_PREFIXES)},
+                **of_the_shell(os.environ),
                 # Later entries win: the user's over the client's, and the job's own over both.
                 **search_path(),
                 **plan.environment,

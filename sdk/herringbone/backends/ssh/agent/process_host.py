@@ -28,6 +28,7 @@ from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
+from herringbone_contract.variables import of_the_shell
 
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
@@ -192,7 +193,7 @@ class ProcessHost(MachineHost):
         config["processes"] = {
             "argv": list(self._supervisor),
             # The user's variables come after the machine's, and the contract's come last.
-            "environment": {**os.environ, **host_config.settings, **plan.environment, **environment},
+            "environment": {**of_the_shell(os.environ), **host_config.settings, **plan.environment, **environment},
             "host_environments": {host.name: {**host_environment(host, folder), **visible}},
             "key": host_config.key,
         }
