@@ -58,6 +58,9 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
     if group.engine.size > 1:
         _complete(arguments, group.engine)
     _stock(**arguments)
+    # torch.compile cuts a model at this size, and refuses one below that of torch's own first bucket.
+    first = dist._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
+    self.bucket_bytes_cap = max(self.bucket_bytes_cap, first)
     if group.engine.size > 1 and group.engine.rank == 0:
         _observe(self, group.engine)
     if setting.every > 1:

@@ -152,6 +152,18 @@ def test_buckets_are_cut_for_the_links_unless_their_size_is_given(pair: JobRanks
     assert pair.run(buckets_of, {"bucket_cap_mb": 100}) == [([], 1)] * 2
 
 
+def compiled() -> bool:
+    join()
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
+    rows = torch.ones(4, 8)
+    expected = net(rows)
+    return torch.equal(torch.compile(net, backend="eager")(rows), expected)
+
+
+def test_a_model_with_small_buckets_compiles(pair: JobRanks) -> None:
+    assert pair.run(compiled) == [True, True]
+
+
 class Lookup(nn.Module):
     def __init__(self) -> None:
         super().__init__()
