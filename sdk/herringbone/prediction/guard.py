@@ -130,18 +130,23 @@ class _View:
             self._show_layer(folder)
             return
         for entry in os.scandir(folder):
-            path = self._root + entry.path
-            if entry.is_symlink():
-                Path(path).symlink_to(Path(entry.path).readlink())
-            elif entry.is_dir():
-                Path(path).mkdir()
-                # Folders of others cannot be read.
-                with contextlib.suppress(PermissionError):
-                    Path(path).chmod(stat.S_IMODE(entry.stat().st_mode))
-                    if entry.path not in _KERNELS:
-                        self._show(entry.path)
-            elif entry.is_file():
-                self._show_file(entry.path)
+            # Other programs may remove it in the meantime.
+            with contextlib.suppress(FileNotFoundError):
+                self._show_entry(entry)
+
+    def _show_entry(self, entry: os.DirEntry[str]) -> None:
+        path = self._root + entry.path
+        if entry.is_symlink():
+            Path(path).symlink_to(Path(entry.path).readlink())
+        elif entry.is_dir():
+            Path(path).mkdir()
+            # Folders of others cannot be read.
+            with contextlib.suppress(PermissionError):
+                Path(path).chmod(stat.S_IMODE(entry.stat().st_mode))
+                if entry.path not in _KERNELS:
+                    self._show(entry.path)
+        elif entry.is_file():
+            self._show_file(entry.path)
 
     def _show_layer(self, folder: str) -> None:
         self._count += 1

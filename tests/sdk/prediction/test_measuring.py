@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.sdk.conftest import running_in, with_namespaces
 
-from herringbone.prediction import measuring
+from herringbone.prediction import guard, measuring
 from herringbone.prediction.guard import REFUSED
 from herringbone.prediction.measuring import run_program
 from herringbone_contract.errors import UnsupportedError
@@ -211,3 +211,18 @@ def _read(path):
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def test_entries_that_go_while_their_folder_is_read_are_left_out(tmp_path, monkeypatch):
+    folder, view = tmp_path / "machine", object.__new__(guard._View)
+    for name in ("gone", "stays"):
+        (folder / name).mkdir(parents=True)
+    # Mounts below a folder make the view show it entry by entry.
+    view._root, view._mounts = str(tmp_path / "root"), [f"{folder}/mounted", f"{folder}/stays/mounted"]
+    (tmp_path / f"root{folder}").mkdir(parents=True)
+    entries = list(os.scandir(folder))
+    (folder / "gone").rmdir()
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: entries if path == str(folder) else scandir(path))
+    view._show(str(folder))
+    assert (tmp_path / f"root{folder}" / "stays").is_dir()
