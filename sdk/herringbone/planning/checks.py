@@ -20,7 +20,6 @@ from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.channels import check_shares, is_augmented, refused_channels
 from herringbone.planning.disk import low_disk_warnings
 from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS, unused_versions
-from herringbone.planning.names import shared_variables
 from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.s3 import uses_s3
 from herringbone.planning.settings import unserved_settings
@@ -74,7 +73,7 @@ def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
         plan,
         unused=backend.review(plan),
         request=backend.request(plan),
-        warnings=(*shared_variables(plan.hyperparameters, plan.channels), *disk_warnings(plan), *s3_notes(plan)),
+        warnings=(*disk_warnings(plan), *s3_notes(plan)),
         code=None if plan.source is None else measure_code(plan.source, exclude=find_home().path),
     )
 

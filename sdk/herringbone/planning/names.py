@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
-from herringbone.estimators.inputs import Channel
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.errors import HyperparameterError, OptionError
-from herringbone_contract.hyperparameters import carries_distribution, check_user_values, split
+from herringbone_contract.hyperparameters import carries_distribution, check_user_values
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.variables import named_variables, own_variables
 
@@ -32,23 +31,16 @@ def check_hyperparameters(values: Mapping[str, object], added: Collection[str], 
 def check_environment(
     environment: Collection[str], launcher: Launcher, hyperparameters: Collection[str], channels: Collection[str]
 ) -> None:
-    """Raise `OptionError` for variables that every rank gets with a value of Herringbone's."""
+    """Raise `OptionError` for variables that every rank gets with Herringbone's value, or with one of two values."""
+    for variable, names in named_variables(hyperparameters, channels).items():
+        if len(names) > 1:
+            kind = "hyperparameters" if variable.startswith("SM_HP_") else "channels"
+            raise OptionError(
+                f"{kind} {' and '.join(map(repr, names))} share the variable {variable}, which can have one of them; "
+                "leave one out, or give it another name"
+            )
     if taken := sorted(own_variables(launcher, hyperparameters, channels) & set(environment)):
         raise OptionError(
             f"environment: {', '.join(taken)}: Herringbone sets this in every rank, and a value of yours would be "
             "ignored; leave it out, or give the script a variable of another name"
         )
-
-
-def shared_variables(encoded: Mapping[str, str], channels: Iterable[Channel]) -> tuple[str, ...]:
-    """Return a note for each variable that two hyperparameters or two channels share.
-
-    >>> shared_variables({"lr": "0.1", "LR": "0.2"}, [])[0].partition(",")[0]
-    "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR"
-    """
-    return tuple(
-        f"{'hyperparameters' if variable.startswith('SM_HP_') else 'channels'} {' and '.join(map(repr, names))} share "
-        f"the variable {variable}, which has one of them; the script finds all in SM_TRAINING_ENV"
-        for variable, names in named_variables(split(encoded)[0], [channel.name for channel in channels]).items()
-        if len(names) > 1
-    )

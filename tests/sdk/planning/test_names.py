@@ -78,15 +78,19 @@ def test_steering_hyperparameters_that_the_host_reads_are_used():
     assert plan(hyperparameters={"sagemaker_region": "eu-west-1"}).hyperparameters["sagemaker_region"] == '"eu-west-1"'
 
 
-def test_names_that_share_a_variable_are_noted():
-    inputs = {"train": "data", "Train": "data"}
-    values = {"lr": 0.1, "LR": 0.2, "a-b": 1, "a_b": 2, "sagemaker_region": "x"}
-    assert plan(inputs, hyperparameters=values).notes == (
-        "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR, which has one of them; the script finds all in "
-        "SM_TRAINING_ENV",
-        "hyperparameters 'a-b' and 'a_b' share the variable SM_HP_A_B, which has one of them; the script finds all in "
-        "SM_TRAINING_ENV",
-        "channels 'Train' and 'train' share the variable SM_CHANNEL_TRAIN, which has one of them; the script finds all "
-        "in SM_TRAINING_ENV",
-    )
+@pytest.mark.parametrize(
+    ("inputs", "values", "message"),
+    [
+        (
+            "data",
+            {"lr": 0.1, "LR": 0.2},
+            "hyperparameters 'lr' and 'LR' share the variable SM_HP_LR, which can have one",
+        ),
+        ("data", {"a-b": 1, "a_b": 2}, "hyperparameters 'a-b' and 'a_b' share the variable SM_HP_A_B"),
+        ({"train": "data", "Train": "data"}, {}, "channels 'Train' and 'train' share the variable SM_CHANNEL_TRAIN"),
+    ],
+)
+def test_names_that_share_a_variable_are_refused(inputs, values, message):
+    with pytest.raises(OptionError, match=message):
+        plan(inputs, hyperparameters=values)
     assert plan("data", hyperparameters={"lr": 0.1, "batch-size": 2}).notes == ()
