@@ -141,17 +141,20 @@ def with_partitions(parameters: str) -> str:
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     """Return the command line that passes hyperparameters to a script.
 
-    >>> arguments({"epochs": 3, "b": True, "sizes": {"x": 1, "y": 2}})
-    ['-b', 'True', '--epochs', '3', '--sizes', 'x=1,y=2']
+    >>> arguments({"epochs": 3, "b": True, "least": -1e-05, "sizes": {"x": 1, "y": 2}})
+    ['-b', 'True', '--epochs', '3', '--least=-1e-05', '--sizes', 'x=1,y=2']
     """
     words = []
     for name in sorted(hyperparameters):
         value = hyperparameters[name]
-        words.append(f"--{name}" if len(name) > 1 else f"-{name}")
+        option = f"--{name}" if len(name) > 1 else f"-{name}"
         if isinstance(value, dict):
-            words.append(",".join(f"{key}={item}" for key, item in sorted(value.items())))
+            text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
         else:
-            words.append("" if value is None else str(value))
+            text = "" if value is None else str(value)
+        # Of negative numbers argparse knows -3 and -0.5, and takes -1e-05 or -inf for an option.
+        is_odd = isinstance(value, float) and text.startswith("-") and text.strip("-.0123456789")
+        words += [f"{option}={text}"] if is_odd else [option, text]
     return words
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -177,6 +178,15 @@ def test_arguments_follow_the_contracts_rules() -> None:
     assert arguments(values) == [
         *("-a", "x y", "-b", "True", "--epochs", "3", "--mp_parameters", "ddp=False,partitions=2", "--none", "")
     ]
+
+
+@pytest.mark.parametrize("value", [-3, -0.5, -1e-05, -2.5e20, float("-inf")])
+def test_argparse_reads_negative_numbers(value: float) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--least", type=float)
+    parser.add_argument("-l", type=float)
+    read = parser.parse_args(arguments({"least": value, "l": value}))
+    assert (read.least, read.l) == (value, value)
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=10), st.text(max_size=50), max_size=5))
