@@ -1,5 +1,6 @@
 """Apply the ignore files of a code folder.
 
+    .git/info/exclude     of the repository
     .gitignore            of the folder, of its folders, and of those above it up to the repository's root
     .dockerignore         of the folder; its patterns are relative to it, as in Docker
     .herringboneignore    of the folder, in the format of .gitignore
@@ -80,12 +81,23 @@ def _rules_above(root: Path) -> Iterable[_Rule]:
     above = [root, *root.parents]
     # In a worktree or a submodule `.git` is a file, hence `exists`. 0 means that no folder above belongs to it.
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
-    for folder in reversed(above[1 : top + 1]):
-        prefix = root.relative_to(folder).as_posix() + "/"
-        for rule in _git_rule(folder / ".gitignore", prefix, 0):
+    files = [(above[top], _excluding(above[top] / ".git"))]
+    files += [(folder, folder / ".gitignore") for folder in reversed(above[1 : top + 1])]
+    for folder, file in files:
+        prefix = "" if folder == root else root.relative_to(folder).as_posix() + "/"
+        for rule in _git_rule(file, prefix, 0):
             # The user named the code folder, so an ignore file that leaves out the whole folder does not apply.
-            if not rule[2].check_file(prefix).include:
+            if not (prefix and rule[2].check_file(prefix).include):
                 yield rule
+
+
+def _excluding(git: Path) -> Path:
+    """Return the file that leaves files out of one clone; worktrees share that of their repository."""
+    if git.is_file():
+        git = git.parent / git.read_text().partition("gitdir:")[2].strip()
+        if (common := git / "commondir").is_file():
+            git /= common.read_text().strip()
+    return git / "info" / "exclude"
 
 
 def _git_rule(file: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:
