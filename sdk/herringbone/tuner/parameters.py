@@ -156,6 +156,8 @@ class CategoricalParameter(ParameterRange, frozen=True, tag="Categorical"):
     def __post_init__(self) -> None:
         given = self.values if isinstance(self.values, (list, tuple)) else [self.values]
         values = [value if isinstance(value, str) else str(value) for value in given]
+        if any(value is None for value in given):
+            raise OptionError("CategoricalParameter: None would reach the script as the text 'None'; leave it out")
         if not 1 <= len(values) <= MAX_CATEGORIES:
             raise OptionError(f"CategoricalParameter: {len(values)} values; SageMaker takes 1 to {MAX_CATEGORIES}")
         if len(set(values)) != len(values):

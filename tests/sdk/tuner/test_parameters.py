@@ -69,6 +69,7 @@ def test_a_wide_range_of_whole_numbers_is_searched_by_magnitude():
     ("make", "message"),
     [
         (lambda: ContinuousParameter(1.0, 0.1), "the range is empty"),
+        (lambda: CategoricalParameter([None, 1]), "None would reach the script as the text 'None'"),
         (lambda: ContinuousParameter(0.0, 0.1, "Logarithmic"), "a logarithm needs values above 0"),
         (lambda: ContinuousParameter(0.5, 1.0, "ReverseLogarithmic"), "0 <= min_value <= max_value < 1"),
         (lambda: ContinuousParameter(0.5, 1.0, "log"), "no such scaling_type; give one of Auto, Linear"),
