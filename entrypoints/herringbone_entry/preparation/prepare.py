@@ -234,7 +234,7 @@ def find_python(host: Host, code: Path, program: Program, log: Callable[[str], N
     """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
     path = code / "requirements.txt"
     # An empty file is common in templates, and needs no overlay.
-    requirements = path if path.is_file() and path.read_text(encoding="utf-8").strip() else None
+    requirements = path if path.is_file() and path.read_bytes().strip() else None
     # A script finds its modules in the code folder, so only a module's package must be installed.
     package = code if program.entry == "module" and is_package(code) else None
     if requirements is None and package is None:

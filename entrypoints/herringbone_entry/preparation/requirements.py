@@ -10,8 +10,10 @@ content, under a lock, so that jobs that start together share it:
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -21,6 +23,7 @@ import site
 import subprocess
 import sys
 import time
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -105,10 +108,25 @@ def included(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
 
 def _options(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the options in a requirements file that have a value."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in _text(path).splitlines():
         words = line.split("#")[0].replace("=", " ").split() if line.lstrip().startswith("-") else []
         if len(words) >= 2:
             yield words[0], words[1]
+
+
+def _text(path: Path) -> str:
+    """Return the text of a requirements file as pip decodes it. Raises `InputError` where pip shows a traceback."""
+    data = path.read_bytes()
+    try:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return data.decode("utf-16")
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path.name} is not in UTF-8 ({error}): save it in UTF-8, or begin it with a line that names its encoding:"
+            " # -*- coding: latin-1 -*-"
+        ) from None
 
 
 def content_of(path: Path) -> str | None:
@@ -176,11 +194,11 @@ def _install(
     python, report = folder / "bin" / "python", folder / "report.json"
     targets: dict[str, bool] = {}
     if requirements is not None:
-        _pip(python, ["--report", str(report), "-r", str(requirements)], log)
+        _pip(python, ["--report", str(report), "-r", str(requirements)], base, log)
         targets = local_targets(report.read_bytes(), base)
     if package is not None:
         # The package itself is a part of the fingerprint.
-        _pip(python, [str(package)], log)
+        _pip(python, [str(package)], base, log)
     made = {name: content_of(base / name) if fixed else "" for name, fixed in targets.items()}
     # A rename is atomic: a file of that name is complete.
     partial = folder / f"{_READY}.partial"
@@ -200,12 +218,14 @@ def _make(folder: Path) -> None:
     (library / "_herringbone_parent.pth").write_text("\n".join(lines) + "\n")
 
 
-def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
+def _pip(python: Path, targets: list[str], base: Path, log: Callable[[str], None]) -> None:
+    """Install what the targets name; pip takes relative paths in requirements.txt from the folder that it runs in."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", *targets]
     environment = {**_pip_settings(os.environ), **os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     with subprocess.Popen(
         command,
+        cwd=base,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
 from herringbone.images.labels import REPOSITORY, Label, repository
 from herringbone.images.pip_settings import index_variables
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import ImageError, InputError
 
 _FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the installing container
@@ -119,7 +120,7 @@ def _install(
         # The code of packages that are built from source runs here.
         "HostConfig": restrictions("0:0"),
     }
-    settings = {**proxy_variables(docker_folder(os.environ, Path.home())), **index_variables(os.environ)}
+    settings = {**proxy_variables(docker_folder(os.environ, home_folder())), **index_variables(os.environ)}
     container = engine.post("/containers/create", description)["Id"]
     try:
         with tempfile.TemporaryFile() as archive:
@@ -199,7 +200,7 @@ def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tupl
     if path in visited_paths:
         return
     visited_paths.add(path)
-    content = _present(path).read_text(encoding="utf-8")
+    content = _present(path).read_text(encoding="utf-8-sig", errors="replace")
     # Other folders are not sent, so pip would not find the file.
     try:
         yield path.resolve().relative_to(root.resolve()).as_posix(), path

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.preparation.requirements import _pip_settings, explain, local_targets, overlay
+from herringbone_contract.errors import InputError
+from herringbone_entry.preparation.requirements import _pip_settings, explain, included, local_targets, overlay
 
 # A build backend that lies in the library's own folder, so that pip needs no network.
 BACKEND = """
@@ -127,6 +128,31 @@ def test_a_wheel_in_the_code_is_that_of_the_job(job):
     requirements = "--find-links wheels\nhbtiny\n"
     assert job(requirements, [("wheels", lambda folder: wheel(folder, "old"))])[0] == "old"
     assert job(requirements, [("wheels", lambda folder: wheel(folder, "new"))])[0] == "new"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"\xff\xfe" + "-r more.txt\r\n".encode("utf-16-le"),
+        b"\xef\xbb\xbf-r more.txt\n",
+        b"# -*- coding: latin-1 -*-\n# d\xe9pendances\n-r more.txt\n",
+    ],
+)
+def test_files_in_other_encodings_are_read_as_pip_reads_them(tmp_path, written):
+    (tmp_path / "requirements.txt").write_bytes(written)
+    (tmp_path / "more.txt").write_text("hbtiny\n")
+    assert [path.name for path in included(tmp_path / "requirements.txt")] == ["requirements.txt", "more.txt"]
+
+
+def test_a_file_in_no_encoding_is_refused_by_name(tmp_path):
+    (tmp_path / "requirements.txt").write_bytes(b"# d\xe9pendances\nhbtiny\n")
+    with pytest.raises(InputError, match=r"(?s)requirements.txt is not in UTF-8 .*begin it with a line that names"):
+        list(included(tmp_path / "requirements.txt"))
+
+
+def test_paths_count_from_the_folder_of_the_requirements(job):
+    wheels = [("wheels", lambda folder: wheel(folder, "near"))]
+    assert job("./wheels/hbtiny-1-py3-none-any.whl\n", wheels)[0] == "near"
 
 
 def test_what_pip_took_from_this_machine():
