@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import click
 
 from herringbone.cli.commands import json_option
+from herringbone.user_paths import home_folder
 
 
 @click.command()
@@ -22,7 +22,7 @@ def command(as_json: bool) -> int:
 
     # Listing the jobs marks those without a controller as lost, and removes their temporary folders.
     all_jobs()
-    removed = collect_garbage(find_engine(os.environ, Path.home()), find_home())
+    removed = collect_garbage(find_engine(os.environ, home_folder()), find_home())
     if as_json:
         print(json.dumps(removed))
     else:

@@ -20,6 +20,7 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.tables import show_table
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.sizes import shown_bytes
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _engine() -> Engine:
     from herringbone.engine.locate import find_engine
 
     # No controller inherits these connections, so an engine behind TLS serves as well.
-    return find_engine(os.environ, Path.home(), tls=True)
+    return find_engine(os.environ, home_folder(), tls=True)
 
 
 def _say(line: str) -> None:

@@ -19,6 +19,7 @@ from herringbone import nvidia_smi
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.jobs.home import find_home
 from herringbone.planning.packages import installed_version
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import EngineError, HerringboneError, UnsupportedError
 
 # Shorter than the examination itself, so that a program that hangs leaves nothing behind.
@@ -70,7 +71,7 @@ def find_engine() -> Engine | str | None:
     from herringbone.engine import locate
 
     try:
-        engine = locate.find_engine(os.environ, Path.home(), tls=True)
+        engine = locate.find_engine(os.environ, home_folder(), tls=True)
         version, info = engine.get("/version")["Version"], engine.get("/info")
         return Engine(str(version), tuple(sorted(info.get("Runtimes") or {})))
     except (EngineError, UnsupportedError) as error:

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from herringbone.engine.client import Engine, EngineRefusal
@@ -22,6 +21,7 @@ from herringbone.engine.docker_settings import (
 )
 from herringbone.images.build_errors import explain
 from herringbone.images.recipe import Recipe
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import EngineError, ImageError
 
 _NOT_FOUND = 404
@@ -56,7 +56,7 @@ def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
     image_folder = root_folder(engine)
     settings = {
         "t": name,
-        "buildargs": {**proxy_variables(docker_folder(os.environ, Path.home())), **recipe.arguments},
+        "buildargs": {**proxy_variables(docker_folder(os.environ, home_folder())), **recipe.arguments},
         "labels": {"org.opencontainers.image.base.digest": base["Id"]},
         # Remove the containers of the build's steps, also when a step fails.
         "rm": True,
@@ -95,7 +95,7 @@ def fetch_base(engine: Engine, name: str, say: Callable[[str], None]) -> Mapping
         return base
     say(f"pulling {name}")
     repository, tag = split_name(name)
-    login = registry_login(registry_of(name), docker_folder(os.environ, Path.home()))
+    login = registry_login(registry_of(name), docker_folder(os.environ, home_folder()))
     try:
         error = None
         origin = {"fromImage": repository, "tag": tag}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from herringbone.engine.client import Engine
 from herringbone.engine.docker_settings import docker_folder, login_header, registry_login, registry_of
 from herringbone.images.build import inspect, split_name
 from herringbone.images.ecr import PUSH_PERMISSIONS, Ecr
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 
 _SHOWN = ("Pushed", "Layer already exists")
@@ -51,7 +51,7 @@ def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], 
     digest = error = None
     # An engine pushes under a name that its own list has, so the target becomes a local name first.
     engine.post(f"/images/{image}/tag", repo=name, tag=tag)
-    login = registry_login(registry_of(name), docker_folder(os.environ, Path.home())) if ecr is None else ecr.login()
+    login = registry_login(registry_of(name), docker_folder(os.environ, home_folder())) if ecr is None else ecr.login()
     # The answer begins with status 200, so a failure is a member of one of its objects.
     for step in engine.stream("POST", f"/images/{name}/push", {"tag": tag}, headers=login_header(login)):
         error = step.get("error", error)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from herringbone.user_paths import expanded
+from herringbone.user_paths import expanded, home_folder
 from herringbone_contract.errors import HerringboneError, JobNameError
 
 HOME_VARIABLE = "HERRINGBONE_HOME"
@@ -194,4 +194,4 @@ def _part(name: str) -> str:
 def find_home() -> Home:
     """Return the home that the environment names now."""
     folder = os.environ.get(HOME_VARIABLE)
-    return Home(expanded(folder).absolute() if folder else Path.home() / ".herringbone")
+    return Home(expanded(folder).absolute() if folder else home_folder() / ".herringbone")

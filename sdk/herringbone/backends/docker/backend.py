@@ -38,6 +38,7 @@ from herringbone.slots.folder import cpu_shares
 from herringbone.slots.line import too_much
 from herringbone.slots.probe import ListedGpus
 from herringbone.slots.ticket import Wants
+from herringbone.user_paths import home_folder
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
 from herringbone_contract.paths import Paths
@@ -67,7 +68,7 @@ def make_backend() -> DockerBackend:
         raise UnsupportedError(
             "instance_type 'local' needs a POSIX system (Linux, macOS); on Windows, run it inside WSL"
         )
-    return DockerBackend(find_home(), lambda: find_engine(os.environ, Path.home()))
+    return DockerBackend(find_home(), lambda: find_engine(os.environ, home_folder()))
 
 
 class DockerBackend(DetachedBackend):
@@ -279,7 +280,7 @@ class DockerBackend(DetachedBackend):
     def _private_line(self, plan: JobPlan) -> str:
         """Return the first line of each supervisor's standard input; nothing else carries secrets to a container."""
         secrets = self._secrets(plan)
-        proxies = proxy_variables(docker_folder(self._environ, Path.home()))
+        proxies = proxy_variables(docker_folder(self._environ, home_folder()))
         # An address of an index or a proxy may contain a password, so it travels like one.
         pip = {HostVariable.PIP: json.dumps(start_variables(self._environ, proxies, pip_files(self._environ)))}
         return json.dumps({**secrets, "environment": {**pip, **secrets["environment"]}}) + "\n"

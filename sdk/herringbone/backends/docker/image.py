@@ -13,6 +13,7 @@ from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.jobs.console import Console
 from herringbone.planning.frameworks import IMAGES, image_version
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
 
     files = pip_files(environ)
     baked = bake(
-        find_engine(environ, Path.home()),
+        find_engine(environ, home_folder()),
         image.name,
         requirements,
         Console(sys.stderr).say,

@@ -44,6 +44,7 @@ from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
 from herringbone.s3.staging import local_plan
 from herringbone.slots.pending import signal_waiter, waiter_died
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import HostError, LaunchError, RequestError
 from herringbone_contract.events.requests import is_for
 
@@ -69,7 +70,7 @@ def make_backend() -> SshBackend:
 def _find_engine() -> Engine:
     from herringbone.engine.locate import find_engine
 
-    return find_engine(os.environ, Path.home())
+    return find_engine(os.environ, home_folder())
 
 
 class SshBackend(OwnHostsBackend):

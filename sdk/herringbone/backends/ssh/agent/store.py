@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from herringbone.user_paths import home_folder
 from herringbone_contract.errors import EngineError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def machine_engine() -> Engine:
     """Return this machine's engine. Raises `EngineError` when no engine answers, or it belongs to another machine."""
     from herringbone.engine.locate import find_engine
 
-    engine = find_engine(os.environ, Path.home())
+    engine = find_engine(os.environ, home_folder())
     if not engine.is_local:
         raise EngineError(f"its container engine is elsewhere, at {engine.address}; a machine needs one of its own")
     return engine
