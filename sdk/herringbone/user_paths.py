@@ -27,3 +27,11 @@ def home_folder() -> Path:
         raise UsageError(
             f"user {os.getuid()} has no home folder: set HOME, or set HERRINGBONE_HOME to a folder for jobs"
         ) from None
+
+
+def current_folder() -> Path:
+    """Return the current folder, also one that has been removed: paths below it then are missing by their names."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/proc/self/cwd").readlink()

@@ -24,6 +24,7 @@ from herringbone.estimators.options import text_options
 from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.jobs.job import attach
 from herringbone.planning.again import inputs_of
+from herringbone.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
 
 EPILOG = """\
@@ -175,7 +176,7 @@ def read_request_with(request: JobFlags, section: str) -> tuple[Estimator, Input
         settings = read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
         # before the current folder changes.
-        flags = _flags(request, base=Path.cwd())
+        flags = _flags(request, base=current_folder())
         # Change the folder rather than each path: the estimator resolves many options against the current one.
         os.chdir(path.absolute().parent)
     else:
@@ -218,7 +219,7 @@ def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
     if request.framework is not None:
         raise OptionError(f"--framework: {flag} takes the framework of its job; leave this out")
     name = request.resume or str(request.like)
-    flags = _flags(request, base=Path.cwd())
+    flags = _flags(request, base=current_folder())
     inputs, processes = flags.pop("inputs"), flags.pop("processes_per_host")
     plan = attach(name).plan
     if processes is not None:

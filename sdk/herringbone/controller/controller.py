@@ -183,8 +183,9 @@ class Controller:
         for number in (*CONTROLLER_SIGNALS, REQUEST_SIGNAL, signal.SIGCHLD):
             # A Python handler must exist: with the default action, SIGTERM kills and SIGCHLD writes no byte.
             signal.signal(number, lambda *_: None)
-        # The client blocked these before the start; a signal that arrived meanwhile is delivered now.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, CONTROLLER_SIGNALS)
+        # The client blocked CONTROLLER_SIGNALS before the start, and its program perhaps others, such as SIGCHLD.
+        # A signal that arrived meanwhile is delivered now.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # Clients may send that signal from now on, which this folder tells them.
         with contextlib.suppress(OSError):

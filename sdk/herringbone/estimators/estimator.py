@@ -24,6 +24,7 @@ from herringbone.estimators.texts import check_name, check_texts, mapping_of, pa
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
+from herringbone.user_paths import current_folder
 from herringbone_contract.distribution import Distribution, Framework, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
@@ -155,7 +156,7 @@ class Estimator:
 
         The job's name is among them after the first `fit`.
         """
-        request = self._request(Path.cwd())
+        request = self._request(current_folder())
         job = self.latest_training_job
         training = [group for group in self._groups if group.instance_group_name != self.distribution.helpers]
         return {
@@ -211,7 +212,7 @@ class Estimator:
         return parse(named_strategy(distribution), framework=self._framework)
 
     def _made(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None) -> JobPlan:
-        folder = Path.cwd()
+        folder = current_folder()
         request = self._request(folder, code)
         # UTC, so that names sort by time on machines of different time zones.
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import os
 import re
 import sys
@@ -35,7 +37,8 @@ class Console:
     shows_log = True
 
     def __init__(self, stream: TextIO | None = None, *, timestamps: bool = False) -> None:
-        self._stream = sys.stdout if stream is None else stream
+        # A program without a terminal, such as a service, may have no streams at all.
+        self._stream = stream or sys.stdout or io.StringIO()
         self._timestamps = timestamps
         self._terminal = self._stream.isatty()
         # Its output is no terminal, but a carriage return replaces the line there, too.
@@ -131,9 +134,14 @@ class Console:
             blank = "\x1b[2K" if self._terminal else " " * len(self._drawn) + "\r"
             text, self._drawn = f"\r{blank}{text}", ""
         try:
-            self._stream.write(text)
-        except UnicodeEncodeError:
-            # An ASCII terminal must not end the job: characters that it lacks are escaped.
-            encoding = self._stream.encoding or "ascii"
-            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        self._stream.flush()
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                # An ASCII terminal must not end the job: characters that it lacks are escaped.
+                encoding = self._stream.encoding or "ascii"
+                self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.flush()
+        except OSError as error:
+            # The program has closed its descriptors, so nobody reads it.
+            if error.errno != errno.EBADF:
+                raise

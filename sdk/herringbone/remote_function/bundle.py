@@ -18,6 +18,7 @@ from typing import Any
 
 from herringbone.remote_function import script
 from herringbone.remote_function.modules import installed_places, loaded_modules, local_modules
+from herringbone.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 
 # Above this size, messages name the parts of a call. Code travels to every host and into every job's folder.
@@ -48,7 +49,7 @@ def write_bundle(
     Raises `InputError` for a call that cannot be pickled, with the name of the part.
     """
     pickle = find_cloudpickle()
-    workdir = Path.cwd()
+    workdir = current_folder()
     shutil.copyfile(script.__file__, folder / script.SCRIPT)
     if requirements is not None:
         shutil.copyfile(requirements, folder / "requirements.txt")

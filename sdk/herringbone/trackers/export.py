@@ -25,6 +25,7 @@ from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECOND
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
 from herringbone.trackers.tracker import OpenTracker, check_installed, open_tracker
+from herringbone.user_paths import current_folder
 from herringbone_contract.errors import InputError
 from herringbone_contract.events.format import batches
 
@@ -112,7 +113,7 @@ def export_job(
 def destinations_of(name: str, backend: Backend, to: str | Iterable[str] | None) -> tuple[Destination, ...]:
     """Return the destinations that the caller names, else those of the job's option `track`."""
     if to is not None:
-        return parse_destinations([to] if isinstance(to, str) else list(to), base=Path.cwd(), where="export")
+        return parse_destinations([to] if isinstance(to, str) else list(to), base=current_folder(), where="export")
     plan = backend.describe(name).plan_dict
     texts = plan.get("options", {}).get("track") or ()
     if not texts:
