@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.core.pipeline.traces import read_trace
+from herringbone_parallel.core.pipeline.trace import read_trace
 from tests.parallel.tensorflow.ranks import RankFailedError, Ranks
 
 pytestmark = pytest.mark.tensorflow
