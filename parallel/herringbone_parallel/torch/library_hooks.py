@@ -63,6 +63,7 @@ _TRANSFORMS = "refuse torch.func of a placed tensor"
 _MEASURED = "measure a model"
 _PARTS = "checkpoint each part of a split module on its rank"
 _KEPT = "see what the code of a step keeps"
+_ALL = "give code of every rank the parameters of all ranks"
 _AROUND = "run microbatches in the modes that surround a step"
 _NAMES = "run operations on placed tensors"
 
@@ -99,6 +100,8 @@ MODEL_PARALLEL = (
     *_READ,
     Hook("torch.nn:Module.__setattr__", _KEPT, reached(lambda: setattr(nn.Identity(), "kept", 1))),
     Hook("torch.nn:Module.register_buffer", _KEPT, reached(lambda: nn.Identity().register_buffer("kept", None))),
+    Hook("torch.nn:Module.named_parameters", _ALL, reached(lambda: list(nn.Identity().parameters()))),
+    Hook("torch.nn:Module._save_to_state_dict", _ALL, reached(lambda: nn.Identity().state_dict())),
     Hook("torch.nn:Module.__delattr__", _KEPT, reached(lambda: delattr(nn.Identity(), "training"))),
     Hook("torch.overrides:_get_current_function_mode_stack", _AROUND, exists),
     Hook("torch.overrides:_push_mode", _AROUND, exists),
