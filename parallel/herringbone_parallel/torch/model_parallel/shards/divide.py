@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -52,6 +53,9 @@ _NEED_ALL = {
     "nvlamb", "prodigy", "prodigyplusschedulefree", "sam",
 }  # fmt: skip
 
+# Whose optimizers, but for those above, update each parameter by itself.
+_BY_PARAMETER = ("torch.optim.", "herringbone_parallel.", "apex.optimizers.fused_", "deepspeed.ops.adam.")
+
 
 def divider(library: Library) -> Divider | None:
     """Return the function that divides a model's parameters; None where the job's settings divide none."""
@@ -95,6 +99,14 @@ def divided_updates(library: Library, optimizer: torch.optim.Optimizer, *, eleme
         raise ParallelError(
             f"{needs_all[0]} takes a number from all parameters at once, and with `partitions` each rank has some of"
             " them: use an optimizer that updates each parameter by itself, such as AdamW"
+        )
+    if library.settings.partitions > 1 and not (elementwise or kind.__module__.startswith(_BY_PARAMETER)):
+        warnings.warn(
+            f"{kind.__name__}.step() sees the parameters of its rank alone: a number that it takes from several"
+            " parameters, such as the norm of all gradients, is that of one rank. Clip by"
+            " torch.nn.utils.clip_grad_norm_ before the step, which counts all ranks. If each parameter is updated by"
+            f" itself, smp.DistributedOptimizer(..., elementwise=True) ends this notice",
+            stacklevel=4,
         )
     return DividedUpdates(group) if group is not None and library.settings.shard_optimizer_state else None
 

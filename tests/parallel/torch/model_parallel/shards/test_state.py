@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -288,8 +289,13 @@ def wrap_optimizers() -> None:
             with pytest.raises(Exception, match=refused[kind.__name__]):
                 smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
             smp.DistributedOptimizer(kind(model.parameters(), lr=0.1), elementwise=True)
+        elif kind is Central:
+            with pytest.warns(UserWarning, match=r"Central.step\(\) sees the parameters of its rank alone"):
+                smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
         else:
-            smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                smp.DistributedOptimizer(kind(model.parameters(), lr=0.1))
 
 
 def test_optimizers_that_may_need_more_than_this_rank_has_are_refused(ranks: Ranks) -> None:
