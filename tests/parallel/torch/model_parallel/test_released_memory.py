@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import UserList
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -32,26 +32,34 @@ class _Watch(torch.autograd.Function):
         return gradient, None
 
 
+def content(queue: SimpleQueue[Any]) -> list[Any]:
+    """Take all out of a queue."""
+    return [queue.get() for _ in range(queue.qsize())]
+
+
 class Received(nn.Linear):
     """A layer that notes the leaf at which the graph of its rank ends: it holds the received input."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
         # Not lists, of which each microbatch would have its own.
-        self.leaves: UserList[weakref.ref[torch.Tensor]] = UserList()
+        self.leaves: SimpleQueue[weakref.ref[torch.Tensor]] = SimpleQueue()
         self.call: Callable[[], None] = lambda: None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # The alias that the call gets, and behind it the leaf.
         assert x.grad_fn is not None
-        self.leaves.append(weakref.ref(x.grad_fn.next_functions[0][0].variable))
+        self.leaves.put(weakref.ref(x.grad_fn.next_functions[0][0].variable))
         return _Watch.apply(super().forward(x), self.call)  # type: ignore[no-any-return]
 
     @property
     def held(self) -> int:
         """The number of inputs that are still there."""
         gc.collect()
-        return sum(leaf() is not None for leaf in self.leaves)
+        leaves = content(self.leaves)
+        for leaf in leaves:
+            self.leaves.put(leaf)
+        return sum(leaf() is not None for leaf in leaves)
 
 
 class Sided(nn.Module):
@@ -82,8 +90,8 @@ def step_of_sided() -> list[tuple[int, int]]:
     module = Sided()
     put_on_second(module.side, module.head)
     model = smp.DistributedModel(module)
-    held: UserList[tuple[int, int]] = UserList()
-    module.head.call = lambda: held.append((module.side.held, module.head.held))
+    held: SimpleQueue[tuple[int, int]] = SimpleQueue()
+    module.head.call = lambda: held.put((module.side.held, module.head.held))
 
     @smp.step
     def train(x: torch.Tensor) -> torch.Tensor:
@@ -94,7 +102,7 @@ def step_of_sided() -> list[tuple[int, int]]:
     for _ in range(2):
         train(torch.ones(4 * ROWS, WIDTH))
     # In the first step the microbatches run one after another.
-    return held[4:].data
+    return content(held)[4:]
 
 
 def test_a_segment_whose_results_nobody_can_ask_for_keeps_no_input(ranks: Ranks) -> None:

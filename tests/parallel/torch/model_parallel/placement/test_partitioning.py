@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import UserList
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -28,11 +28,11 @@ def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, 
     model = smp.DistributedModel(module, **arguments)
     optimizer = smp.DistributedOptimizer(torch.optim.Adam(module.parameters(), lr=0.05))
     # Not a list, which the library restores after the trace.
-    traced: UserList[bool] = UserList()
+    traced: SimpleQueue[bool] = SimpleQueue()
 
     @smp.step
     def train_step(inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        traced.append(smp.is_tracing())
+        traced.put(smp.is_tracing())
         loss = nn.functional.cross_entropy(model(inputs), target)
         model.backward(loss)
         return loss
@@ -43,7 +43,7 @@ def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, 
         losses.append(train_step(inputs, target).reduce_mean().item())
         optimizer.step()
     assert not smp.is_tracing()
-    return losses, model.assigned, list(traced)
+    return losses, model.assigned, [traced.get() for _ in range(traced.qsize())]
 
 
 def test_only_the_first_rank_traces_and_only_once(ranks: Ranks) -> None:
