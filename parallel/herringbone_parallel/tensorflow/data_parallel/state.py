@@ -17,7 +17,6 @@ from herringbone_parallel.reduce.advising import SumObserver, log_advice
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
-from herringbone_parallel.tensorflow.data_parallel.backups import keep_apart
 from herringbone_parallel.tensorflow.library_hooks import DATA_PARALLEL
 from herringbone_parallel.tensorflow.patches import Patches
 
@@ -71,6 +70,9 @@ def init() -> None:
     global _state
     if _state is not None:
         raise ParallelError("init() has been called already; the library is initialized once in a process")
+    # Here, because the model-parallel library imports this module, and has backups of its own.
+    from herringbone_parallel.tensorflow.data_parallel.backups import keep_apart
+
     require(DATA_PARALLEL)
     settings = aggregation(os.environ)
     engine = session.enter()
