@@ -135,6 +135,8 @@ def test_a_policy_excludes_the_machine_whose_log_matches(submit):
         "import os, sys, time\n"
         "print(os.environ['TRAINING_JOB_NAME'], os.uname().nodename, 'score=2', flush=True)\n"
         "if os.uname().nodename == 'h-2':\n"
+        # The other rank prints its score first.
+        "    time.sleep(1)\n"
         "    sys.exit('CUDA error: uncorrectable ECC error encountered')\n",
         hosts=2,
         name="bad-gpu",
