@@ -213,11 +213,10 @@ class Estimator:
 
     def _made(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None) -> JobPlan:
         folder = current_folder()
-        request = self._request(folder, code)
         # UTC, so that names sort by time on machines of different time zones.
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
-            request,
+            self._request(folder, code),
             channels=parse_inputs(self._inputs if inputs is None else inputs, base=folder),
             job_name=check_job_name(name),
             backend=backend.name,
