@@ -41,7 +41,8 @@ SLURM_TASK = (
     *("SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
 )
 _OF_OTHERS = {
-    *(*SLURM_TASK, *(name for names in _OF_LAUNCHERS.values() for name in names)),
+    *SLURM_TASK,
+    *(name for names in _OF_LAUNCHERS.values() for name in names),
     *(value for name, value in vars(RankVariable).items() if name.isupper()),
 }
 # Variables of hyperparameters and channels, and those by which launchers of MPI tell a process which rank it is.

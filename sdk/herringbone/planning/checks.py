@@ -220,10 +220,9 @@ def _check_channel(backend: str, channel: Channel) -> None:
             "address: copy the data here and give its path"
         )
     if not os.path.exists(channel.path):  # noqa: PTH110 - a str is what the plan carries
-        raise InputError(
-            f"channel {channel.name!r}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}"
-            f"{_ESCAPES if '%' in channel.input.s3_data else ''}"
-        )
+        _, separator, name = channel.input.s3_data.partition("://")
+        hints = alternatives(Path(channel.path)) + (_ESCAPES if separator and "%" in name else "")
+        raise InputError(f"channel {channel.name!r}: {channel.path}: no such file or folder{hints}")
     if not os.access(channel.path, os.R_OK):
         raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.job import TrainingJob
 from herringbone.trackers.destination import parse_destination
 from herringbone.trackers.export import follow_job
 from herringbone.trackers.place import JobRemovedError
+from herringbone.user_paths import current_folder
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 
@@ -25,7 +25,7 @@ def main(name: str, destination: str) -> int:
     try:
         backend = backend_of_job(name)
         job = TrainingJob(name, backend)
-        follow_job(name, backend, job.describe, parse_destination(destination, base=Path.cwd()))
+        follow_job(name, backend, job.describe, parse_destination(destination, base=current_folder()))
     # `herringbone rm` was faster.
     except (JobRemovedError, JobNotFoundError):
         return 0

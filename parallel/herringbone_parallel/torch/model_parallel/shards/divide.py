@@ -53,8 +53,8 @@ _NEED_ALL = {
     "nvlamb", "prodigy", "prodigyplusschedulefree", "sam",
 }  # fmt: skip
 
-# Whose optimizers, but for those above, update each parameter by itself.
-_BY_PARAMETER = ("torch.optim.", "herringbone_parallel.", "apex.optimizers.fused_", "deepspeed.ops.adam.")
+# Packages whose other optimizers update each parameter by itself.
+_BY_PARAMETER = ("torch.optim.", "herringbone_parallel.", "apex.optimizers.fused_")
 
 
 def divider(library: Library) -> Divider | None:
@@ -100,7 +100,7 @@ def divided_updates(library: Library, optimizer: torch.optim.Optimizer, *, eleme
             f"{needs_all[0]} takes a number from all parameters at once, and with `partitions` each rank has some of"
             " them: use an optimizer that updates each parameter by itself, such as AdamW"
         )
-    if library.settings.partitions > 1 and not (elementwise or kind.__module__.startswith(_BY_PARAMETER)):
+    if library.settings.partitions > 1 and not (elementwise or known or kind.__module__.startswith(_BY_PARAMETER)):
         warnings.warn(
             f"{kind.__name__}.step() sees the parameters of its rank alone: a number that it takes from several"
             " parameters, such as the norm of all gradients, is that of one rank. Clip by"

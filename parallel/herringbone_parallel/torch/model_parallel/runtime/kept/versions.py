@@ -149,7 +149,8 @@ class Kept:
         if index in self._in_backward:
             return
         self._settle(index)
-        self._settled = True  # The token is given away at once.
+        # The token is given away at once.
+        self._settled = True
         self._in_backward.add(index)
         if self._backward_at is None:
             frame: Any = sys._getframe()
@@ -223,6 +224,7 @@ class Kept:
         # One for all parameters: each hand-over of the run token looks at every location that has versions.
         new = Entry(vars(parameter)[PATH_ATTRIBUTE], vars(parameter), PATH_ATTRIBUTE)
         entry = self.parameters[id(parameter)] = next(iter(self.parameters.values()), new)
+        self._versions.setdefault(entry, {-1: entry.seen})
         self._note_version(entry, self._holder)
 
     def note_use(self, parameter: Any, *, differentiated: bool) -> None:
@@ -290,7 +292,7 @@ class Kept:
         self._refresh()
 
     def _note_version(self, location: Location, index: Any) -> None:
-        self._versions.setdefault(location, {-1: location.seen})[index] = location.seen
+        self._versions[location][index] = location.seen
         if index in self._in_backward:
             self._by_backward[location] = None
         if any(other > index for other in self._live):
