@@ -159,7 +159,9 @@ def _reduction(
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
         current.comparisons[key] = _comparison("\n".join(lines), variables)
     starts = current.observe(buckets)
-    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=options.op.value, starts=starts)
+    compared = [inner_variable(variable) for variable in variables if is_readable(variable)]
+    comparison = current.comparisons[key]
+    reduction = Reduction(current.engine, buckets, comparison, op=options.op.value, compared=compared, starts=starts)
     if tf.executing_eagerly():
         current.reductions[key] = reduction
     return reduction

@@ -12,6 +12,9 @@ hands the bucket to the engine. Its `finish` waits for the sum:
     result of a `start`.
 [2] A `finish` holds a thread of the executor while it waits, and there may be only one or two threads. So the first
     `finish` waits until every bucket has been started, and each further one waits for the one before.
+[3] The first `start` also reads weights to compare them. TensorFlow does not know that, and would let a write that
+    needs no gradient, such as a weight decay, run before it on one rank and after it on another. Such writes wait for
+    earlier reads in the graph; so each weight is read once more, after the `start`.
 
 Both are Python functions behind `tf.numpy_function`, which hands tensors over without a copy. The engine's own thread
 needs no Python (docs/decisions/020).
@@ -84,7 +87,7 @@ class Reduction:
     reduction = Reduction(engine, buckets, comparison, op="average")
     sums = reduction(tensors)
 
-    `starts` records the times at which sums start and end.
+    `compared` are the variables that the comparison reads, `starts` records the times at which sums start and end.
     """
 
     def __init__(
@@ -94,11 +97,12 @@ class Reduction:
         comparison: Comparison,
         *,
         op: str,
+        compared: Sequence[tf.Variable] = (),
         starts: SumObserver | None = None,
     ) -> None:
         self._engine, self._buckets, self._comparison, self._op = engine, tuple(buckets), comparison, op
         self._running = RunningSums()
-        self._starts = starts
+        self._compared, self._starts = tuple(compared), starts
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of the tensors, in the same order."""
@@ -144,6 +148,9 @@ class Reduction:
             start_in_order(self._starter(number), [tensors[member] for member in bucket.members], tf.int64)
             for number, bucket in enumerate(self._buckets)
         ]
+        with tf.control_dependencies(tickets[:1]):
+            for variable in self._compared:
+                variable.read_value()  # [3]
         sums: list[Any] = [None] * len(tensors)
         # [2] The first `finish` depends on the last start, each further one on the one before.
         before = tickets[-1:]

@@ -32,6 +32,11 @@ def test_weights_may_be_broadcast_after_the_first_step(ranks: Ranks) -> None:
     assert first == second
 
 
+def test_a_decay_that_waits_for_no_gradient_is_no_other_weight(ranks: Ranks) -> None:
+    # 8 -> 3 -> 0.5 -> -0.75
+    assert ranks.run("mistakes.decay_without_a_gradient", 2) == [-0.75, -0.75]
+
+
 def test_a_step_that_xla_compiles_is_refused(ranks: Ranks) -> None:
     for inner_gradient, message in ranks.run("mistakes.compiled_by_xla", 2):
         assert inner_gradient == 4.0

@@ -74,6 +74,31 @@ def broadcast_after_the_first_step() -> list[float]:
     return [float(tf.reduce_sum(variable)) for variable in model.variables]
 
 
+def decay_without_a_gradient() -> float:
+    """Let the weight decay run before the sum of gradients on one rank, and after it on the other."""
+    sdp.init()
+    weight = tf.Variable([8.0])
+
+    def late(value: Any, *, rank: int) -> tf.Tensor:
+        def wait(array: Any) -> Any:
+            time.sleep(0.3 if sdp.rank() == rank else 0.0)
+            return array
+
+        return tf.ensure_shape(tf.numpy_function(wait, [value], tf.float32, stateful=False), [1])
+
+    @tf.function
+    def step(one: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = weight * late(one, rank=1)
+        [average] = sdp.DistributedGradientTape(tape).gradient(loss, [weight])
+        weight.assign(weight * late(one / 2, rank=0))
+        weight.assign_sub(average)
+
+    for _ in range(3):
+        step(tf.constant([1.0]))
+    return float(weight[0])
+
+
 def compiled_by_xla() -> tuple[float, str]:
     """Compile the part of a step that computes gradients, and then a whole step, which is refused."""
     sdp.init()
