@@ -19,7 +19,7 @@ def facts() -> dict[str, Any]:
     """Return devices, driver, versions, cores and the commit. Imports torch, and starts CUDA."""
     import torch
 
-    from herringbone.nvidia_smi import ask
+    from herringbone.system.nvidia_smi import ask
 
     count = torch.cuda.device_count()
     properties = [torch.cuda.get_device_properties(index) for index in range(count)]

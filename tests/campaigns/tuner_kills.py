@@ -22,7 +22,7 @@ from pathlib import Path
 
 from herringbone import ContinuousParameter, Estimator, HyperbandStrategyConfig, HyperparameterTuner, StrategyConfig
 from herringbone.jobs.home import HOME_VARIABLE
-from herringbone.processes import is_alive, pid_of
+from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 
 SCRIPT = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import HyperparameterTuner, TrainingJob
-from herringbone.processes import is_alive, pid_of
+from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 
 from .tuned import EPOCHS, comparable, tuner, write_digits

@@ -16,7 +16,7 @@ from typing import Any
 
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import identity
+from herringbone.system.processes import identity
 from herringbone_contract.events.format import Event, Point, batches, encode
 from herringbone_contract.failure import Failure, Frame
 

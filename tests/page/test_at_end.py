@@ -12,7 +12,7 @@ from herringbone import Estimator
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import settle
 from herringbone.page.at_end import start_report
-from herringbone.processes import descendants
+from herringbone.system.processes import descendants
 from herringbone_contract.failure import Failure
 
 

@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import FileLogs, LogLine
-from herringbone.jobs.polling import Pace
 from herringbone.page.live import LiveJob
 from herringbone.page.log_pages import Choice
+from herringbone.system.polling import Pace
 
 AT = datetime.fromtimestamp(1_800_000_000, timezone.utc)
 PLAN = json.dumps({"hosts": [{"name": "algo-1"}]})

@@ -12,7 +12,7 @@ import pytest
 from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 from tests.aws_mock import mock_aws
 from tests.sagemaker.account import RequestRecorder, make_role
 from tests.sagemaker.service import Service, serving

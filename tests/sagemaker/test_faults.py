@@ -14,8 +14,8 @@ from herringbone.backends.sagemaker.creation import UnknownOutcomeError, create_
 from herringbone.backends.sagemaker.description import SubmissionState, submission_state
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
-from herringbone.processes import is_alive
-from herringbone.progress import Progress
+from herringbone.system.processes import is_alive
+from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsCredentialsError, AwsUnavailableError, HerringboneError, LaunchError
 from tests.sagemaker.account import IMAGE, XML, RequestRecorder, answer, estimator, fit, job_names, keys
 

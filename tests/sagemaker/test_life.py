@@ -16,7 +16,7 @@ from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.transfer import fetch_artifact
 from herringbone.cli.__main__ import main
 from herringbone.jobs.console import Console
-from herringbone.progress import Progress
+from herringbone.system.progress import Progress
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
 from tests.sagemaker.service import described, life, serving
 

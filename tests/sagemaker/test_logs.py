@@ -6,7 +6,7 @@ import pytest
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 from herringbone_contract.errors import AwsAccessError, AwsCredentialsError
 from tests.sagemaker.service import PAGE_EVENTS
 

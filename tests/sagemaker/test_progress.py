@@ -2,7 +2,7 @@
 
 import io
 
-from herringbone.progress import Progress
+from herringbone.system.progress import Progress
 
 
 class Terminal(io.StringIO):

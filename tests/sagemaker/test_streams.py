@@ -4,7 +4,7 @@ import random
 from datetime import datetime, timezone
 
 from herringbone.backends.sagemaker.logs import Streams, host_of, lines_of
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 
 PACE = Pace(2, 10, 2)
 

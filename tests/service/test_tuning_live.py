@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("boto3")
 from botocore.exceptions import ClientError
 
-from herringbone.processes import may_live, place
+from herringbone.system.processes import may_live, place
 from herringbone.tuner.store import TuningStore
 from tests.service.test_live import GROUP, HERE, PEER_PYTHON, Running, wait
 from tests.service.tuning_requests import CATEGORICAL, NAME, SCRIPT, tuning, with_static, with_trial

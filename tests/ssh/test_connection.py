@@ -11,8 +11,8 @@ import pytest
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
 from herringbone.backends.ssh.connection import Connection, Wheel, loader_command
-from herringbone.processes import sees
 from herringbone.slots.folder import SlotsFolder
+from herringbone.system.processes import sees
 from herringbone_contract.errors import HostError
 
 WHEEL = Wheel()

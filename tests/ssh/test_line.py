@@ -18,8 +18,8 @@ from herringbone import Estimator, TrainingJob
 from herringbone.jobs.facts import find_facts
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
-from herringbone.processes import pid_of
 from herringbone.slots.places import place_texts
+from herringbone.system.processes import pid_of
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(400)]
 HOLD = "import os, time; print('has', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(600)"

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.interrupt import OnInterrupt
     from herringbone.jobs.logs import LogLine
-    from herringbone.jobs.polling import Pace
     from herringbone.planning.plan import JobPlan
+    from herringbone.system.interrupt import OnInterrupt
+    from herringbone.system.polling import Pace
     from herringbone_contract.events.format import Event
     from herringbone_contract.events.requests import Request
 

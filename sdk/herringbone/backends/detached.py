@@ -29,20 +29,20 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.on_s3 import pipes_config, s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.retry import policies_of
-from herringbone.detached_process import hand_over, start_detached
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import PENDING, STARTING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
-from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
-from herringbone.processes import identity, is_alive, pid_of
 from herringbone.slots.pending import enter_line, is_granted, left_on_error, signal_waiter, start_waiter, waiter_died
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
+from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
+from herringbone.system.detached_process import hand_over, start_detached
+from herringbone.system.polling import Pace
+from herringbone.system.processes import identity, is_alive, pid_of
 from herringbone_contract.constants import DEFAULT_STOP_GRACE_SECONDS, HostVariable
 from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure

@@ -11,10 +11,10 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.on_s3 import send_packed
 from herringbone.jobs.description import output_place
 from herringbone.jobs.index import JobIndex
-from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.lifecycle import model_of
 from herringbone.jobs.logs import FileLogs
 from herringbone.planning.plan import parse_plan
+from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -112,6 +112,6 @@ class OwnHostsBackend(ABC):
         # Imported here: only a model that is in S3 alone is fetched.
         from herringbone.aws.session import AwsSession
         from herringbone.backends.sagemaker.transfer import fetch_artifact
-        from herringbone.progress import Progress
+        from herringbone.system.progress import Progress
 
         return fetch_artifact(AwsSession.of(None), model, into, progress=Progress())

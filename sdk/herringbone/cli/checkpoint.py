@@ -14,8 +14,8 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK
 from herringbone.cli.tables import show_table
-from herringbone.sizes import shown_bytes
-from herringbone.times import shown_ago
+from herringbone.system.sizes import shown_bytes
+from herringbone.system.times import shown_ago
 from herringbone_contract.checkpoint.manifest import MANIFEST
 from herringbone_contract.checkpoint.verification import Listed, Problem, listing, verify
 from herringbone_contract.errors import InputError, ParallelError

@@ -8,7 +8,7 @@ import os
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 
 
 @click.command()

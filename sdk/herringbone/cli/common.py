@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
-from herringbone.jobs.interrupt import CHOICES
+from herringbone.system.interrupt import CHOICES
 
 # 2 is the code of mistakes in most commands. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
 OK, JOB_FAILED, USAGE, STOPPED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -58,7 +58,7 @@ class Age(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     name = "age"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from herringbone.times import parse_span
+        from herringbone.system.times import parse_span
 
         seconds = value if isinstance(value, int) else parse_span(value)
         if seconds is None:

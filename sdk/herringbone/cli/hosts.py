@@ -14,7 +14,7 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import Age
 from herringbone.cli.tables import aligned, show_table
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport

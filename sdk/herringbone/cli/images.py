@@ -19,8 +19,8 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.tables import show_table
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.sizes import shown_bytes
-from herringbone.user_paths import home_folder
+from herringbone.system.sizes import shown_bytes
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import msgspec
 from herringbone.cli.commands import Decorated
 from herringbone.cli.names import JobName
 from herringbone.cli.script_arguments import parse_script_arguments
-from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
@@ -24,7 +23,8 @@ from herringbone.estimators.options import text_options
 from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.jobs.job import attach
 from herringbone.planning.again import inputs_of
-from herringbone.user_paths import current_folder
+from herringbone.system.documents import read_document
+from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
 
 EPILOG = """\

@@ -74,8 +74,8 @@ def _settings(
     *, backend: str, account: str, regions: tuple[str, ...], mapping: Path | None, buckets: Path | None, **_: Any
 ) -> Settings:
     from herringbone.backends.registry import backend_for
-    from herringbone.documents import read_document
     from herringbone.service.settings import DEFAULT_REGION, Mapping, Settings, check_account, parse_mapping
+    from herringbone.system.documents import read_document
 
     if backend_for(backend, setting="--backend").name == "sagemaker":
         raise UsageError(f"--backend {backend}: jobs of this service run on hosts of your own, not at AWS")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from herringbone.texts import ELLIPSIS, shortened
+from herringbone.system.texts import ELLIPSIS, shortened
 from herringbone_contract.masking import printable
 
 _LEAST_SHORTENED = 16

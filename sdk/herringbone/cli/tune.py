@@ -18,7 +18,7 @@ from herringbone.cli.commands import Decorated, JobCommand, json_option
 from herringbone.cli.common import JOB_FAILED, OK, STOPPED, on_interrupt_option
 from herringbone.cli.request import TUNING, JobFlags, job_flags, read_mapping, read_request_with
 from herringbone.cli.tables import aligned, show_table
-from herringbone.jobs.interrupt import OnInterrupt
+from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import printable
 
@@ -211,7 +211,7 @@ def tuner_settings(section: Any, from_file: Any, overrides: dict[str, Any]) -> d
 @json_option("one JSON array, the newest tuning job first")
 def list_tunings(as_json: bool) -> int:
     """List the tuning jobs that this machine knows, the newest first."""
-    from herringbone.times import shown_ago
+    from herringbone.system.times import shown_ago
     from herringbone.tuner.description import best_of
     from herringbone.tuner.view.shown import progress, shown_number
 

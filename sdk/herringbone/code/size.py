@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 
 # Code is copied, and packed for some backends, for every job. Data of this size belongs into a channel.
 LARGE_BYTES = 100_000_000

@@ -23,11 +23,11 @@ import selectors
 import signal
 import time
 
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.metrics_process import MetricsProcess
 from herringbone.controller.s3_process import S3Process
 from herringbone.pipes.process import PipeProcess
+from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 
-from herringbone.namespaces import BIND, NEW_MOUNTS, READ_ONLY, RECURSIVE, REMOUNT, mount, unshare
+from herringbone.system.namespaces import BIND, NEW_MOUNTS, READ_ONLY, RECURSIVE, REMOUNT, mount, unshare
 from herringbone_contract.constants import DEFAULT_BASE, Key
 
 TYPE_CHECKING = False

@@ -17,10 +17,10 @@ import sys
 import time
 
 from herringbone.controller import private_tree
-from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
-from herringbone.processes import descendants
+from herringbone.system.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
+from herringbone.system.processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from herringbone.helper_process import HelperProcess
+from herringbone.system.helper_process import HelperProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.planning.disk import LOW_BYTES
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 from herringbone_contract.library_hooks import TESTED
 
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from herringbone import nvidia_smi
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.jobs.home import find_home
-from herringbone.planning.packages import installed_version
-from herringbone.user_paths import home_folder
+from herringbone.system import nvidia_smi
+from herringbone.system.packages import installed_version
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import EngineError, HerringboneError, UnsupportedError
 
 # Shorter than the examination itself, so that a program that hangs leaves nothing behind.

@@ -21,10 +21,10 @@ from herringbone.estimators.options import Options, changed_options, parse_optio
 from herringbone.estimators.signature import ExplicitSignature
 from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.estimators.texts import check_name, check_texts, mapping_of, path_text
-from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
-from herringbone.user_paths import current_folder
+from herringbone.system.interrupt import OnInterrupt, check_choice
+from herringbone.system.user_paths import current_folder
 from herringbone_contract.distribution import Distribution, Framework, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values

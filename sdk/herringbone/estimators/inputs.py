@@ -13,7 +13,7 @@ import msgspec
 
 from herringbone.estimators.option_errors import explain
 from herringbone.estimators.texts import check_texts
-from herringbone.user_paths import expanded
+from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 
 DEFAULT_CHANNEL = "training"

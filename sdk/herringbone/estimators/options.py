@@ -18,7 +18,7 @@ from herringbone.estimators.expressions import check_metrics, check_policies
 from herringbone.estimators.option_errors import explain, unknown_option
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone.estimators.texts import check_texts
-from herringbone.times import parse_span
+from herringbone.system.times import parse_span
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError
 

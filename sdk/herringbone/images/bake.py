@@ -20,7 +20,7 @@ from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
 from herringbone.images.labels import REPOSITORY, Label, repository
 from herringbone.images.pip_settings import index_variables
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError, InputError
 
 _FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the installing container

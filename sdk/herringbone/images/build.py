@@ -21,7 +21,7 @@ from herringbone.engine.docker_settings import (
 )
 from herringbone.images.build_errors import explain
 from herringbone.images.recipe import Recipe
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import EngineError, ImageError
 
 _NOT_FOUND = 404

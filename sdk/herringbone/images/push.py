@@ -9,7 +9,7 @@ from herringbone.engine.client import Engine
 from herringbone.engine.docker_settings import docker_folder, login_header, registry_login, registry_of
 from herringbone.images.build import inspect, split_name
 from herringbone.images.ecr import PUSH_PERMISSIONS, Ecr
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 
 _SHOWN = ("Pushed", "Layer already exists")

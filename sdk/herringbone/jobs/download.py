@@ -12,7 +12,7 @@ from typing import IO, Literal
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.logs import LogLine
-from herringbone.user_paths import expanded
+from herringbone.system.user_paths import expanded
 from herringbone_contract.archives import unpack
 from herringbone_contract.errors import InputError
 

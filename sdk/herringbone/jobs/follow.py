@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, failure_of
 from herringbone.jobs.ends import end_line, kept_checkpoints
-from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
 from herringbone.slots.places import PlaceLines, waits_in_line
+from herringbone.system.interrupt import OnInterrupt, stops, ways_back
 from herringbone_contract.errors import JobFailedError
 
 if TYPE_CHECKING:

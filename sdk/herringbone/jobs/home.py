@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from herringbone.user_paths import expanded, home_folder
+from herringbone.system.user_paths import expanded, home_folder
 from herringbone_contract.errors import HerringboneError, JobNameError
 
 HOME_VARIABLE = "HERRINGBONE_HOME"

@@ -20,9 +20,9 @@ from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
-from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.watch import Watch
+from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
 

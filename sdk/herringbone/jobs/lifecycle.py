@@ -30,7 +30,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
 from herringbone.jobs.state_lines import why_of
 from herringbone.page.at_end import start_report
-from herringbone.processes import identity, may_live, place, sees
+from herringbone.system.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 

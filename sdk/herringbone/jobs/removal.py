@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.description import own_folder
-from herringbone.jobs.disk import remove, size_of
 from herringbone.jobs.facts import add_facts, find_facts
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import TERMINAL, JobIndex, JobRecord
+from herringbone.system.disk import remove, size_of
 from herringbone_contract.constants import JOB_NAME_PATTERN
 from herringbone_contract.errors import HerringboneError, InputError, JobNotFoundError, OptionError
 from herringbone_contract.masking import printable

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from herringbone.jobs.polling import Pauses
+from herringbone.system.polling import Pauses
 from herringbone_contract.errors import ServiceError
 
 if TYPE_CHECKING:

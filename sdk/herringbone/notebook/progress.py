@@ -16,7 +16,7 @@ from herringbone.jobs.console import Console
 from herringbone.jobs.state_lines import shown_state
 from herringbone.notebook.charts import chart, escaped, progress_bar
 from herringbone.notebook.tables import job_html, progress_text
-from herringbone.times import shown_span
+from herringbone.system.times import shown_span
 from herringbone.top.rows import chosen_metric, row_of
 from herringbone.top.texts import bar, shown_eta
 from herringbone_contract.errors import HerringboneError

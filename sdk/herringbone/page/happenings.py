@@ -9,8 +9,8 @@ from herringbone.events.view import JobView
 from herringbone.jobs.description import without_value
 from herringbone.jobs.index import JobRecord
 from herringbone.page.thin import number
-from herringbone.sizes import shown_bytes
-from herringbone.times import shown_span
+from herringbone.system.sizes import shown_bytes
+from herringbone.system.times import shown_span
 from herringbone_contract.events.format import Event
 from herringbone_contract.masking import printable
 

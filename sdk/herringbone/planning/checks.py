@@ -13,7 +13,6 @@ import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.code.files import check_source, measure_code
-from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
@@ -24,6 +23,7 @@ from herringbone.planning.plan import HostPlan, JobPlan, refuse
 from herringbone.planning.s3 import uses_s3
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.shown import OWN_HOSTS
+from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.model_parallel.served import Library
 

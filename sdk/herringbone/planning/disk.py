@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 
 # Code, logs, checkpoints and a model, which is there twice while it is packed.
 LOW_BYTES = 5_000_000_000

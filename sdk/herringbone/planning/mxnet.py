@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from herringbone.planning.checks import brings_packages
-from herringbone.planning.packages import installed_version, release_of
 from herringbone.planning.plan import JobPlan
+from herringbone.system.packages import installed_version, release_of
 
 # The first numpy without `numpy.bool`, which MXNet's last release reads when it is imported.
 _NUMPY_TOO_NEW = (1, 24)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 from herringbone.planning.checks import brings_packages
-from herringbone.planning.packages import installed_version, is_older
 from herringbone.planning.plan import JobPlan
+from herringbone.system.packages import installed_version, is_older
 from herringbone_contract.distribution import Launcher
 
 # The first release with Keras 3, for which Herringbone's library is written.

@@ -40,7 +40,7 @@ from herringbone.prediction.prices import price_of
 from herringbone.prediction.progress import Progress
 from herringbone.prediction.questions import Summary, changed, fewest, samples_of, scale_of, work_of
 from herringbone.prediction.texts import shown_range
-from herringbone.times import shown_span
+from herringbone.system.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
 from herringbone_contract.masking import printable
 from herringbone_contract.prediction.answer import Answer, Prediction

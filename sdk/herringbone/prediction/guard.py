@@ -30,8 +30,8 @@ from pathlib import Path
 if not __package__:
     sys.path.append(str(Path(__file__).parents[2]))
 
-from herringbone import namespaces
-from herringbone.namespaces import BIND, NO_DEVICES, NO_EXEC, NO_SUID, READ_ONLY, RECURSIVE, mount
+from herringbone.system import namespaces
+from herringbone.system.namespaces import BIND, NO_DEVICES, NO_EXEC, NO_SUID, READ_ONLY, RECURSIVE, mount
 
 # The exit code where the system allows no namespaces, or no view in them.
 REFUSED = 97

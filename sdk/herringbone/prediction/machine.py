@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from herringbone.nvidia_smi import gpus
+from herringbone.system.nvidia_smi import gpus
 from herringbone_contract.prediction.devices import Device, device_named
 from herringbone_contract.resources import num_gpus
 

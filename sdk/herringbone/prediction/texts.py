@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from herringbone.times import shown_span
+from herringbone.system.times import shown_span
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction, Range
 
 _KINDS = ("parameters", "gradients", "states", "activations", "communication", "slack")

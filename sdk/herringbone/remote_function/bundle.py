@@ -18,7 +18,7 @@ from typing import Any
 
 from herringbone.remote_function import script
 from herringbone.remote_function.modules import installed_places, loaded_modules, local_modules
-from herringbone.user_paths import current_folder
+from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 
 # Above this size, messages name the parts of a call. Code travels to every host and into every job's folder.

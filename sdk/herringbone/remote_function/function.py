@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar, overload
 
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.inputs import Inputs
-from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.remote_function import script
 from herringbone.remote_function.bundle import find_cloudpickle, name_of, requirements_of, write_bundle
 from herringbone.remote_function.call import RemoteCall
+from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone_contract.errors import OptionError
 
 Result = TypeVar("Result")

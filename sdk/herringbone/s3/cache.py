@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from herringbone.s3.names import StoredObject
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import InputError, OptionError
 
 LIMIT_VARIABLE = "HERRINGBONE_S3_CACHE_GB"

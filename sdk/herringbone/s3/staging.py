@@ -27,11 +27,11 @@ from herringbone.pipes.content import write_listing
 from herringbone.planning.channels import check_shares, is_augmented, is_streamed
 from herringbone.planning.plan import JobPlan
 from herringbone.planning.s3 import reads_s3
-from herringbone.progress import Progress
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import ObjectCache, cache_limit, fetch_all
 from herringbone.s3.names import StoredObject, files_of, name_below, parse_manifest, split, whole_checkpoints
 from herringbone.s3.review import MANIFEST_BYTES, buckets_of
+from herringbone.system.progress import Progress
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import InputError
 

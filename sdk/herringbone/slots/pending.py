@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
-from herringbone.detached_process import hand_over, start_detached
 from herringbone.jobs.index import PENDING, JobRecord
 from herringbone.planning.plan import plan_to_send
-from herringbone.processes import identity, pid_of
 from herringbone.slots.claim import Claim, open_line
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
 from herringbone.slots.ticket import Wants, encode
+from herringbone.system.detached_process import hand_over, start_detached
+from herringbone.system.processes import identity, pid_of
 from herringbone_contract.errors import LaunchError, UnsupportedError
 from herringbone_contract.failure import Failure
 

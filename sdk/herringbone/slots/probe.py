@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from herringbone.nvidia_smi import ask
+from herringbone.system.nvidia_smi import ask
 
 
 class Probe(Protocol):

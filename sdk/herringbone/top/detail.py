@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.view import NO_STEP
-from herringbone.times import shown_span
+from herringbone.system.times import shown_span
 from herringbone.top.rows import Row, chosen_metric, gpus_of, number_of, progress_cell
 from herringbone.top.texts import (
     fitted,

@@ -22,7 +22,7 @@ from herringbone.events.view import JobView
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.logs import FileLogs
-from herringbone.jobs.polling import Pace, Pauses
+from herringbone.system.polling import Pace, Pauses
 from herringbone.top.detail import MOST_LINES, Detail, detail_of
 from herringbone.top.rows import Row, in_order, row_of
 from herringbone.top.tunings import TuningReader, trial_row

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.jobs.state_lines import shown_state
-from herringbone.texts import shortened
+from herringbone.system.texts import shortened
 from herringbone.top.texts import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import math
 import unicodedata
 from collections.abc import Iterator
 
-from herringbone.texts import ELLIPSIS
-from herringbone.times import shown_span
+from herringbone.system.texts import ELLIPSIS
+from herringbone.system.times import shown_span
 from herringbone_contract.masking import printable
 
 _DONE, _OPEN = "━", "╌"

@@ -19,13 +19,13 @@ from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
 from herringbone.events.metrics import job_metrics
 from herringbone.jobs.console import Console
-from herringbone.processes import identity, is_alive, place
+from herringbone.system.processes import identity, is_alive, place
+from herringbone.system.user_paths import current_folder
 from herringbone.trackers.destination import Destination, parse_destinations
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
 from herringbone.trackers.tracker import OpenTracker, check_installed, open_tracker
-from herringbone.user_paths import current_folder
 from herringbone_contract.errors import InputError
 from herringbone_contract.events.format import batches
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from herringbone.jobs.polling import Pace, Pauses
+from herringbone.system.polling import Pace, Pauses
 from herringbone.trackers.fold import Fold
 from herringbone.trackers.place import ExportState, Place, this_process
 from herringbone_contract.errors import ServiceError

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.processes import identity, may_live, place
+from herringbone.system.processes import identity, may_live, place
 from herringbone_contract.errors import InputError
 from herringbone_contract.masking import masked_text, printable
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.jobs.polling import Pace, Pauses
 from herringbone.planning.again import refuse_masked
 from herringbone.planning.plan import parse_plan
-from herringbone.processes import is_alive, may_live
+from herringbone.system.polling import Pace, Pauses
+from herringbone.system.processes import is_alive, may_live
 from herringbone.tuner.description import describe_tuning
 from herringbone.tuner.searcher.launch import start_searcher
 from herringbone.tuner.searcher.searching import search
@@ -197,6 +197,6 @@ def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
 
 
 def _elsewhere(process: str, where: str) -> bool:
-    from herringbone.processes import sees
+    from herringbone.system.processes import sees
 
     return sees(where) is None and may_live(process, where)

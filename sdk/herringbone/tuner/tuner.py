@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.estimators.options import MetricDefinition, parse_options
 from herringbone.jobs.console import Console
-from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops
+from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition, define
 from herringbone.tuner.description import best_of

@@ -10,7 +10,7 @@ from herringbone.backends.process.backend import ProcessBackend
 from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import identity, place
+from herringbone.system.processes import identity, place
 from herringbone_contract.errors import RequestError, UnsupportedError
 from herringbone_contract.events.format import encode
 from herringbone_contract.events.requests import parse

@@ -10,7 +10,7 @@ from herringbone.cli.__main__ import main
 from herringbone.controller.log_files import LogFile
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import attach
-from herringbone.times import parse_moment
+from herringbone.system.times import parse_moment
 from herringbone_contract.errors import OptionError
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)

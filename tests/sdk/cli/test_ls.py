@@ -11,10 +11,10 @@ import pytest
 
 from herringbone.cli.__main__ import main
 from herringbone.cli.tables import show_table
-from herringbone.jobs.disk import size_of
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.sizes import shown_bytes
-from herringbone.texts import shortened
+from herringbone.system.disk import size_of
+from herringbone.system.sizes import shown_bytes
+from herringbone.system.texts import shortened
 from herringbone_contract.failure import Failure
 
 PLAN = json.dumps({"hosts": [], "channels": [], "hyperparameters": {}})

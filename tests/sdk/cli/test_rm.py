@@ -6,7 +6,7 @@ import os
 import pytest
 
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import identity
+from herringbone.system.processes import identity
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from herringbone import (
 )
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import pid_of
+from herringbone.system.processes import pid_of
 
 
 def submit(backend, inputs=None, *, job_name=None, cls=Estimator, **options):

@@ -12,7 +12,7 @@ from herringbone.events import from_log
 from herringbone.events.from_log import Finder
 from herringbone.events.job_events import JobEvents
 from herringbone.events.source import decode_lines
-from herringbone.helper_process import HelperProcess
+from herringbone.system.helper_process import HelperProcess
 
 MLLOG = ':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "accuracy", "value": 0.5}'
 # The definition matches at each attempt; the pattern of another one backtracks for years on one line.

@@ -11,7 +11,7 @@ from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTER
 
 from herringbone import Estimator, TrainingJob
 from herringbone.jobs.index import JobIndex
-from herringbone.processes import pid_of
+from herringbone.system.processes import pid_of
 
 
 def submit(backend):

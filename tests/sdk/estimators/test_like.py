@@ -12,7 +12,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import TrainingJob
 from herringbone.planning.again import merged, settings_of
-from herringbone.processes import identity, place
+from herringbone.system.processes import identity, place
 from herringbone_contract.errors import LaunchError
 
 

@@ -15,7 +15,7 @@ import pytest
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.listing import all_jobs
-from herringbone.processes import pid_of
+from herringbone.system.processes import pid_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mpi]
 

@@ -11,7 +11,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import attach
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
-from herringbone.processes import identity, place, sees
+from herringbone.system.processes import identity, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError
 
 

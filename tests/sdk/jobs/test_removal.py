@@ -13,7 +13,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import COMPLETED, FAILED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs
 from herringbone.jobs.removal import remove_job, remove_jobs, select_jobs
-from herringbone.processes import identity
+from herringbone.system.processes import identity
 from herringbone_contract.errors import InputError, JobNotFoundError, OptionError
 
 DAY = 86_400.0

@@ -7,9 +7,9 @@ import pytest
 
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import LogLine
-from herringbone.jobs.polling import Pace, Pauses
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
+from herringbone.system.polling import Pace, Pauses
 from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError
 
 ROW = JobRecord(name="a", backend="scripted", plan="{}", created=0.0)

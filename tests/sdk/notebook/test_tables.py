@@ -12,11 +12,11 @@ from herringbone.events.columns import Metrics
 from herringbone.events.view import JobView
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.polling import Pace
 from herringbone.notebook.charts import chart, progress_bar
 from herringbone.notebook.choice import console_of
 from herringbone.notebook.progress import NotebookConsole, shown
 from herringbone.notebook.tables import job_html, metrics_html
+from herringbone.system.polling import Pace
 from herringbone_contract.errors import AwsError
 
 EVIL = "<script>alert(1)</script>\x1b[2J&\"'"

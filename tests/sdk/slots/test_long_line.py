@@ -13,9 +13,9 @@ import pytest
 
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import PENDING, JobIndex, JobRecord
-from herringbone.processes import identity, place
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.ticket import Ticket, Wants, encode
+from herringbone.system.processes import identity, place
 
 JOBS = 1000
 # 0.18 to 0.22 s of processor time on a machine with two busy cores; the least of three runs, as others disturb.

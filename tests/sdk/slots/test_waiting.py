@@ -14,11 +14,11 @@ import pytest
 from herringbone import Estimator
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.job import TrainingJob
-from herringbone.processes import pid_of
 from herringbone.slots.claim import Line
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
+from herringbone.system.processes import pid_of
 from herringbone_contract.errors import LaunchError, UnsupportedError
 
 SCRIPT = "import os\nprint('on', os.environ['CUDA_VISIBLE_DEVICES'], 'version 1')\n"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.processes import identity, place
+from herringbone.system.processes import identity, place
 from herringbone_contract.events.format import encode
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from herringbone.backends.ssh.inventory import MachinesBusyError
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter

@@ -19,7 +19,7 @@ from herringbone import (
     TrainingJob,
 )
 from herringbone.jobs.index import JobIndex
-from herringbone.processes import is_alive, pid_of
+from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.searcher.launch import start_searcher
 from herringbone.tuner.searcher.searching import _Mirror

@@ -38,7 +38,7 @@ from herringbone.slots.folder import cpu_shares
 from herringbone.slots.line import too_much
 from herringbone.slots.probe import ListedGpus
 from herringbone.slots.ticket import Wants
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
 from herringbone_contract.paths import Paths

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.docker.request import ObjectLabel
 from herringbone.controller.containers import remove_container, remove_network
 from herringbone.engine.client import Engine
-from herringbone.processes import may_live, place
+from herringbone.system.processes import may_live, place
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import Home

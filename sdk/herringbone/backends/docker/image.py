@@ -13,7 +13,7 @@ from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.jobs.console import Console
 from herringbone.planning.frameworks import IMAGES, image_version
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:

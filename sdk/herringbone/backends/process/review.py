@@ -12,7 +12,6 @@ from herringbone.code.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.libraries import missing_package
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
-from herringbone.planning.packages import installed_version
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
@@ -20,6 +19,7 @@ from herringbone.planning.torch import installed_torch, too_old_here
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
 from herringbone.slots.line import too_much
 from herringbone.slots.probe import NvidiaSmi, Probe
+from herringbone.system.packages import installed_version
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.resources import num_gpus
 

@@ -13,9 +13,9 @@ from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.interrupt import OnInterrupt
-from herringbone.jobs.polling import Pace
-from herringbone.progress import Progress
+from herringbone.system.interrupt import OnInterrupt
+from herringbone.system.polling import Pace
+from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:

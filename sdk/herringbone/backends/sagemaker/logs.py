@@ -25,7 +25,7 @@ from typing import Any
 
 from herringbone.aws.session import AwsSession
 from herringbone.jobs.logs import LogLine, marked_line
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 from herringbone_contract.errors import AwsError
 
 GROUP = "/aws/sagemaker/TrainingJobs"

@@ -10,7 +10,6 @@ from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
-from herringbone.code.near import alternatives
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
@@ -18,6 +17,7 @@ from herringbone.planning.channels import check_shares
 from herringbone.planning.frameworks import IMAGES, unused_versions
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
+from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.model_parallel.served import Library

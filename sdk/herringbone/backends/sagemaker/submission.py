@@ -47,7 +47,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import Claim, claim
 from herringbone.planning.plan import JobPlan
-from herringbone.progress import Progress
+from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 
 _KEY_BYTES = 32

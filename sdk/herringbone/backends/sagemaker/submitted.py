@@ -21,8 +21,8 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import client_lives, model_of, settle
 from herringbone.jobs.logs import FileLogs
-from herringbone.jobs.polling import Pace
-from herringbone.progress import Progress
+from herringbone.system.polling import Pace
+from herringbone.system.progress import Progress
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,

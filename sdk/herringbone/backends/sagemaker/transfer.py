@@ -18,7 +18,7 @@ import msgspec
 
 from herringbone.aws.location import S3Location, split_s3_uri
 from herringbone.aws.session import AwsSession
-from herringbone.progress import Progress
+from herringbone.system.progress import Progress
 from herringbone_contract.errors import ArchiveError, AwsError, InputError
 
 # Files of at least this size travel in parts, several at once.

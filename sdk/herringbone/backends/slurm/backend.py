@@ -42,7 +42,7 @@ from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import PENDING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
-from herringbone.jobs.polling import Pace
+from herringbone.system.polling import Pace
 from herringbone_contract.errors import RequestError, SlurmError
 
 if TYPE_CHECKING:

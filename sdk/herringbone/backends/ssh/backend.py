@@ -40,11 +40,11 @@ from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle, unseen
-from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
 from herringbone.s3.staging import local_plan
 from herringbone.slots.pending import signal_waiter, waiter_died
-from herringbone.user_paths import home_folder
+from herringbone.system.polling import Pace
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import HostError, LaunchError, RequestError
 from herringbone_contract.events.requests import is_for
 

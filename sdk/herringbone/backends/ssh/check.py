@@ -16,7 +16,7 @@ from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.machine_facts import address_of, differences, versions_of
 from herringbone.backends.ssh.transport import Transport
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import HostError
 
 MAX_SKEW_SECONDS = 2.0

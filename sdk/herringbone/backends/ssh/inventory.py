@@ -21,10 +21,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone.documents import read_document
 from herringbone.estimators.option_errors import python_words
 from herringbone.planning.plan import HostPlan, JobPlan
-from herringbone.user_paths import expanded
+from herringbone.system.documents import read_document
+from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 from herringbone_contract.resources import natural_order
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from herringbone.jobs.disk import remove
 from herringbone.service import listing, members
 from herringbone.service.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
 from herringbone.service.errors import ApiError, in_use, invalid
@@ -37,6 +36,7 @@ from herringbone.service.tunings.requests import (
     shared_request,
     stored_tuning,
 )
+from herringbone.system.disk import remove
 from herringbone.tuner.creation import create_tuning
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.own import OwnTuning

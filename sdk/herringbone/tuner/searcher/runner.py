@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.jobs.index import FAILED, IN_PROGRESS, STOPPED
-from herringbone.jobs.polling import Pauses
-from herringbone.processes import identity, place
+from herringbone.system.polling import Pauses
+from herringbone.system.processes import identity, place
 from herringbone.tuner.names import trial_job_name
 from herringbone.tuner.searcher.objective import objective_of
 from herringbone.tuner.searcher.search import Action, Finish, Propose, Stop, Submit, step

@@ -22,8 +22,8 @@ from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.polling import Pace
     from herringbone.planning.plan import JobPlan
+    from herringbone.system.polling import Pace
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningStore
 

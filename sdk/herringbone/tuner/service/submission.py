@@ -23,7 +23,7 @@ from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Preparation, prepare, upload
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan
-from herringbone.progress import Progress
+from herringbone.system.progress import Progress
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.service.location import ServiceRecord, claim_folder, release_folder
 from herringbone.tuner.service.request import TuningPart, TuningSettings, tuning_request

@@ -13,8 +13,8 @@ from herringbone.backends.sagemaker.creation import TUNING_JOB, look_up
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import TERMINAL
-from herringbone.jobs.polling import Pace, Pauses
 from herringbone.jobs.watch import ACCESS_PATIENCE_SECONDS
+from herringbone.system.polling import Pace, Pauses
 from herringbone.tuner.service.description import (
     definition_of,
     kept_static,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from herringbone.times import shown_span
+from herringbone.system.times import shown_span
 from herringbone.tuner.description import best_of
 from herringbone.tuner.parameters import CategoricalParameter
 

@@ -243,7 +243,7 @@ class Agent:
 
     def _forget(self, message: Message, _: bytes) -> Message:
         """Kill a job and remove everything of it, so that its name is free again; with `if_over`, kill nothing."""
-        from herringbone.jobs.disk import remove
+        from herringbone.system.disk import remove
 
         name, if_over = message["job"], message.get("if_over", False)
         try:

@@ -20,9 +20,9 @@ from pathlib import Path
 import msgspec
 
 from herringbone.backends.ssh.agent.bootstrap import READY
-from herringbone.jobs.disk import remove, size_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.system.disk import remove, size_of
 
 USES = "uses.json"
 

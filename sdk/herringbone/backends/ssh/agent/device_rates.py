@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from herringbone import nvidia_smi
+from herringbone.system import nvidia_smi
 
 _TIMEOUT_SECONDS = 120.0
 _REPEATS = 5

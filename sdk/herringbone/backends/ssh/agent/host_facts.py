@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from herringbone import nvidia_smi
+from herringbone.system import nvidia_smi
 from herringbone_contract.errors import EngineError, UnsupportedError
 
 # The first host of a job listens on a port of this range; firewalls between hosts must let the range through.

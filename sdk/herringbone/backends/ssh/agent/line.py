@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.jobs.home import Home
-from herringbone.processes import identity
 from herringbone.slots.claim import Claim, Line, Place, open_line
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
 from herringbone.slots.folder import SHARES_VARIABLE
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, line_text, rank_of, too_much
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
+from herringbone.system.processes import identity
 
 if TYPE_CHECKING:
     from herringbone.slots.probe import Probe

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from herringbone.processes import may_live, place, sees
+from herringbone.system.processes import may_live, place, sees
 
 
 class MachineLock:

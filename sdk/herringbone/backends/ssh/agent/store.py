@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from herringbone.user_paths import home_folder
+from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import EngineError
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import blocked, search_path
-from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.index import PENDING, JobIndex
 from herringbone.planning.plan import plan_to_send
-from herringbone.processes import identity
 from herringbone.slots.claim import new_mark
 from herringbone.slots.pending import deadline_of, handed_to
+from herringbone.system.descriptors import CONTROLLER_SIGNALS
+from herringbone.system.processes import identity
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.upload import PackedCode

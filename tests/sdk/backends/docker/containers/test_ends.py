@@ -15,7 +15,7 @@ from herringbone.backends.docker.backend import DockerBackend
 from herringbone.cli.__main__ import main
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.listing import all_jobs
-from herringbone.processes import pid_of
+from herringbone.system.processes import pid_of
 from herringbone_contract.errors import EngineError, ImageError
 
 pytestmark = pytest.mark.docker

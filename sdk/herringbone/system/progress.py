@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TextIO
 
-from herringbone.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes
 
 # A file that collects the output should stay short.
 _LINE_SECONDS = 30.0

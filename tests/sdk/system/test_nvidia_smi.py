@@ -1,6 +1,6 @@
 """The answers of nvidia-smi, from a program in its place."""
 
-from herringbone import nvidia_smi
+from herringbone.system import nvidia_smi
 
 
 def test_gpus_are_read_from_the_answer_of_the_program(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.documents import read_document
+from herringbone.system.documents import read_document
 from herringbone_contract.errors import InputError
 
 

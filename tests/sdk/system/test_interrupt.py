@@ -11,12 +11,12 @@ import pytest
 
 from herringbone import TrainingJob, attach
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.interrupt import check_choice, stops, ways_back
 from herringbone.jobs.logs import FileLogs
-from herringbone.jobs.polling import Pace
+from herringbone.system.interrupt import check_choice, stops, ways_back
+from herringbone.system.polling import Pace
 from herringbone_contract.errors import OptionError
 
-ASK = "from herringbone.jobs.interrupt import stops; print('stops:', stops('ask', 'a'), flush=True)"
+ASK = "from herringbone.system.interrupt import stops; print('stops:', stops('ask', 'a'), flush=True)"
 
 
 def ask_on_terminal(typed):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.code.near import alternatives
+from herringbone.system.near import alternatives
 
 
 @pytest.mark.parametrize(
