@@ -15,8 +15,8 @@ from herringbone.events.view import JobView
 from herringbone.jobs.index import JobRecord
 from herringbone.page.data import Fineness, job_data
 from herringbone.page.history import History, Track
-from herringbone.page.thin import thinned
 from herringbone.page.timeline import timeline_data
+from herringbone.show.thin import thinned
 
 ROW = JobRecord(name="a", backend="local_process", plan="{}", created=100.0, started=110.0)
 

@@ -9,9 +9,9 @@ import pytest
 
 from herringbone import Estimator, JobFailedError, JobNotFoundError, TensorFlow, TrainingJob, attach
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.jobs.console import Console
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs
+from herringbone.show.console import Console
 from herringbone.system.processes import identity
 from herringbone_contract.errors import AwsCredentialsError, InputError, OptionError, UnsupportedError
 from herringbone_contract.failure import Failure, Frame, summary

@@ -15,7 +15,7 @@ from herringbone import ArchiveError, InputError, JobNotFoundError, TrainingJob,
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.transfer import fetch_artifact
 from herringbone.cli.__main__ import main
-from herringbone.jobs.console import Console
+from herringbone.show.console import Console
 from herringbone.system.progress import Progress
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
 from tests.sagemaker.service import described, life, serving

@@ -13,7 +13,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK
-from herringbone.cli.tables import show_table
+from herringbone.show.tables import show_table
 from herringbone.system.sizes import shown_bytes
 from herringbone.system.times import shown_ago
 from herringbone_contract.checkpoint.manifest import MANIFEST

@@ -13,7 +13,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import Age
-from herringbone.cli.tables import aligned, show_table
+from herringbone.show.tables import aligned, show_table
 from herringbone.system.sizes import shown_bytes
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.tables import show_table
 from herringbone.images.labels import CONTRACT, Label
+from herringbone.show.tables import show_table
 from herringbone.system.sizes import shown_bytes
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import OptionError

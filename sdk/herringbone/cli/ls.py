@@ -13,12 +13,12 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import status_option
-from herringbone.cli.tables import show_table
-from herringbone.jobs.console import Console
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.listing import all_jobs, has_status
 from herringbone.jobs.state_lines import STATE_STYLES, shown_state, why_ended
+from herringbone.show.console import Console
+from herringbone.show.tables import show_table
 from herringbone.slots.places import LineLook, place_texts
 from herringbone.system.disk import size_of
 from herringbone.system.sizes import shown_bytes

@@ -125,9 +125,9 @@ def read_measures(flags: Mapping[str, Any]) -> Measures:
 
 def show_prediction(answer: Answer | None, others: Mapping[str, Answer | None]) -> None:
     """Print the layouts of a search and the predictions of changes; the plan's own text has its own prediction."""
-    from herringbone.cli.tables import show_table
     from herringbone.planning.shown import rows_text
-    from herringbone.prediction.texts import dict_text, layout_rows, prediction_rows
+    from herringbone.show.predictions import dict_text, layout_rows, prediction_rows
+    from herringbone.show.tables import show_table
 
     for name, other in others.items():
         if other is not None:

@@ -11,7 +11,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import job_names
-from herringbone.cli.tables import aligned
+from herringbone.show.tables import aligned
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:

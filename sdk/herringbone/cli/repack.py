@@ -9,8 +9,8 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import job_name
-from herringbone.jobs.console import Console
 from herringbone.jobs.job import attach
+from herringbone.show.console import Console
 
 
 @click.command()

@@ -14,7 +14,7 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age, Status
 from herringbone.cli.names import JobName, also_last, with_newest
-from herringbone.cli.tables import aligned
+from herringbone.show.tables import aligned
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import JobNameError
 from herringbone_contract.masking import printable

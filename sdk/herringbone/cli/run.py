@@ -11,7 +11,7 @@ import click
 from herringbone.cli.commands import JobCommand, json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.request import EPILOG, JobFlags, job_flags, read_request
-from herringbone.jobs.console import Console
+from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt
 
 

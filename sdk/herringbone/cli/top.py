@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.cli.tables import show_table
-from herringbone.jobs.console import Console
 from herringbone.jobs.state_lines import STATE_STYLES
+from herringbone.show.console import Console
+from herringbone.show.tables import show_table
 
 if TYPE_CHECKING:
     from herringbone.top.rows import Row

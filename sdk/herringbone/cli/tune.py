@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from herringbone.cli.commands import Decorated, JobCommand, json_option
 from herringbone.cli.common import JOB_FAILED, OK, STOPPED, on_interrupt_option
 from herringbone.cli.request import TUNING, JobFlags, job_flags, read_mapping, read_request_with
-from herringbone.cli.tables import aligned, show_table
+from herringbone.show.tables import aligned, show_table
 from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import printable

@@ -77,7 +77,7 @@ class TuningProgress:
         if not self._redraws:
             self._stream.write(text)
         elif text or state != self._state:
-            from herringbone.top.texts import fitted
+            from herringbone.show.cells import fitted
 
             # One column stays free: a cursor behind the last one would wrap.
             columns = os.get_terminal_size(self._stream.fileno()).columns or _USUAL_COLUMNS

@@ -119,7 +119,7 @@ class Estimator:
         """Show the estimator in a notebook."""
         job = self.latest_training_job
         rows = [(name, str(value)) for name, value in self._shown().items()]
-        from herringbone.notebook.tables import html_table
+        from herringbone.show.html import html_table
 
         return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from herringbone.jobs.console import Console
 from herringbone.jobs.ends import start_line
+from herringbone.show.console import Console
 
 if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan

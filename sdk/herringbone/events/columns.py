@@ -92,7 +92,7 @@ class Metrics(Sequence[Metric]):
     def _repr_html_(self) -> str:
         """Show the metrics in a notebook, each with its course."""
         # Imported here: only notebooks need it.
-        from herringbone.notebook.tables import metrics_html
+        from herringbone.events.tables import metrics_html
 
         return metrics_html(self.series)
 

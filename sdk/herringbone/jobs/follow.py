@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, failure_of
 from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.jobs.state_lines import StateEvents, why_stopped
 from herringbone.jobs.watch import Watch
+from herringbone.show.console import Console
 from herringbone.slots.places import PlaceLines, waits_in_line
 from herringbone.system.interrupt import OnInterrupt, stops, ways_back
 from herringbone_contract.errors import JobFailedError

@@ -16,12 +16,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
-from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.watch import Watch
+from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure

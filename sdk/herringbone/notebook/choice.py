@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.console import Console
+from herringbone.show.console import Console
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend

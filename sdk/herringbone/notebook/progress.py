@@ -6,26 +6,25 @@ The log stays in the job: `job.logs()`. Errors of a service, and why a job stopp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.live import LiveView
-from herringbone.events.view import JobView
-from herringbone.jobs.console import Console
+from herringbone.events.view import JobView, chosen_metric
 from herringbone.jobs.state_lines import shown_state
-from herringbone.notebook.charts import chart, escaped, progress_bar
 from herringbone.notebook.tables import job_html, progress_text
+from herringbone.show.cells import bar, shown_eta
+from herringbone.show.charts import chart, escaped, progress_bar
+from herringbone.show.console import Console, Line
 from herringbone.system.times import shown_span
-from herringbone.top.rows import chosen_metric, row_of
-from herringbone.top.texts import bar, shown_eta
+from herringbone.top.rows import row_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend
     from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.logs import LogLine
 
 _LOOK_SECONDS = 0.5
 _MOST_LINE_CHARS = 200
@@ -56,7 +55,7 @@ class NotebookConsole(Console):
         self._closed = False
         self._due = 0.0
 
-    def show(self, lines: list[LogLine]) -> None:
+    def show(self, lines: Sequence[Line]) -> None:
         """Take the newest line, and look at the job twice a second."""
         if lines:
             self._last = lines[-1].text.rpartition("\r")[2][:_MOST_LINE_CHARS]

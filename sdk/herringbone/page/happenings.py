@@ -8,7 +8,7 @@ from typing import Any
 from herringbone.events.view import JobView
 from herringbone.jobs.description import without_value
 from herringbone.jobs.index import JobRecord
-from herringbone.page.thin import number
+from herringbone.show.thin import number
 from herringbone.system.sizes import shown_bytes
 from herringbone.system.times import shown_span
 from herringbone_contract.events.format import Event

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from herringbone.page.thin import number
 from herringbone.page.timeline import Timelines
+from herringbone.show.thin import number
 from herringbone_contract.events.format import Event
 
 _MAX_POINTS = 1_200

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from herringbone.page.thin import number, rounded
+from herringbone.show.thin import number, rounded
 from herringbone_contract.events.format import Event
 from herringbone_contract.masking import printable
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from herringbone.page.thin import rounded, thinned
+from herringbone.show.thin import rounded, thinned
 from herringbone.tuner.description import best_of
 from herringbone.tuner.parameters import CategoricalParameter
 from herringbone.tuner.view.shown import counts, definition_rows, progress, shown_values

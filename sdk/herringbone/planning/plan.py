@@ -168,7 +168,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
         # Imported here: only notebooks need it.
-        from herringbone.notebook.tables import html_table
+        from herringbone.show.html import html_table
 
         return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
 

@@ -37,7 +37,7 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
     rows.append(("limit", f"{plan['options'].get('max_run', DAY_SECONDS)} s"))
     if plan.get("prediction") is not None:
         # Imported here: most plans have none.
-        from herringbone.prediction.texts import prediction_rows
+        from herringbone.show.predictions import prediction_rows
 
         rows += prediction_rows(msgspec.convert(plan["prediction"], Answer))
     if advice is not None:

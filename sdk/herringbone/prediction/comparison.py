@@ -10,7 +10,7 @@ import msgspec
 
 from herringbone.events.view import JobView
 from herringbone.prediction.refusal import largest
-from herringbone.prediction.texts import shown_gib, shown_seconds
+from herringbone.show.predictions import shown_gib, shown_seconds
 from herringbone_contract.prediction.answer import Answer, Prediction
 
 

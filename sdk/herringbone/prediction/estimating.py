@@ -12,7 +12,7 @@ from herringbone.planning.plan import JobPlan
 from herringbone.prediction.forecast import Forecaster
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.refusal import check_memory, memory_warning
-from herringbone.prediction.texts import flag_text, mesh_text, shown_rate
+from herringbone.show.predictions import flag_text, mesh_text, shown_rate
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.prediction.answer import Answer, Prediction

@@ -39,7 +39,7 @@ from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.prices import price_of
 from herringbone.prediction.progress import Progress
 from herringbone.prediction.questions import Summary, changed, fewest, samples_of, scale_of, work_of
-from herringbone.prediction.texts import shown_range
+from herringbone.show.predictions import shown_range
 from herringbone.system.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
 from herringbone_contract.masking import printable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from herringbone.prediction.texts import peak_text, shown_gib
+from herringbone.show.predictions import peak_text, shown_gib
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.prediction.answer import Memory, Prediction
 

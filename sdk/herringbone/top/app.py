@@ -19,9 +19,9 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from herringbone.jobs.state_lines import STATE_STYLES
+from herringbone.show.cells import fitted, num_columns
 from herringbone.top.detail import Detail, heading, lines_of
 from herringbone.top.rows import STATE, Row, Table, matches, table_of
-from herringbone.top.texts import fitted, num_columns
 from herringbone_contract.errors import HerringboneError
 
 _UPDATE_SECONDS = 1.0

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from herringbone.events.view import NO_STEP
-from herringbone.system.times import shown_span
-from herringbone.top.rows import Row, chosen_metric, gpus_of, number_of, progress_cell
-from herringbone.top.texts import (
+from herringbone.events.view import NO_STEP, chosen_metric
+from herringbone.show.cells import (
     fitted,
     num_columns,
     shown_amount,
@@ -20,6 +18,8 @@ from herringbone.top.texts import (
     shown_percent,
     sparkline,
 )
+from herringbone.system.times import shown_span
+from herringbone.top.rows import Row, gpus_of, number_of, progress_cell
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView, Series

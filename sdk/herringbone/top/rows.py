@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from herringbone.events.view import chosen_metric
 from herringbone.jobs.state_lines import shown_state
+from herringbone.show.cells import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 from herringbone.system.texts import shortened
-from herringbone.top.texts import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
     from herringbone.jobs.index import JobRecord
 
-# The metric of a row, unless the user names one: the first of these names, then any name that ends with "loss".
-_LOSSES = ("loss", "train_loss", "train/loss", "training_loss")
 _BAR_COLUMNS = 8
 NAME, STATE, METRIC, TRIAL, LAST_LINE = "NAME", "STATE", "METRIC", "TRIAL", "LAST LINE"
 _LEAST_NAME, _MOST_NAME = 16, 40
@@ -116,20 +115,6 @@ def row_of(
         trouble=trouble,
         **row,
     )
-
-
-def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
-    """Return the metric that a row shows: the one the user wants, else a loss, else the first; None without any.
-
-    >>> chosen_metric(["accuracy", "eval/loss"], None), chosen_metric(["accuracy"], None), chosen_metric(["a"], "b")
-    ('eval/loss', 'accuracy', None)
-    """
-    known = dict.fromkeys(names)
-    if wanted is not None:
-        return wanted if wanted in known else None
-    by_name = {name.lower(): name for name in reversed(known)}
-    usual = next((by_name[name] for name in _LOSSES if name in by_name), None)
-    return usual or next((name for name in known if name.lower().endswith("loss")), next(iter(known), None))
 
 
 def resources(view: JobView) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
 from herringbone.events.metrics import job_metrics
-from herringbone.jobs.console import Console
+from herringbone.show.console import Console
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.destination import Destination, parse_destinations

@@ -13,10 +13,10 @@ import msgspec
 
 from herringbone.code.git import checked_out
 from herringbone.estimators.options import changed_options
-from herringbone.jobs.console import Console
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import JobIndex
 from herringbone.planning.again import refuse_masked
+from herringbone.show.console import Console
 from herringbone.tuner.code_copy import copy_code
 from herringbone.tuner.definition import check_local
 from herringbone.tuner.names import trial_job_name

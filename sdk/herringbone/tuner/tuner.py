@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from herringbone.estimators.options import MetricDefinition, parse_options
-from herringbone.jobs.console import Console
+from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition, define

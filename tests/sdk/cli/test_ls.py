@@ -10,8 +10,8 @@ import time
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone.cli.tables import show_table
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.show.tables import show_table
 from herringbone.system.disk import size_of
 from herringbone.system.sizes import shown_bytes
 from herringbone.system.texts import shortened

@@ -10,8 +10,8 @@ import pytest
 from herringbone.controller.log_files import LogFile, stamp
 from herringbone.estimators.options import MetricDefinition
 from herringbone.events.from_log import Finder, find_metrics
-from herringbone.jobs.console import Console
 from herringbone.jobs.logs import FileLogs, LogLine, Metric, parse_line, select_lines
+from herringbone.show.console import Console
 from herringbone_contract.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)

@@ -9,13 +9,14 @@ import pytest
 from tests.sdk.top.test_rows import EVENTS, RUNNING
 
 from herringbone.events.columns import Metrics
+from herringbone.events.tables import metrics_html
 from herringbone.events.view import JobView
-from herringbone.jobs.console import Console
 from herringbone.jobs.index import JobRecord
-from herringbone.notebook.charts import chart, progress_bar
 from herringbone.notebook.choice import console_of
 from herringbone.notebook.progress import NotebookConsole, shown
-from herringbone.notebook.tables import job_html, metrics_html
+from herringbone.notebook.tables import job_html
+from herringbone.show.charts import chart, progress_bar
+from herringbone.show.console import Console
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import AwsError
 

@@ -14,7 +14,7 @@ from herringbone.prediction.machines import figures_of
 from herringbone.prediction.options import Measure, WhatIf, parse_amount, parse_changes, parse_device, parse_measure
 from herringbone.prediction.questions import fewest
 from herringbone.prediction.refusal import check_memory, memory_warning
-from herringbone.prediction.texts import flag_text, layout_rows, prediction_rows
+from herringbone.show.predictions import flag_text, layout_rows, prediction_rows
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction, Range, StepTime
 

@@ -8,11 +8,11 @@ import time
 import pytest
 from tests.sdk.top.made import HOSTILE, training
 
+from herringbone.show.cells import num_columns
 from herringbone.top.app import DetailScreen, StopScreen, TopApp
 from herringbone.top.detail import Detail
 from herringbone.top.monitor import Monitor
 from herringbone.top.rows import Row
-from herringbone.top.texts import num_columns
 from herringbone_contract.errors import InputError
 
 

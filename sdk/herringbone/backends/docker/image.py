@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.jobs.console import Console
 from herringbone.planning.frameworks import IMAGES, image_version
+from herringbone.show.console import Console
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 

@@ -271,7 +271,7 @@ class Submission:
         # Imported here: most jobs run as processes and need no container code.
         from herringbone.backends.docker.review import check_image
         from herringbone.backends.ssh.images import provide_image
-        from herringbone.jobs.console import Console
+        from herringbone.show.console import Console
 
         connections = [self._connection(host) for host in self._machines]
         say = Console(sys.stderr).say

@@ -13,8 +13,8 @@ import msgspec
 
 from herringbone.aws.session import AwsSession
 from herringbone.code.git import checked_out
-from herringbone.jobs.console import Console
 from herringbone.jobs.home import find_home
+from herringbone.show.console import Console
 from herringbone.tuner.options import tag_list
 from herringbone.tuner.service.request import TuningSettings
 from herringbone.tuner.service.submission import PlannedPart, planned_request, submit_tuning

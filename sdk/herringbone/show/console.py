@@ -8,18 +8,33 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console as Terminal
+    from datetime import datetime
 
-    from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.logs import LogLine
+    from rich.console import Console as Terminal
 
 # Six colours that are easy to tell apart and readable on black and on white. A rank keeps its colour.
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 # All but tab and carriage return. Not `isprintable`, which also escapes blanks of other scripts.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+class Line(Protocol):
+    """A line of a job's log, as `records.logs` has it."""
+
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def live(self) -> bool: ...
+    @property
+    def prefix(self) -> str: ...
 
 
 class Console:
@@ -47,7 +62,7 @@ class Console:
         # The row of a progress bar's state, without a line break, while it is the last one.
         self._drawn = ""
 
-    def show(self, lines: list[LogLine]) -> None:
+    def show(self, lines: Sequence[Line]) -> None:
         # Only the newest state of a progress bar in a batch is worth drawing; a pipe gets the bar's last one.
         text = "".join(f"{self._prefix(line)} {self._shown(line.text)}\n" for line in lines if not line.live)
         state = next((line for line in reversed(lines) if line.live), None) if self.redraws else None
@@ -74,7 +89,7 @@ class Console:
 
         return RichConsole(file=self._stream, force_jupyter=False)
 
-    def _draw(self, line: LogLine) -> None:
+    def _draw(self, line: Line) -> None:
         """Draw the state of a progress bar over the last one, in one row: only the last row can be replaced."""
         text = self._shown(line.text).replace("\t", " ")
         prefix = self._prefix(line)
@@ -94,7 +109,7 @@ class Console:
             self._stream.flush()
             self._drawn = ""
 
-    def look(self, record: JobRecord) -> None:
+    def look(self, record: Any) -> None:
         """Take the job's row whenever it was read; the log alone does not need it."""
 
     def note(self, text: str, stderr: Console) -> None:
@@ -114,7 +129,7 @@ class Console:
             return text
         return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
-    def _prefix(self, line: LogLine) -> str:
+    def _prefix(self, line: Line) -> str:
         moment = self._moment(line)
         if not self._coloured:
             return moment + line.prefix
@@ -125,7 +140,7 @@ class Console:
         colour = self._colours.setdefault(line.prefix, _COLOURS[len(self._colours) % len(_COLOURS)])
         return moment + style(line.prefix, fg=colour)
 
-    def _moment(self, line: LogLine) -> str:
+    def _moment(self, line: Line) -> str:
         return f"{line.time.astimezone().isoformat(timespec='milliseconds')} " if self._timestamps else ""
 
     def _write(self, text: str) -> None:
