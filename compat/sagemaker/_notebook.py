@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone import InstanceGroup, OptionError
 from herringbone.aws.image_uris import image_uri
-from herringbone.planning.frameworks import IMAGES
+from herringbone.plan.frameworks import IMAGES
 
 # The instance type of all jobs of these names, whatever the notebook says: its jobs then run there.
 INSTANCE_TYPE_VARIABLE = "HERRINGBONE_INSTANCE_TYPE"

@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
     from herringbone.estimators.frameworks import Framework, MXNet, PyTorch, TensorFlow
-    from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
-    from herringbone.estimators.options import InstanceGroup, TensorBoardOutputConfig
     from herringbone.jobs.job import TrainingJob, attach
+    from herringbone.plan.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from herringbone.plan.options.typed import InstanceGroup, TensorBoardOutputConfig
     from herringbone.prediction.options import Measure
     from herringbone.remote_function.function import remote
     from herringbone.tuner.configs import (
@@ -136,11 +136,11 @@ _MODULES = {
     "HuggingFace": "herringbone.estimators.libraries",
     "SKLearn": "herringbone.estimators.libraries",
     "XGBoost": "herringbone.estimators.libraries",
-    "InstanceGroup": "herringbone.estimators.options",
-    "TensorBoardOutputConfig": "herringbone.estimators.options",
-    "ShuffleConfig": "herringbone.estimators.inputs",
-    "TrainingInput": "herringbone.estimators.inputs",
-    "FileSystemInput": "herringbone.estimators.inputs",
+    "InstanceGroup": "herringbone.plan.options.typed",
+    "TensorBoardOutputConfig": "herringbone.plan.options.typed",
+    "ShuffleConfig": "herringbone.plan.inputs",
+    "TrainingInput": "herringbone.plan.inputs",
+    "FileSystemInput": "herringbone.plan.inputs",
     "Measure": "herringbone.prediction.options",
     "remote": "herringbone.remote_function.function",
     "TrainingJob": "herringbone.jobs.job",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from herringbone.aws.location import parse_s3_uri
-from herringbone.estimators.inputs import local_path
+from herringbone.plan.inputs import local_path
 from tests.campaigns.decoder_table import CONFIG, FAILURE, PARTITION, RESOURCES, all_decoders
 from tests.campaigns.decoders import escaped
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from herringbone.trackers.destination import Destination
+from herringbone.plan.destinations import Destination
 from herringbone.trackers.export import follow_job
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from tests.infra.conftest import OTHER_REPOSITORY, Account
 from tests.infra.policy import allows
 from tests.infra.terraform import ROOT, Terraform
 
-from herringbone.estimators.options import parse_options
 from herringbone.images.labels import repository
+from herringbone.plan.options.typed import parse_options
 
 pytestmark = pytest.mark.terraform
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from herringbone import Estimator
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.estimators.inputs import Inputs
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.inputs import Inputs
+from herringbone.plan.plan import JobPlan
 
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/herringbone-pytorch:2.13"
 

@@ -15,7 +15,7 @@ import pytest
 import herringbone
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.backends.sagemaker.service_model import check_request
-from herringbone.estimators.inputs import ShuffleConfig
+from herringbone.plan.inputs import ShuffleConfig
 from herringbone_contract.errors import OptionError
 from tests.sagemaker.planning import planned
 

@@ -11,8 +11,8 @@ import pytest
 import herringbone
 from herringbone.backends.sagemaker.rebuild import DESCRIPTION_ONLY, rebuild
 from herringbone.backends.sagemaker.request import training_job_request
-from herringbone.estimators.options import changed_options
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.options.typed import changed_options
+from herringbone.plan.plan import parse_plan
 from tests.sagemaker.planning import planned
 from tests.sagemaker.service import described
 from tests.sagemaker.test_peer import CASES, NAMES, fields, meaning, own_request, peer_request, project_folder  # noqa: F401 - a fixture

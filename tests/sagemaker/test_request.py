@@ -4,8 +4,8 @@ import pytest
 
 from herringbone import PyTorch, TensorFlow, TrainingInput
 from herringbone.backends.sagemaker.request import AccountNames, merge_extra, training_job_request
-from herringbone.estimators.inputs import ShuffleConfig
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.inputs import ShuffleConfig
+from herringbone.plan.plan import parse_plan
 from herringbone_contract.errors import HyperparameterError, OptionError
 from tests.sagemaker.planning import IMAGE, planned
 

@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import herringbone
-from herringbone.trackers.destination import TRACKERS
+from herringbone.plan.destinations import TRACKERS
 
 # Each imports the package of its tracker, which is in a venv of its own (tests/trackers).
 _TRACKERS = {f"herringbone.trackers.{name}" for name in TRACKERS}

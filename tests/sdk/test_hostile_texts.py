@@ -12,12 +12,12 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.__main__ import main
-from herringbone.code.git import GitConfig
 from herringbone.engine.client import Engine, send_file
-from herringbone.estimators.inputs import FileSystemInput, TrainingInput
-from herringbone.estimators.options import _FREE_TEXTS, Options
-from herringbone.estimators.slurm import SlurmSettings
 from herringbone.jobs.home import Home
+from herringbone.plan.git import GitConfig
+from herringbone.plan.inputs import FileSystemInput, TrainingInput
+from herringbone.plan.options.slurm import SlurmSettings
+from herringbone.plan.options.typed import _FREE_TEXTS, Options
 from herringbone_contract.errors import EngineError, HerringboneError, JobNameError, UsageError
 
 CONTROL = ["a\nb", "a\r\nX: y", "a\0b", "\x1b[2Ja", "a\x7f", "a\x9bb", "a\u2028b", "\ud800"]

@@ -8,12 +8,13 @@ import subprocess
 import pytest
 
 from herringbone import Estimator
-from herringbone.code.git import GitConfig, fetch_code
+from herringbone.code.git import fetch_code
 from herringbone.code.secret_files import looks_secret
 from herringbone.images import bake as bake_module
 from herringbone.images.bake import bake
 from herringbone.jobs.home import Home
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.git import GitConfig
+from herringbone.plan.plan import parse_plan
 from herringbone_contract.errors import DistributionError, HyperparameterError, InputError
 
 SECRET = "hunter2"  # noqa: S105 - of no service

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
-from herringbone.estimators.options import Options
+from herringbone.plan.options.typed import Options
 from herringbone_contract.distribution import parse
 
 ROOT = Path(__file__).parents[2]

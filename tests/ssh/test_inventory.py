@@ -9,7 +9,7 @@ from herringbone import Estimator
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.inventory import Machine, choose, parse_inventory, split_type
 from herringbone.jobs.home import Home
-from herringbone.planning.plan import HostPlan
+from herringbone.plan.plan import HostPlan
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 
 

@@ -113,7 +113,7 @@ def mlflow_errors() -> list[Any]:
     import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
-    from herringbone.trackers.destination import Destination
+    from herringbone.plan.destinations import Destination
     from herringbone.trackers.facts import facts_of
     from herringbone.trackers.mlflow import MLflowTracker
     from herringbone_contract.errors import TrackerError

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
     from herringbone.jobs.logs import LogLine
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.system.interrupt import OnInterrupt
     from herringbone.system.polling import Pace
     from herringbone_contract.events.format import Event

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers
     from herringbone.controller.config import ControllerConfig, PipesConfig
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
     from herringbone_contract.events.requests import Request

@@ -14,13 +14,13 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.index import DOWNLOADING, STARTING, JobIndex
-from herringbone.planning.channels import is_piped
-from herringbone.planning.s3 import reads_s3, written
+from herringbone.plan.channels import is_piped
+from herringbone.plan.s3 import reads_s3, written
 
 if TYPE_CHECKING:
     from herringbone.controller.config import PipesConfig, S3Config
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
 
 
 def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:

@@ -13,7 +13,7 @@ from herringbone.jobs.description import output_place
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import model_of
 from herringbone.jobs.logs import FileLogs
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.plan import parse_plan
 from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import InputError, OptionError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from herringbone.jobs.download import Part
     from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 
 class OwnHostsBackend(ABC):

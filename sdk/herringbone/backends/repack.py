@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from herringbone.aws.location import is_s3
 from herringbone.controller.artifacts import has_model, pack_model, pack_output
+from herringbone.plan.plan import parse_plan
 from herringbone.planning.checks import output_folder
-from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import InputError
 from herringbone_contract.paths import Paths
 

@@ -92,7 +92,7 @@ def read_measures(flags: Mapping[str, Any]) -> Measures:
     # Imported here: most plans have no prediction.
     from msgspec.structs import replace
 
-    from herringbone.estimators.options import seconds
+    from herringbone.plan.options.typed import seconds
     from herringbone.prediction.options import Measure, parse_changes, parse_device, parse_within
     from herringbone_contract.errors import OptionError
 
@@ -125,7 +125,7 @@ def read_measures(flags: Mapping[str, Any]) -> Measures:
 
 def show_prediction(answer: Answer | None, others: Mapping[str, Answer | None]) -> None:
     """Print the layouts of a search and the predictions of changes; the plan's own text has its own prediction."""
-    from herringbone.planning.shown import rows_text
+    from herringbone.plan.shown import rows_text
     from herringbone.show.predictions import dict_text, layout_rows, prediction_rows
     from herringbone.show.tables import show_table
 

@@ -16,12 +16,12 @@ from herringbone.cli.names import JobName
 from herringbone.cli.script_arguments import parse_script_arguments
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
 from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
-from herringbone.estimators.option_errors import python_words
-from herringbone.estimators.options import text_options
-from herringbone.estimators.strategy_names import AUTO, named_strategy
 from herringbone.jobs.job import attach
+from herringbone.plan.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.plan.options.errors import python_words
+from herringbone.plan.options.strategy_names import AUTO, named_strategy
+from herringbone.plan.options.typed import text_options
 from herringbone.planning.again import inputs_of
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import current_folder

@@ -23,7 +23,7 @@ from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
-    from herringbone.estimators.inputs import Inputs
+    from herringbone.plan.inputs import Inputs
     from herringbone.tuner.tuner import HyperparameterTuner
     from herringbone.tuner.tuning import Tuning
     from herringbone.tuner.view.look import TuningLook

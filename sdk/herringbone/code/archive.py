@@ -15,7 +15,7 @@ import msgspec
 
 from herringbone.code.files import code_files, located
 from herringbone.code.reproducible import Opener, write_tar, zipped
-from herringbone.code.source import SourceCode
+from herringbone.plan.source import SourceCode
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract import safe_tree
 

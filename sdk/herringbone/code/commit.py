@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from herringbone.code.source import SourceCode
+from herringbone.plan.source import SourceCode
 
 # A huge repository on a slow disk must not keep the user waiting.
 _PATIENCE_SECONDS = 5.0

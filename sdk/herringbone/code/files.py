@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from herringbone.code.ignore import IgnoreRules
 from herringbone.code.secret_files import looks_secret
-from herringbone.code.size import CodeSize, code_size
-from herringbone.code.source import SourceCode
-from herringbone.estimators.links import results_of_job
+from herringbone.plan.code_size import CodeSize, code_size
+from herringbone.plan.links import results_of_job
+from herringbone.plan.source import SourceCode
 from herringbone.system.near import alternatives
 from herringbone_contract import safe_tree
 from herringbone_contract.errors import ArchiveError, InputError

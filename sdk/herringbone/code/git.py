@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import quote, quote_plus
 
-import msgspec
-
-from herringbone.code.source import SourceCode
+from herringbone.plan.git import GitConfig
+from herringbone.plan.source import SourceCode
 from herringbone_contract.constants import MASK
-from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.masking import masked_text
 
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FULL_COMMIT_CHARS = 40
-_BRANCH = re.compile(r"(?!-)[^\s:+~^?*\[\\]+")
 _ANY_USER = "x-access-token"  # GitHub and GitLab check the token alone
 # Without this list, an address such as `ext::...` would run a command.
 _PROTOCOLS = "file:git:http:https:ssh"
@@ -33,52 +29,6 @@ case "$1" in
 esac
 """
 _LAST_WORDS_CHARS = 500
-
-
-class GitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The repository to fetch code from: `git_config={"repo": "https://github.com/me/model", "branch": "main"}`.
-
-    Names are those of AWS's SDK. `token`, or `username` and `password`, are for https. Without them git uses its own
-    credentials: a credential helper or an SSH agent.
-    """
-
-    repo: str
-    branch: str | None = None
-    commit: str | None = None
-    username: str | None = None
-    password: str | None = None
-    token: str | None = None
-    two_factor: bool = msgspec.field(name="2FA_enabled", default=False)
-
-    @property
-    def masked(self) -> GitConfig:
-        """The same settings with `password` and `token` masked."""
-        hidden = {name: MASK for name in ("password", "token") if getattr(self, name) is not None}
-        return msgspec.structs.replace(self, **hidden)
-
-
-def check_git_config(config: GitConfig) -> None:
-    """Raise `OptionError` for values that git would misread, or that would show a secret to other processes. Pure."""
-    try:
-        address = urlsplit(config.repo)
-    except ValueError as error:
-        raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository: {error}") from None
-    if config.repo.startswith("-") or "::" in config.repo:
-        raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository")
-    if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):
-        raise OptionError(
-            f"git_config: repo names a user or a secret, and would show it to every process here; write "
-            f"{address.scheme}://{address.hostname}{address.path}, and give username, password or token next to it"
-        )
-    if config.branch is not None and not _BRANCH.fullmatch(config.branch):
-        raise OptionError(f"git_config: branch {config.branch!r} is no name of a branch")
-    if config.commit is not None and not _COMMIT.fullmatch(config.commit):
-        raise OptionError(f"git_config: commit {config.commit!r} is no hash; give its first 7 to 40 digits")
-    if (config.password or config.token) and address.scheme != "https" and not _is_local(address.hostname):
-        raise OptionError("git_config: password and token are for https:// addresses; others send them in the open")
-    if config.password and not config.token and (config.two_factor or not config.username):
-        needed = "a token, not a password, under 2FA_enabled" if config.two_factor else "username next to password"
-        raise OptionError(f"git_config: needs {needed}")
 
 
 class Checkout(NamedTuple):
@@ -223,7 +173,3 @@ class _Git:
             for text in {self._secret, quote(self._secret, safe=""), quote(self._secret), quote_plus(self._secret)}:
                 message = message.replace(text, MASK)
         return masked_text(message)
-
-
-def _is_local(host: str | None) -> bool:
-    return host in ("localhost", "127.0.0.1", "::1")

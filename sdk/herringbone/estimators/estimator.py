@@ -13,16 +13,16 @@ import msgspec
 
 from herringbone.backends.registry import backend_for
 from herringbone.code.git import Checkout, check_inside, checked_out
-from herringbone.code.source import find_source
-from herringbone.estimators.inputs import Inputs, parse_inputs
-from herringbone.estimators.links import result_folders
-from herringbone.estimators.names import check_job_name, default_job_name
-from herringbone.estimators.options import Options, changed_options, parse_options
-from herringbone.estimators.signature import ExplicitSignature
-from herringbone.estimators.strategy_names import AUTO, named_strategy
-from herringbone.estimators.texts import check_name, check_texts, mapping_of, path_text
-from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
-from herringbone.planning.secrets import masked_options
+from herringbone.plan.inputs import Inputs, parse_inputs
+from herringbone.plan.job_names import check_job_name, default_job_name
+from herringbone.plan.links import result_folders
+from herringbone.plan.options.signature import ExplicitSignature
+from herringbone.plan.options.strategy_names import AUTO, named_strategy
+from herringbone.plan.options.texts import check_name, check_texts, mapping_of, path_text
+from herringbone.plan.options.typed import Options, changed_options, parse_options
+from herringbone.plan.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
+from herringbone.plan.secrets import masked_options
+from herringbone.plan.source import find_source
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from herringbone.backends.base import Backend
-    from herringbone.estimators.options_dict import OptionsDict
     from herringbone.jobs.job import TrainingJob
+    from herringbone.plan.options.declared import OptionsDict
     from herringbone.prediction.options import Measure
 
 
@@ -49,7 +49,7 @@ class Estimator:
     'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
 
     `options` are SageMaker's flat keyword arguments. `help(Estimator)` lists them, and editors complete them and show
-    the text of each (`herringbone.estimators.options_dict`). The constructor uses no network and reads no file, except
+    the text of each (`herringbone.plan.options.declared`). The constructor uses no network and reads no file, except
     modelparallel `parameters` given as a path. Raises `OptionError`, `DistributionError` or `HyperparameterError`.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from herringbone.estimators.estimator import Estimator
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import MODEL_DIR, SHARED_MODEL_DIR, Key
 from herringbone_contract.distribution import Framework as FrameworkName
 from herringbone_contract.distribution import Launcher
@@ -16,7 +16,7 @@ from herringbone_contract.errors import OptionError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from herringbone.estimators.options_dict import FrameworkOptions, ScriptOptions, TensorFlowOptions
+    from herringbone.plan.options.declared import FrameworkOptions, ScriptOptions, TensorFlowOptions
 
 
 class Framework(Estimator):

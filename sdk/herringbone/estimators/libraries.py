@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from herringbone.estimators.frameworks import Framework
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.errors import OptionError
 from herringbone_contract.strategies import Framework as FrameworkName
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from herringbone.estimators.options_dict import HuggingFaceOptions, LibraryOptions
+    from herringbone.plan.options.declared import HuggingFaceOptions, LibraryOptions
 
 
 class HuggingFace(Framework):

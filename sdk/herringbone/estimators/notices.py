@@ -10,7 +10,7 @@ from herringbone.jobs.ends import start_line
 from herringbone.show.console import Console
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 
 def say_before(plan: JobPlan, *, show_start: bool) -> None:

@@ -54,7 +54,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from io import FileIO
 
-    from herringbone.estimators.options import MetricDefinition
+    from herringbone.plan.options.typed import MetricDefinition
 
 
 class SlowPatternError(Exception):

@@ -25,8 +25,8 @@ from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
-    from herringbone.estimators.options import MetricDefinition
     from herringbone.jobs.index import JobRecord
+    from herringbone.plan.options.typed import MetricDefinition
 
 _READ_BYTES = 1 << 20
 # Hyperparameters that steer the container, not the script.
@@ -55,7 +55,7 @@ def definitions_of(record: JobRecord) -> tuple[MetricDefinition, ...]:
     """Return the metric definitions of a job's plan."""
     import msgspec
 
-    from herringbone.estimators.options import MetricDefinition
+    from herringbone.plan.options.typed import MetricDefinition
 
     # Of the stored plan only this member is needed, which a plan of another release has as well.
     stored = record.plan_dict.get("options", {}).get("metric_definitions", ())

@@ -17,7 +17,7 @@ from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 
 def newest_files(folders: Iterable[Path]) -> dict[str, Path]:

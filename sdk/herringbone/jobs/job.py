@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from herringbone.events.view import JobView, Progress
     from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.trackers.exporter import Export
     from herringbone_contract.events.format import Event
 
@@ -95,7 +95,7 @@ class TrainingJob:
     @property
     def plan(self) -> JobPlan:
         """The submitted plan; environment values and hyperparameters that look like secrets are masked."""
-        from herringbone.planning.plan import parse_plan
+        from herringbone.plan.plan import parse_plan
 
         record = self._record()
         if record.plan_version not in (None, PLAN_VERSION):

@@ -36,7 +36,7 @@ from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import JobFolder
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 
 class Claim:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.tables import MOST_METRICS, metric_rows
-from herringbone.planning.shown import is_internal
+from herringbone.plan.shown import is_internal
 from herringbone.show.charts import escaped, progress_bar
 from herringbone.show.html import table_of_cells
 

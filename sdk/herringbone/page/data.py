@@ -18,7 +18,7 @@ from herringbone.jobs.state_lines import why_ended
 from herringbone.page.happenings import happenings, stacks_data
 from herringbone.page.history import History
 from herringbone.page.timeline import timeline_data
-from herringbone.planning.shown import plan_rows
+from herringbone.plan.shown import plan_rows
 from herringbone.prediction.comparison import as_tiles, compare, prediction_of
 from herringbone.show.thin import rounded, thinned
 from herringbone_contract.errors import ContractError

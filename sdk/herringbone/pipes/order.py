@@ -13,10 +13,10 @@ import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.aws.session import Access
-from herringbone.backends.host_tree import channels_of, position_of
-from herringbone.estimators.inputs import Channel
-from herringbone.planning.channels import is_augmented, is_piped, is_streamed
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.channels import is_augmented, is_piped, is_streamed
+from herringbone.plan.host_tree import channels_of, position_of
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.paths import INSIDE
 
 _MODE = 0o600

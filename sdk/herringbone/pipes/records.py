@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from herringbone.aws.location import is_s3
-from herringbone.estimators.inputs import share
+from herringbone.plan.inputs import share
 from herringbone_contract.errors import InputError
 from herringbone_contract.masking import printable
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.estimators.inputs import FileSystemInput, TrainingInput, local_path
-from herringbone.estimators.options import changed_options
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.inputs import FileSystemInput, TrainingInput, local_path
+from herringbone.plan.options.typed import changed_options
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import MASK, HostVariable
 from herringbone_contract.errors import InputError, OptionError
 
@@ -43,7 +43,7 @@ def settings_of(plan: JobPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
         path = local_path(config["s3_output_path"], base=folder)
         settings["tensorboard_output_config"] = config if path is None else {**config, "s3_output_path": str(path)}
     if settings.get("track"):
-        from herringbone.trackers.destination import parse_destinations
+        from herringbone.plan.destinations import parse_destinations
 
         settings["track"] = [str(destination) for destination in parse_destinations(settings["track"], base=folder)]
     instance_type = settings.get("instance_type")

@@ -13,16 +13,16 @@ import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.code.files import check_source, measure_code
-from herringbone.estimators.inputs import Channel, local_path
-from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
-from herringbone.planning.channels import check_shares, is_augmented, refused_channels
+from herringbone.plan.channels import check_shares, is_augmented, refused_channels
+from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS, unused_versions
+from herringbone.plan.inputs import Channel, local_path
+from herringbone.plan.options.typed import changed_options
+from herringbone.plan.plan import HostPlan, JobPlan, refuse
+from herringbone.plan.s3 import uses_s3
+from herringbone.plan.shown import OWN_HOSTS
 from herringbone.planning.disk import low_disk_warnings
-from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS, unused_versions
-from herringbone.planning.plan import HostPlan, JobPlan, refuse
-from herringbone.planning.s3 import uses_s3
 from herringbone.planning.settings import unserved_settings
-from herringbone.planning.shown import OWN_HOSTS
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.model_parallel.served import Library
@@ -122,7 +122,7 @@ def check_trackers(plan: JobPlan) -> None:
     """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
     if plan.options.track:
         # Imported here: most jobs have none.
-        from herringbone.trackers.destination import parse_destinations
+        from herringbone.plan.destinations import parse_destinations
         from herringbone.trackers.tracker import check_installed
 
         check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from herringbone.planning.frameworks import script_framework
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.plan.frameworks import script_framework
+from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.layout import ranks_on_host

@@ -29,7 +29,7 @@ from typing import Any
 
 from herringbone.code.files import code_files
 from herringbone.jobs.home import Home
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.hyperparameters import decode_values, split
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from herringbone.jobs.home import find_home
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone.prediction.forecast import Forecaster
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.refusal import check_memory, memory_warning

@@ -20,7 +20,7 @@ import msgspec
 
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone.prediction.answers import PREDICT, Predictor
 from herringbone.prediction.cache import MOST_STEPS, Measurements, link, prune, used, write
 from herringbone.prediction.choosing import base_of, best_first, rank_choices

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from herringbone.aws.instance_types import accelerators
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.prediction.machine import Machine, cpu_device
 from herringbone_contract.errors import OptionError, UnsupportedError
 from herringbone_contract.layout import ranks_on_host

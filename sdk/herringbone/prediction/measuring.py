@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from herringbone.estimators.inputs import Channel, TrainingInput, local_path
 from herringbone.jobs.home import Home, JobFolder
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.inputs import Channel, TrainingInput, local_path
+from herringbone.plan.plan import JobPlan
 from herringbone.prediction.cache import write
 from herringbone.prediction.guard import REFUSED
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable

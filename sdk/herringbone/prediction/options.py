@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from herringbone.estimators.options import seconds
+from herringbone.plan.options.typed import seconds
 from herringbone_contract.errors import OptionError
 from herringbone_contract.prediction.devices import Device
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone.prediction.options import MOST_HOSTS, WhatIf
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import OptionError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from herringbone.estimators.estimator import Estimator
-from herringbone.estimators.inputs import Inputs
+from herringbone.plan.inputs import Inputs
 from herringbone.remote_function import script
 from herringbone.remote_function.bundle import find_cloudpickle, name_of, requirements_of, write_bundle
 from herringbone.remote_function.call import RemoteCall

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
-from herringbone.estimators.inputs import Channel
 from herringbone.pipes.order import reads_while_running
 from herringbone.pipes.records import parse_lines
-from herringbone.planning.channels import check_shares, input_mode, is_augmented
-from herringbone.planning.plan import JobPlan
-from herringbone.planning.s3 import uses_s3, written
+from herringbone.plan.channels import check_shares, input_mode, is_augmented
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import JobPlan
+from herringbone.plan.s3 import uses_s3, written
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import cache_limit
 from herringbone.s3.names import files_of, is_folder, name_below, parse_manifest, split

@@ -21,12 +21,12 @@ import msgspec
 
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
-from herringbone.estimators.inputs import Channel
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.pipes.content import write_listing
-from herringbone.planning.channels import check_shares, is_augmented, is_streamed
-from herringbone.planning.plan import JobPlan
-from herringbone.planning.s3 import reads_s3
+from herringbone.plan.channels import check_shares, is_augmented, is_streamed
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import JobPlan
+from herringbone.plan.s3 import reads_s3
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import ObjectCache, cache_limit, fetch_all
 from herringbone.s3.names import StoredObject, files_of, name_below, parse_manifest, split, whole_checkpoints

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from herringbone.estimators.inputs import local_path
-from herringbone.estimators.links import link_on_the_way
+from herringbone.plan.inputs import local_path
+from herringbone.plan.links import link_on_the_way
 from herringbone.service.errors import ApiError, in_use, invalid
 from herringbone.service.settings import Settings
 from herringbone.service.translate import Translated

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.estimators.option_errors import python_words
+from herringbone.plan.options.errors import python_words
 from herringbone_contract.errors import InputError
 
 DEFAULT_ACCOUNT, DEFAULT_REGION = "000000000000", "us-east-1"

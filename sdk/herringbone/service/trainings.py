@@ -51,7 +51,7 @@ from herringbone.service.tunings.trials import Trials, use_of
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 # Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
 Searched = Callable[[Call], list[dict[str, Any]]]

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import msgspec
 
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.estimators.inputs import TrainingInput
-from herringbone.estimators.links import results_of_job
-from herringbone.estimators.options import changed_options
+from herringbone.plan.inputs import TrainingInput
+from herringbone.plan.links import results_of_job
+from herringbone.plan.options.typed import changed_options
 from herringbone.planning.settings import is_of_aws
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
@@ -231,7 +231,7 @@ def _hosts_arguments(request: Mapping[str, Any], kinds: Mapping[str, HostType], 
     arguments: dict[str, Any] = {} if number is None else {"gpus": number}
     resources = request["ResourceConfig"]
     if groups := resources.get("InstanceGroups"):
-        from herringbone.estimators.options import InstanceGroup
+        from herringbone.plan.options.typed import InstanceGroup
 
         return arguments | {
             "instance_groups": [

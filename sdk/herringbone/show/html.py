@@ -9,7 +9,7 @@ from herringbone.show.charts import escaped
 _STYLE = "text-align:left;vertical-align:top;white-space:pre-wrap"
 
 
-def htmltable_of_cells(title: str, rows: Iterable[tuple[str, str]]) -> str:
+def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of two columns under a title; texts are escaped.
 
     >>> html_table("JobPlan", [("name", "a<b")])[:32]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
 from herringbone.jobs.index import PENDING, JobRecord
-from herringbone.planning.plan import plan_to_send
+from herringbone.plan.plan import plan_to_send
 from herringbone.slots.claim import Claim, open_line
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
 from herringbone.slots.ticket import Wants, encode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from herringbone.controller.config import ClaimConfig
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.slots.probe import Probe
 
 _WAITER = "herringbone.slots.waiter"

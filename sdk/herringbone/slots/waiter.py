@@ -133,7 +133,7 @@ class Waiter:
     def _start(self) -> None:
         from herringbone.events.job_events import JobEvents
         from herringbone.jobs.index import STARTING, JobIndex
-        from herringbone.planning.plan import parse_plan
+        from herringbone.plan.plan import parse_plan
 
         backend, job = self._backend or self._load(), self._config["job"]
         if not JobIndex(backend.home.index).update(job, unless_done=True, secondary_status=STARTING):

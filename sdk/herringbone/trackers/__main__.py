@@ -10,8 +10,8 @@ import sys
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.job import TrainingJob
+from herringbone.plan.destinations import parse_destination
 from herringbone.system.user_paths import current_folder
-from herringbone.trackers.destination import parse_destination
 from herringbone.trackers.export import follow_job
 from herringbone.trackers.place import JobRemovedError
 from herringbone_contract.errors import HerringboneError, JobNotFoundError

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
 from herringbone.events.metrics import job_metrics
+from herringbone.plan.destinations import Destination, parse_destinations
 from herringbone.show.console import Console
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
-from herringbone.trackers.destination import Destination, parse_destinations
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
@@ -31,7 +31,7 @@ from herringbone_contract.events.format import batches
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, EventSource
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone_contract.events.format import Event
 
 # `TrainingJob.describe` of the job.

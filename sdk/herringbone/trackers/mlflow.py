@@ -20,7 +20,7 @@ from herringbone.trackers.tracker import calls_of
 from herringbone_contract.errors import TrackerError
 
 if TYPE_CHECKING:
-    from herringbone.trackers.destination import Destination
+    from herringbone.plan.destinations import Destination
     from herringbone.trackers.facts import JobFacts
     from herringbone_contract.events.format import Point
 

@@ -13,7 +13,7 @@ from herringbone_contract.errors import OptionError, TrackerError
 from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
-    from herringbone.trackers.destination import Destination
+    from herringbone.plan.destinations import Destination
     from herringbone.trackers.facts import JobFacts
     from herringbone_contract.events.format import Point
 

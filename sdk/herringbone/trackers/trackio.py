@@ -22,7 +22,7 @@ from trackio.sqlite_storage import SQLiteStorage
 from herringbone.trackers.tracker import calls_of
 
 if TYPE_CHECKING:
-    from herringbone.trackers.destination import Destination
+    from herringbone.plan.destinations import Destination
     from herringbone.trackers.facts import JobFacts
     from herringbone_contract.events.format import Point
 

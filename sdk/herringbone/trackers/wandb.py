@@ -19,7 +19,7 @@ import wandb
 from herringbone.trackers.tracker import calls_of
 
 if TYPE_CHECKING:
-    from herringbone.trackers.destination import Destination
+    from herringbone.plan.destinations import Destination
     from herringbone.trackers.facts import JobFacts
     from herringbone_contract.events.format import Point
 

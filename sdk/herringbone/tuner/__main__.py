@@ -8,7 +8,7 @@ import sys
 import time
 
 from herringbone.jobs.home import find_home
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.plan import parse_plan
 from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.store import TuningStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from herringbone.code.files import code_files, located
 from herringbone.code.secret_files import looks_secret
-from herringbone.code.source import SourceCode
+from herringbone.plan.source import SourceCode
 from herringbone_contract import safe_tree
 
 _IGNORE_FILES = (".gitignore", ".dockerignore", ".herringboneignore")

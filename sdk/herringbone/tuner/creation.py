@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.code.git import checked_out
-from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import JobIndex
+from herringbone.plan.options.typed import changed_options
 from herringbone.planning.again import refuse_masked
 from herringbone.show.console import Console
 from herringbone.tuner.code_copy import copy_code
@@ -31,9 +31,9 @@ from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.inputs import Inputs
-    from herringbone.estimators.options import MetricDefinition
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.inputs import Inputs
+    from herringbone.plan.options.typed import MetricDefinition
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
 
 

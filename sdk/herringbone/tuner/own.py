@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.plan.plan import parse_plan
 from herringbone.planning.again import refuse_masked
-from herringbone.planning.plan import parse_plan
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import is_alive, may_live
 from herringbone.tuner.description import describe_tuning
@@ -23,7 +23,7 @@ from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFai
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 

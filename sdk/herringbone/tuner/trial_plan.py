@@ -17,12 +17,12 @@ import msgspec
 
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
+from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
+from herringbone.plan.plan import JobPlan
 from herringbone.planning import again
-from herringbone.planning.plan import JobPlan
 
 if TYPE_CHECKING:
-    from herringbone.code.source import SourceCode
+    from herringbone.plan.source import SourceCode
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.trials import Proposal
 

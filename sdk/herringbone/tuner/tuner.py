@@ -9,7 +9,7 @@ from copy import copy
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from herringbone.estimators.options import MetricDefinition, parse_options
+from herringbone.plan.options.typed import MetricDefinition, parse_options
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.inputs import Inputs
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.inputs import Inputs
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.analytics import TunerAnalytics
     from herringbone.tuner.options import TunerOptions
     from herringbone.tuner.service.creation import Candidate

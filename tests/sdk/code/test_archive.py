@@ -10,7 +10,7 @@ import pytest
 
 from herringbone.code.archive import pack_code
 from herringbone.code.files import check_source, copy_source
-from herringbone.code.source import SourceCode
+from herringbone.plan.source import SourceCode
 from herringbone_contract.errors import InputError
 
 NO_HOME = Path("/nonexistent")

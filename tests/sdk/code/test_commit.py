@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from herringbone.code.commit import CommitQuery, parse_status
-from herringbone.code.source import SourceCode
+from herringbone.plan.source import SourceCode
 
 
 @pytest.fixture

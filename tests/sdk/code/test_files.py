@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from herringbone.code.files import check_source, code_files, copy_source, located, measure_code
-from herringbone.code.size import CodeSize, code_size
-from herringbone.code.source import find_source
-from herringbone.estimators.links import result_folders
-from herringbone.estimators.options import Options, TensorBoardOutputConfig
+from herringbone.plan.code_size import CodeSize, code_size
+from herringbone.plan.links import result_folders
+from herringbone.plan.options.typed import Options, TensorBoardOutputConfig
+from herringbone.plan.source import find_source
 from herringbone_contract import safe_tree
 from herringbone_contract.errors import InputError
 

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from herringbone import Estimator, InputError, OptionError
-from herringbone.code.git import GitConfig, fetch_code
+from herringbone.code.git import fetch_code
+from herringbone.plan.git import GitConfig
 from herringbone_contract.constants import MASK
 
 TOKEN = "planted-token"  # noqa: S105

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from herringbone.code.files import check_source, copy_source
-from herringbone.code.source import SourceCode, find_source
+from herringbone.plan.source import SourceCode, find_source
 from herringbone_contract.errors import ArchiveError, InputError, UnsupportedError
 
 HERE = Path("/home/me")

@@ -14,7 +14,7 @@ from herringbone import (
     TensorFlow,
     UnsupportedError,
 )
-from herringbone.planning.plan import plan_to_send
+from herringbone.plan.plan import plan_to_send
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
 

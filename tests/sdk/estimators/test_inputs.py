@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.estimators.inputs import Channel, FileSystemInput, TrainingInput, parse_inputs, share
+from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput, parse_inputs, share
 from herringbone_contract.errors import InputError
 
 HERE = Path("/home/me")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from herringbone.estimators.options import (
+from herringbone.plan.options.typed import (
     InstanceGroup,
     MetricDefinition,
     Options,

@@ -13,11 +13,11 @@ from herringbone.backends.process import review as process
 from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
 from herringbone.backends.ssh import review as ssh
-from herringbone.estimators import options_dict
-from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, Options
-from herringbone.estimators.options_reference import BACKENDS, OptionRow, option_rows
+from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS
+from herringbone.plan.options import declared as options_dict
+from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
+from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, Options
 from herringbone.planning.checks import OF_LINES, REFUSED, UNUSED
-from herringbone.planning.frameworks import HUGGING_FACE_VERSIONS
 
 ESTIMATORS = [
     (Estimator, options_dict.OptionsDict),

@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone import Estimator
-from herringbone.estimators.options import Options
+from herringbone.plan.options.typed import Options
 from herringbone_contract.errors import UnsupportedError
 
 # A value of each option that asks for something, for the options that local_process uses: in the job, or in the plan.

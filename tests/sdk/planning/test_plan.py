@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from herringbone.backends.process.review import review
-from herringbone.code.source import find_source
-from herringbone.estimators.inputs import TrainingInput, parse_inputs
-from herringbone.estimators.options import parse_options
-from herringbone.planning.plan import JobRequest, instance_groups, make_plan, parse_plan
+from herringbone.plan.inputs import TrainingInput, parse_inputs
+from herringbone.plan.options.typed import parse_options
+from herringbone.plan.plan import JobRequest, instance_groups, make_plan, parse_plan
+from herringbone.plan.source import find_source
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import (
     DistributionError,

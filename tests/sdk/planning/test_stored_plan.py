@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone import Estimator
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.plan import parse_plan
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from herringbone import TensorFlow
-from herringbone.planning.plan import JobPlan, make_plan
+from herringbone.plan.plan import JobPlan, make_plan
 from herringbone.planning.tensorflow import missing_tensorflow, old_tensorflow
 
 LIBRARY = {"smdistributed": {"dataparallel": {"enabled": True}}}

@@ -4,7 +4,7 @@ import pytest
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
-from herringbone.planning.plan import make_plan
+from herringbone.plan.plan import make_plan
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.torch import too_old_image
 from herringbone_contract.errors import DistributionError, UnsupportedError

@@ -172,7 +172,7 @@ def test_other_frameworks_images_and_no_torch_are_named(forecaster, script, home
 
 
 def test_data_elsewhere_needs_a_local_sample(forecaster, plan, notes):
-    from herringbone.estimators.inputs import parse_inputs
+    from herringbone.plan.inputs import parse_inputs
 
     remote = msgspec.structs.replace(plan(), channels=parse_inputs("s3://bucket/data", base=Path()))
     with pytest.raises(InputError, match=r"s3://bucket/data is not on this machine, .* --measure-data training=FOLDER"):
@@ -336,7 +336,7 @@ def test_auto_takes_the_best_and_says_so(forecaster, script):
 
 
 def test_a_prediction_survives_the_index(forecaster, plan):
-    from herringbone.planning.plan import parse_plan
+    from herringbone.plan.plan import parse_plan
 
     stored = json.loads(json.dumps(forecaster.measured(plan(), Measure(), progress=QUIET).to_dict()))
     assert parse_plan(stored).prediction.planned.memory[0].peak == 1 << 30

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.estimators.options import parse_options
+from herringbone.plan.destinations import parse_destination
+from herringbone.plan.options.typed import parse_options
 from herringbone.planning.again import settings_of
-from herringbone.trackers.destination import parse_destination
 from herringbone.trackers.tracker import calls_of, check_installed
 from herringbone_contract.errors import OptionError, TrackerError
 

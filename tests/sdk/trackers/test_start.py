@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from herringbone import Estimator
-from herringbone.estimators.options import Options
 from herringbone.jobs.job import TrainingJob
+from herringbone.plan.options.typed import Options
 from herringbone.trackers.export import start_exporters
 
 SEEN = "import json, os, sys; print(json.dumps([sys.argv, os.getcwd(), os.getsid(0) == os.getpid(), sys.stdin.read()]))"

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.controller.config import ControllerConfig
     from herringbone.jobs.index import JobRecord
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
 
 _SECRET_BYTES = 32
 _ID_CHARS = 16

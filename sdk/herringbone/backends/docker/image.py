@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.planning.frameworks import IMAGES, image_version
+from herringbone.plan.frameworks import IMAGES, image_version
 from herringbone.show.console import Console
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _NOT_FOUND = 404
 

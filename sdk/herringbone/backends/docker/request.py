@@ -10,8 +10,8 @@ from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.layers import volume_of
 from herringbone.backends.docker.tree import CACHE, Mount
 from herringbone.engine.restrictions import restrictions
-from herringbone.estimators.options import size_in_bytes
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.options.typed import size_in_bytes
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable
 
 # The job's own network has no other listener, so the port is always free.

@@ -9,9 +9,9 @@ from pathlib import Path
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import volume_mounts
 from herringbone.engine.client import Engine
-from herringbone.planning.channels import is_piped
+from herringbone.plan.channels import is_piped
+from herringbone.plan.plan import JobPlan, refuse
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import unserved_settings
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone.planning.torch import too_old_image

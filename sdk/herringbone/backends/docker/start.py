@@ -15,7 +15,7 @@ from herringbone.engine.client import Engine, EngineRefusal
 from herringbone_contract.errors import EngineError, ImageError, JobNameError, LaunchError
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
 
 _CONFLICT = 409
 

@@ -23,7 +23,7 @@ from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.docker.image import Image
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _REMEDY = "build the image without that VOLUME"
 

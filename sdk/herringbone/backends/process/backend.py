@@ -19,7 +19,7 @@ from herringbone_contract.variables import of_the_shell
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.controller.config import ControllerConfig
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 
 def make_backend() -> ProcessBackend:

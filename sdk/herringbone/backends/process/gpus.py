@@ -11,7 +11,7 @@ from herringbone.slots.folder import cpu_shares
 from herringbone.slots.ticket import Wants
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.slots.probe import Probe
 
 

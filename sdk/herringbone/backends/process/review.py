@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from herringbone.backends.process.gpus import wants_of
-from herringbone.code.source import SourceCode
+from herringbone.plan.plan import JobPlan, refuse
+from herringbone.plan.source import SourceCode
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.libraries import missing_package
 from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
-from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks
 from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.planning.torch import installed_torch, too_old_here

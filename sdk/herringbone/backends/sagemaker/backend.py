@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.jobs.download import Part
     from herringbone.jobs.index import JobRecord
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone_contract.events.requests import Request
 
 

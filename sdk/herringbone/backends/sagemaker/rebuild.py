@@ -14,10 +14,10 @@ import msgspec
 
 from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
-from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
-from herringbone.estimators.options import InstanceGroup, Options, parse_options
-from herringbone.planning.plan import JobPlan, lay_out_hosts
+from herringbone.plan.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
+from herringbone.plan.options.typed import InstanceGroup, Options, parse_options
+from herringbone.plan.plan import JobPlan, lay_out_hosts
+from herringbone.plan.source import SourceCode
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.distribution import Distribution, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, UnsupportedError

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from herringbone.images.labels import REPOSITORY
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable
 
 CHANNEL = "herringbone"

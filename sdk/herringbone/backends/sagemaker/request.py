@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
-from herringbone.estimators.inputs import Channel, FileSystemInput
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.inputs import Channel, FileSystemInput
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import SHARED_MODEL_DIR, Key
 from herringbone_contract.errors import OptionError
 from herringbone_contract.hyperparameters import bare_values, check_limits

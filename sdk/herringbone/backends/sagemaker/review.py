@@ -10,12 +10,12 @@ from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
-from herringbone.estimators.inputs import Channel
-from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
-from herringbone.planning.channels import check_shares
-from herringbone.planning.frameworks import IMAGES, unused_versions
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.plan.channels import check_shares
+from herringbone.plan.frameworks import IMAGES, unused_versions
+from herringbone.plan.inputs import Channel
+from herringbone.plan.options.typed import changed_options
+from herringbone.plan.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError

@@ -46,7 +46,7 @@ from herringbone.code.archive import pack_code
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import Claim, claim
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 

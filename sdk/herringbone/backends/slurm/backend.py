@@ -48,7 +48,7 @@ from herringbone_contract.errors import RequestError, SlurmError
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone_contract.events.requests import Request
 
 # The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.

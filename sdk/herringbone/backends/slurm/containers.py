@@ -22,7 +22,7 @@ from herringbone_contract.errors import InputError, SlurmError, UnsupportedError
 if TYPE_CHECKING:
     from herringbone.backends.slurm.commands import SlurmCommands
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 Runtime = Literal["pyxis", "apptainer", "singularity", "enroot"]
 # One word that no list of mounts would split, and that no program would take for an option.

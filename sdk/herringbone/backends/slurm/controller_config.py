@@ -23,8 +23,8 @@ from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warnin
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.retry import policies_of
 from herringbone.jobs.home import Home
+from herringbone.plan.plan import JobPlan
 from herringbone.planning.checks import output_folder
-from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable, masked
 
 # Variables that Slurm or the node sets, and variables whose values mean nothing on another machine.

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from herringbone.estimators.slurm import SlurmSettings
 from herringbone.jobs.home import JobFolder
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.options.slurm import SlurmSettings
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"

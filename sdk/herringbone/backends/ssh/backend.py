@@ -40,7 +40,7 @@ from herringbone.events.job_events import JobEvents
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle, unseen
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.plan import parse_plan
 from herringbone.s3.staging import local_plan
 from herringbone.slots.pending import signal_waiter, waiter_died
 from herringbone.system.polling import Pace
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.engine.client import Engine
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone_contract.events.requests import Request
 
 # The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.retry import Retry
     from herringbone.backends.ssh.transport import Transport
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _THREADS = 8
 # The grace in the row of a job whose packing is to end: any process may write it, and the completion reads it.

@@ -20,7 +20,7 @@ from herringbone_contract.errors import EngineError, HostError, ImageError
 
 if TYPE_CHECKING:
     from herringbone.engine.client import Engine
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _THREADS = 32
 # An engine answers only after it has unpacked everything that it was sent.

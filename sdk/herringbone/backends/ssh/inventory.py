@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone.estimators.option_errors import python_words
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.options.errors import python_words
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError

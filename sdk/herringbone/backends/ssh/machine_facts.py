@@ -8,7 +8,7 @@ from typing import Any
 
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.inventory import Machine, Runtime
-from herringbone.planning.plan import HostPlan
+from herringbone.plan.plan import HostPlan
 from herringbone_contract.errors import HostError
 
 

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.transport import Transport
     from herringbone.controller.verdict import Verdict
     from herringbone.engine.client import Engine
-    from herringbone.estimators.options import Options
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.options.typed import Options
+    from herringbone.plan.plan import JobPlan
 
 _THREADS = 8
 

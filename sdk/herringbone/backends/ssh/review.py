@@ -6,8 +6,8 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
 from herringbone.backends.ssh.line.claims import fitting, wants_on
 from herringbone.backends.ssh.upload import is_shared
+from herringbone.plan.plan import JobPlan, refuse
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
-from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone.planning.torch import too_old_image

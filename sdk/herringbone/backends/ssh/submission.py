@@ -45,8 +45,8 @@ from herringbone.backends.ssh.upload import (
     shares_of,
     uploads_of,
 )
+from herringbone.plan.plan import JobPlan, plan_to_send
 from herringbone.planning.checks import checkpoint_folder
-from herringbone.planning.plan import JobPlan, plan_to_send
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
 

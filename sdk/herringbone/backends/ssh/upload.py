@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from herringbone.backends.host_tree import channels_of, position_of
 from herringbone.backends.ssh.agent.host_config import ChannelLocation
 from herringbone.code.archive import pack_code
-from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel, share
-from herringbone.planning.channels import is_piped
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.channels import is_piped
+from herringbone.plan.host_tree import channels_of, position_of
+from herringbone.plan.inputs import Channel, share
+from herringbone.plan.plan import HostPlan, JobPlan
+from herringbone.plan.source import SourceCode
 from herringbone_contract.errors import InputError
 
 

@@ -15,7 +15,7 @@ from herringbone.tuner.trial_plan import plan_text
 from herringbone_contract.errors import LaunchError
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.store import TuningStore
 
 SEARCHER = (sys.executable, "-m", "herringbone.tuner")

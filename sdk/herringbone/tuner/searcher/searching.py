@@ -11,7 +11,7 @@ from herringbone.tuner.strategies.choose import copy_for, strategy_for
 from herringbone.tuner.strategies.early_stopping import judged
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TuningStore
     from herringbone.tuner.trials import Trial

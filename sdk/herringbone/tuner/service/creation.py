@@ -24,9 +24,9 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 if TYPE_CHECKING:
     from herringbone.code.git import Checkout
     from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.inputs import Inputs
-    from herringbone.estimators.options import MetricDefinition
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.inputs import Inputs
+    from herringbone.plan.options.typed import MetricDefinition
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.service.tuning import ServiceTuning
 

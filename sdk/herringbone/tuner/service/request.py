@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.sagemaker.request import tag_list
-from herringbone.planning.plan import refuse
+from herringbone.plan.plan import refuse
 from herringbone.tuner.configs import WarmStartConfig
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter

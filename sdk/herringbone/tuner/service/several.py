@@ -10,7 +10,7 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.options import MetricDefinition
+    from herringbone.plan.options.typed import MetricDefinition
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.parameters import ParameterRange
 

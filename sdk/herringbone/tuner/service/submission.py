@@ -22,7 +22,7 @@ from herringbone.backends.sagemaker.request import AccountNames, example_names, 
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Preparation, prepare, upload
 from herringbone.jobs.home import find_home
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 from herringbone.system.progress import Progress
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.service.location import ServiceRecord, claim_folder, release_folder

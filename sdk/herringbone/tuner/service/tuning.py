@@ -34,7 +34,7 @@ from herringbone_contract.errors import (
 )
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
-from herringbone.planning.plan import make_plan
+from herringbone.plan.plan import make_plan
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import DistributionError, UnsupportedError
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters

@@ -18,11 +18,11 @@ from herringbone.backends.docker.request import (
     network_request,
 )
 from herringbone.backends.docker.tree import Mount
-from herringbone.code.source import find_source
 from herringbone.engine.client import Engine, EngineRefusal
-from herringbone.estimators.inputs import TrainingInput, parse_inputs
-from herringbone.estimators.options import parse_options
-from herringbone.planning.plan import JobRequest, instance_groups, make_plan
+from herringbone.plan.inputs import TrainingInput, parse_inputs
+from herringbone.plan.options.typed import parse_options
+from herringbone.plan.plan import JobRequest, instance_groups, make_plan
+from herringbone.plan.source import find_source
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ImageError, UnsupportedError
 

@@ -12,12 +12,12 @@ import pytest
 
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
-from herringbone.code.source import find_source
 from herringbone.controller.container_files import fetch
-from herringbone.estimators.inputs import TrainingInput, parse_inputs
-from herringbone.estimators.options import parse_options
 from herringbone.jobs.home import JobFolder
-from herringbone.planning.plan import JobRequest, instance_groups, make_plan
+from herringbone.plan.inputs import TrainingInput, parse_inputs
+from herringbone.plan.options.typed import parse_options
+from herringbone.plan.plan import JobRequest, instance_groups, make_plan
+from herringbone.plan.source import find_source
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ArchiveError
 

@@ -10,7 +10,7 @@ from tests.sagemaker.planning import planned
 
 import herringbone
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
-from herringbone.estimators.options import parse_options
+from herringbone.plan.options.typed import parse_options
 from herringbone.tuner.configs import HyperbandStrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition, define
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter

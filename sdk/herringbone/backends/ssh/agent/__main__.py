@@ -180,7 +180,7 @@ class Agent:
     # Jobs
 
     def _start(self, message: Message, _: bytes) -> Message:
-        from herringbone.planning.plan import parse_plan
+        from herringbone.plan.plan import parse_plan
 
         config = msgspec.convert(message["config"], HostConfig)
         plan = parse_plan(config.plan)

@@ -30,7 +30,7 @@ from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
     from herringbone.controller.config import ControllerConfig
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.slots.claim import Claim
 
 _HOST_NETWORK = "host"

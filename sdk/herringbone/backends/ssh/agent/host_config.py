@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel
-from herringbone.planning.plan import JobPlan, parse_plan
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import JobPlan, parse_plan
+from herringbone.plan.source import SourceCode
 
 
 class ChannelLocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

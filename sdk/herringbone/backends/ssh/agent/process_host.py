@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.backends.detached import CONTROLLER, DetachedBackend
-from herringbone.backends.host_tree import write_json
 from herringbone.backends.on_s3 import pipes_config
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.jobs.home import Home, JobFolder
+from herringbone.plan.host_tree import write_json
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
 from herringbone_contract.paths import INSIDE, Paths
@@ -33,7 +33,7 @@ from herringbone_contract.variables import of_the_shell
 if TYPE_CHECKING:
     from herringbone.access.host import HostAccess
     from herringbone.controller.config import ClaimConfig, ControllerConfig, PipesConfig
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
 

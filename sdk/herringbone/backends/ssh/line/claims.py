@@ -14,7 +14,7 @@ from herringbone.slots.devices import VISIBLE_VARIABLE
 from herringbone_contract.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import HostPlan, JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
 
 
 def wants_on(plan: JobPlan, machine: Machine) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from herringbone.backends.detached import blocked, search_path
 from herringbone.events.job_events import JobEvents
 from herringbone.jobs.index import PENDING, JobIndex
-from herringbone.planning.plan import plan_to_send
+from herringbone.plan.plan import plan_to_send
 from herringbone.slots.claim import new_mark
 from herringbone.slots.pending import deadline_of, handed_to
 from herringbone.system.descriptors import CONTROLLER_SIGNALS
@@ -18,7 +18,7 @@ from herringbone.system.processes import identity
 if TYPE_CHECKING:
     from herringbone.backends.ssh.upload import PackedCode
     from herringbone.jobs.home import Home
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _WAITER = "herringbone.backends.ssh.line.waiter"
 

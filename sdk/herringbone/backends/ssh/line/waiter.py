@@ -29,7 +29,7 @@ from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, 
 from herringbone.backends.ssh.line.claims import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
-from herringbone.planning.plan import parse_plan
+from herringbone.plan.plan import parse_plan
 from herringbone.slots.line import Waiting
 from herringbone.slots.places import QUEUE
 from herringbone.slots.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.backend import SshBackend
     from herringbone.backends.ssh.connection import Connection
     from herringbone.backends.ssh.transport import Transport
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A look answers in milliseconds; a connection that is cut off without a word must not hold up the take of others.

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from herringbone.code.git import GitConfig, check_git_config
-from herringbone.estimators.expressions import check_metrics, check_policies
-from herringbone.estimators.option_errors import explain, unknown_option
-from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
-from herringbone.estimators.texts import check_texts
+from herringbone.plan.git import GitConfig, check_git_config
+from herringbone.plan.options.errors import explain, unknown_option
+from herringbone.plan.options.expressions import check_metrics, check_policies
+from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
+from herringbone.plan.options.texts import check_texts
 from herringbone.system.times import parse_span
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError
@@ -254,7 +254,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     check_policies(options.log_policies)
     if options.track:
         # Imported here: most jobs have none.
-        from herringbone.trackers.destination import parse_destinations
+        from herringbone.plan.destinations import parse_destinations
 
         parse_destinations(options.track, base=Path())
     _check_together(options)

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from herringbone.code.size import CodeSize
-from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel, parse_inputs
-from herringbone.estimators.option_errors import explain
-from herringbone.estimators.options import InstanceGroup, Options
-from herringbone.planning.names import check_environment, check_hyperparameters
-from herringbone.planning.secrets import check_arguments, masked_options, masked_request
-from herringbone.planning.shown import plan_rows, rows_text
+from herringbone.plan.code_size import CodeSize
+from herringbone.plan.inputs import Channel, parse_inputs
+from herringbone.plan.options.errors import explain
+from herringbone.plan.options.typed import InstanceGroup, Options
+from herringbone.plan.secrets import check_arguments, masked_options, masked_request
+from herringbone.plan.shown import plan_rows, rows_text
+from herringbone.plan.source import SourceCode
+from herringbone.plan.taken_names import check_environment, check_hyperparameters
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from herringbone.aws.location import is_s3
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.plan import JobPlan
 
 
 def uses_s3(plan: JobPlan) -> bool:

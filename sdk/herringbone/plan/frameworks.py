@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone_contract.strategies import Framework
 
 if TYPE_CHECKING:
-    from herringbone.planning.plan import JobPlan
+    from herringbone.plan.plan import JobPlan
 
 # The class of the estimator -> the framework by whose rules its `distribution` is read.
 DISTRIBUTION_RULES: dict[str, Framework] = {

@@ -18,7 +18,7 @@ class ExplicitSignature:
     """
 
     def __get__(self, instance: object, owner: type) -> Signature:
-        from herringbone.estimators.options_reference import signature_of
+        from herringbone.plan.options.reference import signature_of
 
         signature = signature_of(owner)
         if signature is None:

@@ -13,8 +13,8 @@ import inspect
 import re
 from typing import Any, NamedTuple, get_args
 
-from herringbone.estimators import options_dict
-from herringbone.estimators.options import InputMode, LogAction, Options, RepositoryAccess
+from herringbone.plan.options import declared as options_dict
+from herringbone.plan.options.typed import InputMode, LogAction, Options, RepositoryAccess
 
 BACKENDS = ("local_process", "local", "ssh", "slurm", "ml")
 _ALIASES = {"InputMode": InputMode, "LogAction": LogAction, "RepositoryAccess": RepositoryAccess}

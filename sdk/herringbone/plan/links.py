@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.estimators.inputs import local_path
+from herringbone.plan.inputs import local_path
 
 if TYPE_CHECKING:
-    from herringbone.code.source import SourceCode
-    from herringbone.estimators.options import Options
+    from herringbone.plan.options.typed import Options
+    from herringbone.plan.source import SourceCode
 
 
 def link_on_the_way(address: str, folder: str) -> Path | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from herringbone.aws.location import is_s3
-from herringbone.estimators.inputs import Channel
-from herringbone.planning.plan import JobPlan
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.errors import InputError
 
 # Backends whose hosts are on the submitting machine: their channels of Pipe mode need no copy of the objects.

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from herringbone.estimators.option_errors import explain
-from herringbone.estimators.texts import check_texts
+from herringbone.plan.options.errors import explain
+from herringbone.plan.options.texts import check_texts
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from herringbone.estimators.inputs import local_path
+from herringbone.plan.inputs import local_path
 from herringbone_contract.errors import InputError, UnsupportedError
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")

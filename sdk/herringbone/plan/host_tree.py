@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from herringbone.estimators.inputs import Channel
-from herringbone.planning.channels import input_mode
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.plan.channels import input_mode
+from herringbone.plan.inputs import Channel
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.paths import Paths
 from herringbone_contract.resources import HostGroup, ResourceConfig
 

@@ -1,7 +1,7 @@
 """Declare and document the keyword arguments of the estimators as the user writes them, for editors and type checkers.
 
 `Options` declares the same names with the types that they are converted to; a test keeps both lists equal. Defaults
-and checks are in `herringbone.estimators.options`. `options_reference` reads this file for `help()` and for the page of
+and checks are in `herringbone.plan.options.typed`. `options_reference` reads this file for `help()` and for the page of
 options. Each class is a section of that page, and its first line is the section's title.
 
 The text below a name is its documentation. It may end in `Unit: U.` and in `Backends: A, B.`, which lists the backends
@@ -17,8 +17,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from herringbone.code.git import GitConfig
-from herringbone.estimators.options import (
+from herringbone.plan.git import GitConfig
+from herringbone.plan.options.slurm import SlurmSettings
+from herringbone.plan.options.typed import (
     InputMode,
     InstanceGroup,
     LogAction,
@@ -26,7 +27,6 @@ from herringbone.estimators.options import (
     RepositoryAccess,
     TensorBoardOutputConfig,
 )
-from herringbone.estimators.slurm import SlurmSettings
 
 
 class ScriptArguments(TypedDict, total=False):

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from herringbone.code.size import CodeSize
-from herringbone.estimators.options import DAY_SECONDS
+from herringbone.plan.code_size import CodeSize
+from herringbone.plan.options.typed import DAY_SECONDS
 from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import HOMOGENEOUS_GROUP

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.estimators.options import Options
+from herringbone.plan.options.typed import Options
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.errors import DistributionError, HyperparameterError
 from herringbone_contract.masking import masked_hyperparameters, masked_text
