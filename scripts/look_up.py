@@ -27,8 +27,8 @@ import click
 from herringbone import TrainingJob
 from herringbone.cli.__main__ import GROUP
 from herringbone.jobs.job import attach
-from herringbone.jobs.logs import LogLine, Metric
 from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
+from herringbone.records.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
 from herringbone.service.members import RULES
 from herringbone_contract.events import hugging_face

@@ -28,7 +28,7 @@ from herringbone import (
     StrategyConfig,
     TrainingJob,
 )
-from herringbone.jobs.home import HOME_VARIABLE
+from herringbone.records.home import HOME_VARIABLE
 
 # Every trial reports once at once, so that the jobs of all strategies take equally long.
 SCRIPT = """

@@ -23,10 +23,10 @@ from herringbone.cli.request import JobFlags, parse_script_arguments, read_reque
 from herringbone.convert.script import convert_script
 from herringbone.engine.docker_settings import current_context, proxy_variables, read_context, registry_login
 from herringbone.images.build import split_name
-from herringbone.jobs.logs import parse_line
 from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.job_names import check_job_name
 from herringbone.plan.options.typed import parse_options, size_in_bytes
+from herringbone.records.logs import parse_line
 from herringbone.system.documents import read_document
 from herringbone.system.times import parse_span
 from herringbone_contract import mllog, partition_file, reduce_servers

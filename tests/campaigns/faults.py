@@ -37,7 +37,7 @@ from fault_kinds import (
 from surroundings import IMAGE, pids_group, surrounding_faults
 
 from herringbone import Estimator, TrainingJob
-from herringbone.jobs.home import find_home
+from herringbone.records.home import find_home
 from herringbone_contract.errors import HerringboneError
 
 READY_SECONDS = 40.0

@@ -51,7 +51,7 @@ for name, gpus, seconds in json.loads(sys.argv[1]):
         wait=False, logs=False, queue=True, job_name=name)
 """
 KINDS = {
-    "herringbone.slots.waiter": "waiter",
+    "herringbone.backends.waiter": "waiter",
     "herringbone.controller": "controller",
     "herringbone_entry": "supervisor",
 }
@@ -136,8 +136,8 @@ class Campaign:
 
     def _rows(self) -> list[tuple[str, Any]]:
         from herringbone.backends.registry import backend_named
-        from herringbone.jobs.home import find_home
-        from herringbone.jobs.index import JobIndex
+        from herringbone.records.home import find_home
+        from herringbone.records.index import JobIndex
 
         backend = backend_named("local_process")
         return [(name, backend.describe(name)) for name in JobIndex(find_home().index).names()]

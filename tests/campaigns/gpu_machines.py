@@ -153,8 +153,8 @@ class Campaign:
 
     def _rows(self) -> dict[str, Any]:
         from herringbone.backends.registry import backend_named
-        from herringbone.jobs.home import find_home
-        from herringbone.jobs.index import JobIndex
+        from herringbone.records.home import find_home
+        from herringbone.records.index import JobIndex
 
         # One for all looks: it keeps the connections by which it follows the jobs.
         self._backend = self._backend or backend_named("ssh")
@@ -219,8 +219,8 @@ class Campaign:
         }
 
     def _grants(self) -> list[Grant]:
-        from herringbone.jobs.home import Home
-        from herringbone.jobs.index import JobIndex
+        from herringbone.records.home import Home
+        from herringbone.records.index import JobIndex
 
         grants = []
         for machine in self._machines.names:

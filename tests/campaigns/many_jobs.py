@@ -111,8 +111,8 @@ def ls_seconds(count: int) -> list[float]:
     """Return the seconds of five runs of `herringbone ls` with so many finished jobs."""
     import dataclasses
 
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.index import JobIndex
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
 
     index = JobIndex(find_home().index)
     done = index.all()

@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 
 from herringbone import TrainingJob
-from herringbone.jobs.home import Home
 from herringbone.page.server import Server
+from herringbone.records.home import Home
 from tests.page.browser import Browser
 from tests.page.make_jobs import make_long, make_many
 

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from herringbone import ContinuousParameter, Estimator, HyperbandStrategyConfig, HyperparameterTuner, StrategyConfig
-from herringbone.jobs.home import HOME_VARIABLE
+from herringbone.records.home import HOME_VARIABLE
 from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from herringbone import Measure, PyTorch
-from herringbone.jobs.home import find_home
 from herringbone.prediction.estimating import predicted
 from herringbone.prediction.forecast import Forecaster, Programs
+from herringbone.records.home import find_home
 from tests.sdk.conftest import with_namespaces
 
 pytest.importorskip("torch")

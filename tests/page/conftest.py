@@ -15,8 +15,8 @@ import uvicorn
 from tests.page.browser import Browser, BrowserError
 from tests.page.make_jobs import make_many, show_case
 
-from herringbone.jobs.home import Home
 from herringbone.page.server import Server
+from herringbone.records.home import Home
 
 TOKEN = "the-token"  # noqa: S105
 

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from herringbone.jobs.home import Home, JobFolder
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import Home, JobFolder
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity
 from herringbone_contract.events.format import Event, Point, batches, encode
 from herringbone_contract.failure import Failure, Frame

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from tests.page.make_jobs import make_job, write_events
 
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.names import trial_job_name
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter

@@ -9,9 +9,9 @@ import pytest
 from tests.page.make_jobs import make_job
 
 from herringbone import Estimator
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.lifecycle import settle
-from herringbone.page.at_end import start_report
+from herringbone.backends.lifecycle import settle
+from herringbone.controller.report import start_report
+from herringbone.records.index import JobIndex
 from herringbone.system.processes import descendants
 from herringbone_contract.failure import Failure
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.logs import FileLogs, LogLine
 from herringbone.page.live import LiveJob
 from herringbone.page.log_pages import Choice
+from herringbone.records.home import Home
+from herringbone.records.index import JobRecord
+from herringbone.records.logs import FileLogs, LogLine
 from herringbone.system.polling import Pace
 
 AT = datetime.fromtimestamp(1_800_000_000, timezone.utc)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone.system.polling import Pace
 from tests.aws_mock import mock_aws
 from tests.sagemaker.account import RequestRecorder, make_role

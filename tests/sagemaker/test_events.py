@@ -10,7 +10,7 @@ import pytest
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.backends.sagemaker.events import states_of
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.show.console import Console
 from herringbone_contract.events.format import EVENT_MARK, Point, batches, encode
 from tests.events.all_sources import SCRIPT, check_all_sources

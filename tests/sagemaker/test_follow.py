@@ -8,9 +8,9 @@ import time
 import pytest
 
 from herringbone import Estimator, JobFailedError, JobNotFoundError, TensorFlow, TrainingJob, attach
+from herringbone.backends.listing import all_jobs
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.listing import all_jobs
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.show.console import Console
 from herringbone.system.processes import identity
 from herringbone_contract.errors import AwsCredentialsError, InputError, OptionError, UnsupportedError

@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
-from herringbone.planning.settings import is_of_aws
+from herringbone.backends.review.settings import is_of_aws
 from herringbone_contract.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from herringbone.backends.sagemaker.description import SubmissionState, differences, submission_state
-from herringbone.jobs.index import JobRecord
+from herringbone.records.index import JobRecord
 
 REQUEST = {
     "TrainingJobName": "a",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from herringbone.backends.process.backend import ProcessBackend
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 # If the tests were started with SIGINT ignored (`nohup`, a shell's `&`), their children would ignore it as well.
 _INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

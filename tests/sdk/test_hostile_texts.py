@@ -13,11 +13,11 @@ from herringbone import Estimator
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.__main__ import main
 from herringbone.engine.client import Engine, send_file
-from herringbone.jobs.home import Home
 from herringbone.plan.git import GitConfig
 from herringbone.plan.inputs import FileSystemInput, TrainingInput
 from herringbone.plan.options.slurm import SlurmSettings
 from herringbone.plan.options.typed import _FREE_TEXTS, Options
+from herringbone.records.home import Home
 from herringbone_contract.errors import EngineError, HerringboneError, JobNameError, UsageError
 
 CONTROL = ["a\nb", "a\r\nX: y", "a\0b", "\x1b[2Ja", "a\x7f", "a\x9bb", "a\u2028b", "\ud800"]

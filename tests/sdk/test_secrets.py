@@ -12,9 +12,9 @@ from herringbone.code.git import fetch_code
 from herringbone.code.secret_files import looks_secret
 from herringbone.images import bake as bake_module
 from herringbone.images.bake import bake
-from herringbone.jobs.home import Home
 from herringbone.plan.git import GitConfig
 from herringbone.plan.plan import parse_plan
+from herringbone.records.home import Home
 from herringbone_contract.errors import DistributionError, HyperparameterError, InputError
 
 SECRET = "hunter2"  # noqa: S105 - of no service

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.service import app as module
 from herringbone.service import logs as logs_module
 from herringbone.service.app import Service, Verifier

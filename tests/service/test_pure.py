@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from herringbone.jobs.index import JobRecord
+from herringbone.records.index import JobRecord
 from herringbone.service import identity, listing
 from herringbone.service.audit import Audit
 from herringbone.service.describe import State, transitions

@@ -13,7 +13,7 @@ from tests.sdk.tuner.service.test_peer import peer_request
 pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.service.errors import ApiError
 from herringbone.service.limits import Use, check_limits
 from herringbone.service.links import Held

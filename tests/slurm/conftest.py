@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from herringbone import Estimator, TrainingJob
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from tests.slurm.cluster import Cluster, missing
 
 

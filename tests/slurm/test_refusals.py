@@ -15,8 +15,8 @@ from herringbone.backends.slurm.review import check as check_plan
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, file_system_of
 from herringbone.controller.record import FileRecord
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import JobRecord
 from tests.slurm.test_script import plan
 
 MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/my\\040disk tmpfs rw 0 0\n"

@@ -11,9 +11,9 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.slurm.controller_config import config_of
 from herringbone.backends.slurm.script import ScriptContext, batch_script, partition_of, sbatch_words, warning_seconds
-from herringbone.jobs.home import Home, JobFolder
 from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.plan import make_plan
+from herringbone.records.home import Home, JobFolder
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 HOME = Home(Path("/shared/me/.herringbone"))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from herringbone.backends.slurm.states import SlurmJob, columns_of, parse_sacct, parse_squeue
-from herringbone.jobs.index import JobRecord
+from herringbone.records.index import JobRecord
 from herringbone_contract.failure import Failure, lost_contact
 from herringbone_contract.failure_text import parse_failure
 

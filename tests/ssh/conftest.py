@@ -15,7 +15,7 @@ import yaml
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.openssh import OpenSSHTransport
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 from .machines import Machines, missing, stopped_masters
 

@@ -12,7 +12,7 @@ from herringbone.backends.ssh.agent.line import MachineLine
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.line.claims import fitting, place_of, wants_on
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone_contract.errors import UnsupportedError
 
 

@@ -9,7 +9,7 @@ from herringbone.backends.ssh.checkpoints import merge_checkpoints
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.openssh import OpenSSHTransport
 from herringbone.controller.artifacts import HostFolder, pack
-from herringbone.jobs.checkpoints import settle_links
+from herringbone.records.checkpoints import settle_links
 
 # An ssh that logs in to nobody: it runs the command that rsync wants to run there.
 LOCAL_SSH = '#!/bin/sh\nwhile [ "$1" != rsync ]; do shift; done\nexec "$@"\n'

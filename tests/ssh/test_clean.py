@@ -12,8 +12,8 @@ from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note
 from herringbone.backends.ssh.clean import clean as clean_machines
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
 from herringbone.cli.hosts import cleaned_table
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone.system.disk import size_of
 
 from .conftest import expect

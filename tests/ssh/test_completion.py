@@ -6,7 +6,7 @@ import pytest
 
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.completion import packing_is_ended
-from herringbone.jobs.index import STOPPING, UPLOADING, JobIndex, JobRecord
+from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import yaml
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.jobs.index import JobIndex
+from herringbone.records.index import JobIndex
 
 from .conftest import await_silence, expect
 from .test_jobs import WAIT

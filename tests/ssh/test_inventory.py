@@ -8,8 +8,8 @@ import yaml
 from herringbone import Estimator
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.inventory import Machine, choose, parse_inventory, split_type
-from herringbone.jobs.home import Home
 from herringbone.plan.plan import HostPlan
+from herringbone.records.home import Home
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from herringbone.backends.ssh.agent.__main__ import Agent
 from herringbone.backends.ssh.job_state import HostState, is_over, judge_job
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.failure import Failure
 
 

@@ -9,10 +9,10 @@ from threading import Thread
 import pytest
 
 from herringbone import Estimator, TrainingJob
+from herringbone.backends.lifecycle import poll_until_done
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.lifecycle import poll_until_done
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 
 from .conftest import await_silence, expect, members
 

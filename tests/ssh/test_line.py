@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from herringbone import Estimator, TrainingJob
-from herringbone.jobs.facts import find_facts
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
+from herringbone.backends.facts import find_facts
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone.slots.places import place_texts
 from herringbone.system.processes import pid_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ import herringbone
 import herringbone_contract
 import herringbone_entry
 import herringbone_parallel
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import COMPLETED, JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import COMPLETED, JobIndex, JobRecord
 from herringbone_contract.events.format import encode
 from herringbone_entry.channel.reserved_port import ReservedPort
 

@@ -152,7 +152,7 @@ def live(source_dir: str, to: list[str]) -> dict[str, Any]:
     import time
 
     from herringbone import Estimator
-    from herringbone.jobs.home import find_home
+    from herringbone.records.home import find_home
 
     folder = find_home().job("live-1")
     estimator = Estimator(

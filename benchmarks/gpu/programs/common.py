@@ -52,8 +52,8 @@ def own_home() -> Iterator[Path]:
 
 def _stop_jobs() -> None:
     from herringbone import attach
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.index import JobIndex
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
 
     for record in JobIndex(find_home().index).running():
         attach(record.name).stop(grace=1.0)

@@ -6,12 +6,12 @@ import json
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from herringbone.access.host import LOOPBACK
 from herringbone.access.requests import ask
+from herringbone.protocols.host_access import LOOPBACK
 from herringbone_contract.errors import RequestError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
     from herringbone_contract.events.format import Event
 
 _PORTS = range(1, 1 << 16)

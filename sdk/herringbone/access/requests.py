@@ -20,9 +20,9 @@ from herringbone_contract.errors import RequestError
 from herringbone_contract.events.requests import Request, encode
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.backends.base import Backend
-    from herringbone.jobs.home import JobFolder
+    from herringbone.protocols.backend import Backend
+    from herringbone.protocols.host_access import HostAccess
+    from herringbone.records.home import JobFolder
     from herringbone_contract.events.format import Event
 
 # Debuggers take seconds to load on a busy machine.

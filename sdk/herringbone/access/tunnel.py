@@ -11,11 +11,11 @@ from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
-from herringbone.access.host import LOOPBACK
+from herringbone.protocols.host_access import LOOPBACK
 from herringbone_contract.errors import HerringboneError, RequestError
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
+    from herringbone.protocols.host_access import HostAccess
 
 _BYTES = 65_536
 

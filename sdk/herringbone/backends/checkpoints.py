@@ -7,9 +7,9 @@ from pathlib import Path
 
 from herringbone.aws.location import is_s3
 from herringbone.controller.artifacts import HostFolder, pack
-from herringbone.jobs.description import checkpoint_folders, own_folder
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import JobRecord
+from herringbone.records.description import checkpoint_folders, own_folder
+from herringbone.records.home import JobFolder
+from herringbone.records.index import JobRecord
 from herringbone.show.console import Console
 from herringbone_contract.errors import InputError
 from herringbone_contract.paths import INSIDE

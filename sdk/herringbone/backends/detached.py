@@ -27,15 +27,23 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.lifecycle import (
+    claim,
+    client_died,
+    poll_until_done,
+    process_lives,
+    settle,
+    settle_end,
+    unseen,
+)
 from herringbone.backends.on_s3 import pipes_config, s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
+from herringbone.backends.review.checks import output_folder
 from herringbone.controller.retry import policies_of
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.end_file import EndFile
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import PENDING, STARTING, JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
-from herringbone.planning.checks import output_folder
+from herringbone.records.end_file import EndFile
+from herringbone.records.home import Home
+from herringbone.records.index import PENDING, STARTING, JobRecord
+from herringbone.records.job_events import JobEvents
 from herringbone.slots.pending import enter_line, is_granted, left_on_error, signal_waiter, start_waiter, waiter_died
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
@@ -48,10 +56,10 @@ from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.backends.base import Answers
-    from herringbone.controller.config import ControllerConfig, PipesConfig
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Answers
+    from herringbone.protocols.controller_config import ControllerConfig, PipesConfig
+    from herringbone.protocols.host_access import HostAccess
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
     from herringbone_contract.events.requests import Request

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from herringbone.aws.location import is_s3
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.index import DOWNLOADING, STARTING, JobIndex
 from herringbone.plan.channels import is_piped
 from herringbone.plan.s3 import reads_s3, written
+from herringbone.records.index import DOWNLOADING, STARTING, JobIndex
+from herringbone.records.job_events import JobEvents
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import PipesConfig, S3Config
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import HostPlan, JobPlan
+    from herringbone.protocols.controller_config import PipesConfig, S3Config
+    from herringbone.records.home import Home
 
 
 def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
@@ -80,7 +80,7 @@ def pipes_config(plan: JobPlan, home: Home, hosts: Sequence[HostPlan]) -> PipesC
     """Return the FIFOs of the channels in Pipe mode that these hosts read, with credentials where they come from S3."""
     if not any(is_piped(channel, plan) for channel in plan.channels):
         return None
-    from herringbone.pipes.order import feed_order, reads_while_running
+    from herringbone.s3.pipes.order import feed_order, reads_while_running
 
     access = {}
     if reads_while_running(plan):

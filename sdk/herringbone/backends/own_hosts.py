@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.lifecycle import model_of
 from herringbone.backends.on_s3 import send_packed
-from herringbone.jobs.description import output_place
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.lifecycle import model_of
-from herringbone.jobs.logs import FileLogs
 from herringbone.plan.plan import parse_plan
+from herringbone.records.description import output_place
+from herringbone.records.index import JobIndex
+from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import EventSource, LogSource
-    from herringbone.jobs.download import Part
-    from herringbone.jobs.home import Home
-    from herringbone.jobs.index import JobRecord
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import EventSource, LogSource
+    from herringbone.records.download import Part
+    from herringbone.records.home import Home
+    from herringbone.records.index import JobRecord
 
 
 class OwnHostsBackend(ABC):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from herringbone_contract.errors import JobNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
 
 # Name of a backend -> the module that has its `make_backend()`.
 _MODULES = {
@@ -93,8 +93,8 @@ def backend_of_job(name: str, session: object = None) -> Backend:
 
     `session` are the credentials to ask a service with. Raises `JobNotFoundError` with the answers of all.
     """
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.index import JobIndex
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
 
     try:
         backend = backend_named(JobIndex(find_home().index).get(name).backend)

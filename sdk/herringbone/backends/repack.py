@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.review.checks import output_folder
 from herringbone.controller.artifacts import has_model, pack_model, pack_output
 from herringbone.plan.plan import parse_plan
-from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import InputError
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import JobFolder
-    from herringbone.jobs.index import JobRecord
+    from herringbone.records.home import JobFolder
+    from herringbone.records.index import JobRecord
 
 
 def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from herringbone.jobs.logs import LogLine, first_shown, without_events
+from herringbone.records.logs import LogLine, first_shown, without_events
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
+    from herringbone.protocols.backend import LogSource
 
 
 class ShownLogs:

@@ -23,7 +23,7 @@ from click.shell_completion import shell_complete
 
 from herringbone.cli.commands import COMPLETION_VARIABLE, MAX_HELP_WIDTH, LazyGroup, mistake, version_option
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
-from herringbone.jobs.names import RESULTS
+from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 from herringbone_contract.masking import printable
 

@@ -143,9 +143,9 @@ def _folders(where: str) -> list[Path]:
         return [path]
     # Imported here, so that folders are listed without sqlite.
     from herringbone.cli.names import JobName
-    from herringbone.jobs.description import checkpoint_folders
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.index import JobIndex
+    from herringbone.records.description import checkpoint_folders
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
 
     name = JobName().convert(where, None, None)
     home = find_home()

@@ -16,9 +16,9 @@ from herringbone.system.user_paths import home_folder
 def command(as_json: bool) -> int:
     # Imported here, so that help starts without these modules.
     from herringbone.backends.docker.cleanup import collect_garbage
+    from herringbone.backends.listing import all_jobs
     from herringbone.engine.locate import find_engine
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.listing import all_jobs
+    from herringbone.records.home import find_home
 
     # Listing the jobs marks those without a controller as lost, and removes their temporary folders.
     all_jobs()

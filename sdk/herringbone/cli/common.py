@@ -46,8 +46,8 @@ class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8
         return [CompletionItem(word) for word in self._words() if word.lower().startswith(incomplete.lower())]
 
     def _words(self) -> tuple[str, ...]:
-        from herringbone.jobs.index import TERMINAL
-        from herringbone.jobs.listing import STATUSES
+        from herringbone.backends.listing import STATUSES
+        from herringbone.records.index import TERMINAL
 
         return TERMINAL if self._over else STATUSES
 

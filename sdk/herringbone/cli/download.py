@@ -8,8 +8,8 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import JobName
-from herringbone.jobs.download import PARTS, Part
 from herringbone.jobs.job import attach
+from herringbone.records.download import PARTS, Part
 
 
 class _Words(JobName):

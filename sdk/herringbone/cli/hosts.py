@@ -53,7 +53,7 @@ def check(inventory: Path, as_json: bool) -> int:
     from herringbone.backends.ssh import check as checking
     from herringbone.backends.ssh.inventory import read_inventory
     from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
-    from herringbone.jobs.home import find_home
+    from herringbone.records.home import find_home
 
     transport = OpenSSHTransport(control=control_folder())
     machines = read_inventory(inventory)

@@ -12,9 +12,9 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.names import job_name
-from herringbone.jobs.download import removed_log
 from herringbone.jobs.job import attach
-from herringbone.jobs.logs import check_pattern
+from herringbone.records.download import removed_log
+from herringbone.records.logs import check_pattern
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, stops, ways_back
 from herringbone.system.times import parse_moment

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
+from herringbone.backends.listing import all_jobs, has_status
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import status_option
-from herringbone.jobs.home import find_home
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.listing import all_jobs, has_status
-from herringbone.jobs.state_lines import STATE_STYLES, shown_state, why_ended
+from herringbone.records.home import find_home
+from herringbone.records.index import JobIndex, JobRecord
+from herringbone.records.state_lines import STATE_STYLES, shown_state, why_ended
 from herringbone.show.console import Console
 from herringbone.show.tables import show_table
 from herringbone.slots.places import LineLook, place_texts

@@ -41,8 +41,8 @@ def command(names: tuple[str, ...], *, best: Any, follow: bool, as_csv: bool, as
     and the seconds since the start of the job.
     """
     from herringbone.events.metrics import Run, csv_lines, summarize
-    from herringbone.jobs.download import removed_log
     from herringbone.jobs.job import attach
+    from herringbone.records.download import removed_log
 
     if as_csv and (as_json or best):
         raise click.UsageError("--csv shows every value; leave out --json and --best.")

@@ -26,7 +26,7 @@ class JobName(click.ParamType):  # type: ignore[type-arg] # generic since click 
     name = "name"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        from herringbone.jobs.names import find_name
+        from herringbone.records.short_names import find_name
 
         return find_name(value, _known_names())
 
@@ -76,7 +76,7 @@ def with_newest(names: tuple[str, ...], *, last: bool) -> tuple[str, ...]:
 
 def _known_names() -> list[str]:
     # Imported here, so that help starts without sqlite.
-    from herringbone.jobs.home import find_home
-    from herringbone.jobs.index import JobIndex
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
 
     return JobIndex(find_home().index).names()

@@ -22,7 +22,7 @@ from herringbone.plan.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_c
 from herringbone.plan.options.errors import python_words
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import text_options
-from herringbone.planning.again import inputs_of
+from herringbone.records.again import inputs_of
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError

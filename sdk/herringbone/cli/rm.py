@@ -20,7 +20,7 @@ from herringbone_contract.errors import JobNameError
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
-    from herringbone.jobs.removal import Removal
+    from herringbone.backends.removal import Removal
 
 
 _GUESSED = "herringbone.guessed"
@@ -30,7 +30,7 @@ class _Removable(JobName):
     """A job, or the whole name of a folder of a job that the index no longer has."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from herringbone.jobs.home import find_home
+        from herringbone.records.home import find_home
 
         try:
             if os.path.lexists(find_home().job(value).path):
@@ -85,7 +85,7 @@ def command(
     removed. Files in folders of yours (output_path, checkpoint_s3_uri) and in AWS stay. Exits with 1 when a part could
     not be removed, and with 2 when nothing was.
     """
-    from herringbone.jobs.removal import remove_jobs
+    from herringbone.backends.removal import remove_jobs
 
     guessed = last or _GUESSED in click.get_current_context().meta
     names = with_newest(names, last=last)
@@ -130,7 +130,7 @@ def _note(removal: Removal) -> str:
 
 
 def _choose(older_than: int | None, statuses: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
-    from herringbone.jobs.removal import select_jobs
+    from herringbone.backends.removal import select_jobs
 
     chosen = select_jobs(older_than=older_than or 0, statuses=statuses)
     return tuple(name for name in chosen if name not in kept)

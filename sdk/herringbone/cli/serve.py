@@ -148,7 +148,7 @@ def remove(keys: Path | None, name: str, *, as_json: bool) -> int:
 
 
 def _key_file(path: Path | None) -> KeyFile:
-    from herringbone.jobs.home import find_home
+    from herringbone.records.home import find_home
     from herringbone.service.keys import KeyFile
 
     if path is not None:

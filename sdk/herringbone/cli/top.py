@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herringbone.cli.commands import json_option
-from herringbone.jobs.state_lines import STATE_STYLES
+from herringbone.records.state_lines import STATE_STYLES
 from herringbone.show.console import Console
 from herringbone.show.tables import show_table
 

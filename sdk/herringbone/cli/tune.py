@@ -87,7 +87,7 @@ class TuningName(click.ParamType):  # type: ignore[type-arg] # generic since cli
     name = "name"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        from herringbone.jobs.names import find_name
+        from herringbone.records.short_names import find_name
 
         return find_name(value, _names(), kind="tuning job")
 
@@ -336,7 +336,7 @@ def _follow(
 
 
 def _looks() -> Tunings:
-    from herringbone.jobs.home import find_home
+    from herringbone.records.home import find_home
     from herringbone.tuner.view.looks import Tunings
 
     return Tunings(find_home())
@@ -344,7 +344,7 @@ def _looks() -> Tunings:
 
 def _names() -> list[str]:
     """Return the names of all tuning jobs, the newest first, without asking SageMaker about its own."""
-    from herringbone.jobs.home import find_home
+    from herringbone.records.home import find_home
     from herringbone.tuner.tuning import newest_names
 
     return newest_names(find_home())

@@ -10,8 +10,8 @@ from herringbone.controller.controller import Controller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Site
+    from herringbone.protocols.controller_config import ControllerConfig
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
         record.broken(config, error)
     if config["index"] is not None:
-        from herringbone.page.at_end import start_report
+        from herringbone.controller.report import start_report
 
         start_report(os.path.dirname(config["index"]), config["job"])  # noqa: PTH120 - no pathlib here
     # Nothing is left to close, and the interpreter's own shutdown takes milliseconds.

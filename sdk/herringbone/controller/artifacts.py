@@ -17,7 +17,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from herringbone.code.reproducible import Link, Opener, write_tar, zipped
-from herringbone.controller.links import Listing, listing_of, packed_target
+from herringbone.records.links import Listing, listing_of, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.masking import printable

@@ -10,17 +10,17 @@ from pathlib import Path, PurePosixPath
 from herringbone.controller.hosts import Restart
 from herringbone.controller.record import job_events, record_of
 from herringbone.controller.retry import announcement, decide, describe_attempts, find_policy
-from herringbone.jobs.index import RESTARTING
-from herringbone.jobs.logs import STAMP_CHARS
+from herringbone.records.index import RESTARTING
+from herringbone.records.logs import STAMP_CHARS
 from herringbone_contract.paths import Paths
 from herringbone_contract.safe_tree import Entry, walk
 from herringbone_contract.safe_tree import folder as safe_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Host, Site
     from herringbone.controller.verdict import Verdict
+    from herringbone.protocols.controller_config import ControllerConfig
 
 # The policies search the end of a log: the line that explains a failed attempt is among its last.
 LOG_BYTES = 16 << 20

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.attempts import restart
-from herringbone.controller.config import ControllerConfig
 from herringbone.controller.hosts import Conclusion, Host, Restart
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.jobs.checkpoints import settle_links
-from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING
-from herringbone.jobs.logs import STAMP_CHARS
+from herringbone.protocols.controller_config import ControllerConfig
+from herringbone.records.checkpoints import settle_links
+from herringbone.records.index import COMPLETED, FAILED, STOPPED, UPLOADING
+from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError

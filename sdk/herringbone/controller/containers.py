@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from socket import socket
     from threading import Thread
 
-    from herringbone.controller.config import ContainerConfig, ContainersConfig, ControllerConfig, HostConfig
     from herringbone.controller.retry import Attempt
+    from herringbone.protocols.controller_config import ContainerConfig, ContainersConfig, ControllerConfig, HostConfig
 
 _HEADER_BYTES = 8
 _ANSWER_BYTES = 65_536

@@ -26,13 +26,13 @@ import time
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.metrics_process import MetricsProcess
 from herringbone.controller.s3_process import S3Process
-from herringbone.pipes.process import PipeProcess
+from herringbone.s3.pipes.process import PipeProcess
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Site
+    from herringbone.protocols.controller_config import ControllerConfig
 
 # Supervisors kill their ranks at the end of the grace, and are killed themselves this much later.
 _MARGIN_SECONDS = 5.0
@@ -353,8 +353,7 @@ def load_modules() -> None:
     import filecmp
     import shutil
 
-    from herringbone.controller import completion, requests
-    from herringbone.page import at_end
+    from herringbone.controller import completion, report, requests
     from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, requests, at_end, events_format
+    _ = filecmp, shutil, completion, requests, report, events_format

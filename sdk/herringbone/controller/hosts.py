@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from herringbone.controller.config import HostConfig
     from herringbone.controller.retry import Attempt
+    from herringbone.protocols.controller_config import HostConfig
 
 _READ_BYTES = 1 << 20
 # Begins a line of MLPerf's log; `herringbone_contract.mllog.PREFIX`, without its module.

@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Host
+    from herringbone.protocols.controller_config import ControllerConfig
 
 # The end of a job waits this long for the metrics of its last lines.
 _PATIENCE_SECONDS = 10.0

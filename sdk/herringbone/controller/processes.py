@@ -26,8 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from herringbone.controller.config import ControllerConfig, ProcessesConfig
     from herringbone.controller.retry import Attempt
+    from herringbone.protocols.controller_config import ControllerConfig, ProcessesConfig
 
 # The controller's own descriptors are kept above those that a supervisor gets: `posix_spawn` runs its dup2 actions one
 # after the other, and an earlier one must not overwrite the source of a later one.

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from herringbone.controller.config import ControllerConfig
 from herringbone.controller.log_files import complain
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.end_file import EndFile
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.jobs.state_lines import why_of
+from herringbone.protocols.controller_config import ControllerConfig
+from herringbone.records.end_file import EndFile
+from herringbone.records.home import Home
+from herringbone.records.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.records.job_events import JobEvents
+from herringbone.records.state_lines import why_of
 from herringbone.slots.release import free
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from herringbone.controller.verdict import Verdict
-from herringbone.jobs.index import RESTARTING
+from herringbone.records.index import RESTARTING
 
 RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST, FAIL = "restart", "exclude_host", "blame_silent_host", "fail"
 # Asked in this order, after the user's own policies.

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from herringbone.controller.config import ControllerConfig
+    from herringbone.protocols.controller_config import ControllerConfig
 
 
 class S3Process:

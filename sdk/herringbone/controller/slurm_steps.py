@@ -23,7 +23,7 @@ from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.record import FileRecord, job_events, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
-from herringbone.jobs.index import RESTARTING
+from herringbone.records.index import RESTARTING
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import BASE_VARIABLE, MAX_RECORD_BYTES, HostVariable
 from herringbone_contract.errors import ContractError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from herringbone.controller.config import ControllerConfig, HostConfig, StepsConfig
+    from herringbone.protocols.controller_config import ControllerConfig, HostConfig, StepsConfig
     from herringbone_contract.failure import Failure
 
 _SECRET_BYTES = 32

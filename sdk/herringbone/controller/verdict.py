@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from herringbone.jobs.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED
 from herringbone_contract.failure import Failure
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from herringbone.backends.registry import backend_for
+from herringbone.backends.review.checks import REFUSED, UNUSED
 from herringbone.plan.frameworks import DISTRIBUTION_RULES, HUGGING_FACE_VERSIONS
 from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, LEFT_OUT, RENAMED, parse_options
-from herringbone.planning.checks import REFUSED, UNUSED
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from herringbone.backends.review.disk import LOW_BYTES
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
-from herringbone.planning.disk import LOW_BYTES
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.library_hooks import TESTED
 

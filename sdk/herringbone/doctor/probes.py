@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
-from herringbone.jobs.home import find_home
+from herringbone.records.home import find_home
 from herringbone.system import nvidia_smi
 from herringbone.system.packages import installed_version
 from herringbone.system.user_paths import home_folder

@@ -33,10 +33,10 @@ from herringbone_contract.masking import masked_hyperparameters, masked_texts
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from herringbone.backends.base import Backend
     from herringbone.jobs.job import TrainingJob
     from herringbone.plan.options.declared import OptionsDict
     from herringbone.prediction.options import Measure
+    from herringbone.protocols.backend import Backend
 
 
 class Estimator:
@@ -184,7 +184,7 @@ class Estimator:
         self, backend: Backend, inputs: Inputs, name: str | None, code: Checkout | None = None, measure: Any = False
     ) -> JobPlan:
         """Return the plan with what is known, or measured, about memory and time."""
-        from herringbone.jobs.home import find_home
+        from herringbone.records.home import find_home
 
         if not (self._auto or measure or find_home().has_measurements):
             return self._made(backend, inputs, name, code)
@@ -224,7 +224,7 @@ class Estimator:
             queue=self._queue,
         )
         # Imported here, as below: who only makes an estimator needs none of it.
-        from herringbone.planning.checks import reviewed
+        from herringbone.backends.review.checks import reviewed
 
         return reviewed(plan, backend)
 
@@ -261,9 +261,9 @@ class Estimator:
         With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.estimators.notices import say_before, say_of
-        from herringbone.jobs.checkpoints import copy_checkpoints
         from herringbone.jobs.job import TrainingJob
         from herringbone.notebook.choice import console_of
+        from herringbone.records.checkpoints import copy_checkpoints
 
         check_choice(on_interrupt)
         show_log = logs not in (False, None, "None")
@@ -310,12 +310,13 @@ class Estimator:
         Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
         """
         from herringbone.jobs.job import TrainingJob
-        from herringbone.planning import again
+        from herringbone.records import again
 
         job = TrainingJob.attach(training_job_name)
         plan = job.plan
         settings = again.settings_of(plan, cls._arguments_of(plan))
-        settings, copied = again.earlier_settings(job, plan, settings, changes, resume=resume, code=code_of_job)
+        over = job.ended is not None
+        settings, copied = again.earlier_settings(plan, settings, changes, over=over, resume=resume, code=code_of_job)
         estimator = cls(**settings)
         estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
         estimator._queue = plan.queue

@@ -17,7 +17,7 @@ import msgspec
 
 from herringbone.events.source import EventFile
 from herringbone.events.view import MAX_SERIES, Series, SeriesKey
-from herringbone.jobs.logs import Metric
+from herringbone.records.logs import Metric
 from herringbone_contract.events.format import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:

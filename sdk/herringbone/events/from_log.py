@@ -27,8 +27,8 @@ from contextlib import suppress
 from itertools import groupby
 from types import FrameType
 
-from herringbone.events.job_events import append_lines
-from herringbone.jobs.logs import STAMP_CHARS, LogLine, Metric, parse_line
+from herringbone.records.job_events import append_lines
+from herringbone.records.logs import STAMP_CHARS, LogLine, Metric, parse_line
 from herringbone_contract import mllog
 from herringbone_contract.constants import LIVE_MARK, split_line
 from herringbone_contract.events.format import LOG, MLLOG, Event, batches, encode

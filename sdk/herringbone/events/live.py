@@ -11,7 +11,7 @@ from herringbone.events.source import FileEvents, decode_lines
 from herringbone.events.view import JobView, Progress
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import EventSource
+    from herringbone.protocols.backend import EventSource
 
 
 # The end of a file in which a progress that still comes has its newest event.

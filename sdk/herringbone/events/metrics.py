@@ -20,13 +20,13 @@ from herringbone.events.columns import Columns, Metrics, read_files
 from herringbone.events.from_log import Finder, HostMetrics, find_metrics
 from herringbone.events.source import FileEvents
 from herringbone.events.view import NO_STEP, Series
-from herringbone.jobs.logs import FileLogs, Metric
+from herringbone.records.logs import FileLogs, Metric
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, LogSource
-    from herringbone.jobs.index import JobRecord
     from herringbone.plan.options.typed import MetricDefinition
+    from herringbone.protocols.backend import Backend, LogSource
+    from herringbone.records.index import JobRecord
 
 _READ_BYTES = 1 << 20
 # Hyperparameters that steer the container, not the script.

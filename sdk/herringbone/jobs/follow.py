@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.description import address, failure_of
+from herringbone.backends.watch import Watch
 from herringbone.jobs.ends import end_line, kept_checkpoints
-from herringbone.jobs.logs import LogLine, check_pattern, last_lines, select_lines
-from herringbone.jobs.state_lines import StateEvents, why_stopped
-from herringbone.jobs.watch import Watch
+from herringbone.records.description import address, failure_of
+from herringbone.records.logs import LogLine, check_pattern, last_lines, select_lines
+from herringbone.records.state_lines import StateEvents, why_stopped
 from herringbone.show.console import Console
 from herringbone.slots.places import PlaceLines, waits_in_line
 from herringbone.system.interrupt import OnInterrupt, stops, ways_back
 from herringbone_contract.errors import JobFailedError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, LogSource
-    from herringbone.jobs.index import JobRecord
+    from herringbone.protocols.backend import Backend, LogSource
+    from herringbone.records.index import JobRecord
     from herringbone_contract.events.format import Event
 
 # Time between two looks at a running job's events, which arrive once a second.
@@ -157,7 +157,7 @@ def read_events(backend: Backend, name: str, *, follow: bool) -> Iterator[Event]
 
 def raise_failure(record: JobRecord, *, log_shown: bool = False) -> None:
     """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
-    from herringbone.jobs.remedies import remedy
+    from herringbone.records.remedies import remedy
 
     if (failure := failure_of(record)) is not None:
         raise JobFailedError(record.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)

@@ -16,26 +16,26 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
-from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
+from herringbone.backends.watch import Watch
 from herringbone.jobs.follow import Follower, raise_failure, read_events, read_log
-from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
-from herringbone.jobs.logs import LogLine
-from herringbone.jobs.watch import Watch
+from herringbone.records.description import address, describe_own_job, describe_service_job, failure_of, is_complete
+from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
+from herringbone.records.logs import LogLine
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.access.stacks import Stacks
+    from herringbone.backends.removal import Removal
     from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
     from herringbone.events.live import LiveView
-    from herringbone.events.stacks import Stacks
     from herringbone.events.view import JobView, Progress
-    from herringbone.jobs.download import Part
-    from herringbone.jobs.removal import Removal
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Backend
+    from herringbone.records.download import Part
     from herringbone.trackers.exporter import Export
     from herringbone_contract.events.format import Event
 
@@ -270,7 +270,7 @@ class TrainingJob:
         complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
         not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.download import PARTS, download, refuse_removed_log, write_logs
+        from herringbone.records.download import PARTS, download, refuse_removed_log, write_logs
 
         if part not in PARTS:
             raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
@@ -312,9 +312,9 @@ class TrainingJob:
         With `keep_model`, the row and the packed model of a job that has one stay, so `describe` and `download` still
         work. Files in folders of yours (`output_path`, `checkpoint_s3_uri`) and in AWS always stay. Raises `InputError`
         for a job that runs, and with `keep_model` for one whose model is not packed. For several jobs, see
-        `herringbone.jobs.removal.remove_jobs`.
+        `herringbone.backends.removal.remove_jobs`.
         """
-        from herringbone.jobs.removal import remove_job
+        from herringbone.backends.removal import remove_job
 
         return remove_job(self.name, self._backend, keep_model=keep_model)
 
@@ -334,14 +334,14 @@ class TrainingJob:
 
         Raises `RequestError` when the job is over or does not answer, and `UnsupportedError` on SageMaker.
         """
-        from herringbone.events.stacks import ask_for_stacks
+        from herringbone.access.stacks import ask_for_stacks
 
         hosts = [str(host["name"]) for host in self._record().plan_dict.get("hosts", ())]
         return ask_for_stacks(self._backend, self.name, hosts)
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
-        from herringbone.jobs.facts import find_facts, find_service_facts
+        from herringbone.backends.facts import find_facts, find_service_facts
         from herringbone.trackers.place import with_exports
 
         record, folder = self._record(), self._backend.home.job(self.name)
@@ -394,7 +394,7 @@ def _utc(seconds: float | None) -> datetime | None:
 
 
 def _note_commit(query: CommitQuery, backend: Backend, name: str) -> None:
-    from herringbone.jobs.facts import add_facts
+    from herringbone.backends.facts import add_facts
 
     if code := query.answer():
         add_facts(JobIndex(backend.home.index), name, {"Code": code})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from herringbone.show.console import Console
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
     from herringbone.notebook.progress import Display
+    from herringbone.protocols.backend import Backend
 
 
 def console_of(name: str, backend: Backend, logs: bool | str) -> Console:

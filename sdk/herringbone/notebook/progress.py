@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.events.live import LiveView
 from herringbone.events.view import JobView, chosen_metric
-from herringbone.jobs.state_lines import shown_state
 from herringbone.notebook.tables import job_html, progress_text
+from herringbone.records.state_lines import shown_state
 from herringbone.show.cells import bar, shown_eta
 from herringbone.show.charts import chart, escaped, progress_bar
 from herringbone.show.console import Console, Line
@@ -23,8 +23,8 @@ from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
-    from herringbone.jobs.index import JobRecord
+    from herringbone.protocols.backend import Backend
+    from herringbone.records.index import JobRecord
 
 _LOOK_SECONDS = 0.5
 _MOST_LINE_CHARS = 200

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from herringbone.events.comparison import as_tiles, compare, prediction_of
 from herringbone.events.view import NO_STEP, JobView, Series
-from herringbone.jobs.description import address, failure_of
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.remedies import remedy
-from herringbone.jobs.state_lines import why_ended
 from herringbone.page.happenings import happenings, stacks_data
 from herringbone.page.history import History
 from herringbone.page.timeline import timeline_data
 from herringbone.plan.shown import plan_rows
-from herringbone.prediction.comparison import as_tiles, compare, prediction_of
+from herringbone.records.description import address, failure_of
+from herringbone.records.index import JobRecord
+from herringbone.records.remedies import remedy
+from herringbone.records.state_lines import why_ended
 from herringbone.show.thin import rounded, thinned
 from herringbone_contract.errors import ContractError
 from herringbone_contract.masking import printable

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from herringbone.events.view import JobView
-from herringbone.jobs.description import without_value
-from herringbone.jobs.index import JobRecord
+from herringbone.records.description import without_value
+from herringbone.records.index import JobRecord
 from herringbone.show.thin import number
 from herringbone.system.sizes import shown_bytes
 from herringbone.system.times import shown_span

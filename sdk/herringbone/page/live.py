@@ -14,18 +14,18 @@ from herringbone.backends.registry import backend_of_job
 from herringbone.events.from_log import metric_events
 from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.logs import FileLogs, LogLine
 from herringbone.page import log_pages
 from herringbone.page.data import Fineness, job_data
 from herringbone.page.history import History
+from herringbone.records.home import JobFolder
+from herringbone.records.logs import FileLogs, LogLine
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from herringbone.backends.base import Backend
-    from herringbone.jobs.index import JobRecord
+    from herringbone.protocols.backend import Backend
+    from herringbone.records.index import JobRecord
 
 # Logs of services come over the network; a page shows their end.
 _SERVICE_LINES = 2_000

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from herringbone.jobs.logs import LogLine, parse_line
+from herringbone.records.logs import LogLine, parse_line
 from herringbone_contract.masking import printable
 
 _BLOCK_BYTES = 1 << 18

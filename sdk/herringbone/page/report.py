@@ -22,7 +22,7 @@ from herringbone.page.log_pages import Choice
 from herringbone_contract.errors import HerringboneError, InputError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
 
 STATIC = Path(__file__).parent / "static"
 # A module comes after those that it imports.

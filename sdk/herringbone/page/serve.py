@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import uvicorn
 
-from herringbone.jobs.home import find_home
 from herringbone.page.server import Server
+from herringbone.records.home import find_home
 from herringbone_contract.errors import InputError
 
 _END_SECONDS = 1

@@ -23,13 +23,13 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from herringbone.jobs.home import Home
 from herringbone.page.files import listed_files, open_listed
 from herringbone.page.gate import Gate
 from herringbone.page.live import LiveJob
 from herringbone.page.log_pages import MAX_LINES, Choice
 from herringbone.page.summaries import Summaries
 from herringbone.page.tunings import tuning_row
+from herringbone.records.home import Home
 from herringbone.tuner.view.looks import Tunings
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, ServiceError
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from herringbone.backends.listing import all_jobs
 from herringbone.events.source import decode_lines
 from herringbone.events.view import JobView
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.listing import all_jobs
 from herringbone.page.data import row_data
 from herringbone.page.tunings import trial_label, tuning_data
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone.tuner.store import TrialRecord
 from herringbone.tuner.view.look import TuningLook
 from herringbone.tuner.view.looks import Tunings

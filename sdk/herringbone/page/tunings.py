@@ -15,7 +15,7 @@ from herringbone.tuner.view.shown import counts, definition_rows, progress, show
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
-    from herringbone.jobs.index import JobRecord
+    from herringbone.records.index import JobRecord
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.parameters import AnyRange
     from herringbone.tuner.store import TrialRecord

@@ -45,7 +45,7 @@ def position_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, i
 
 
 def make_fifo(channel: Channel, paths: Paths) -> None:
-    """Make the FIFO of a channel's first epoch; `herringbone.pipes` fills it, and makes the others."""
+    """Make the FIFO of a channel's first epoch; `herringbone.s3.pipes` fills it, and makes the others."""
     fifo = Path(paths.channel(f"{channel.name}_0"))
     os.mkfifo(fifo, _FIFO_MODE)
 

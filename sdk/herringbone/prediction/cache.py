@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.code.files import code_files
-from herringbone.jobs.home import Home
 from herringbone.plan.plan import JobPlan
+from herringbone.records.home import Home
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.hyperparameters import decode_values, split
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from herringbone.jobs.home import find_home
+from herringbone.events.refusal import check_memory, memory_warning
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.forecast import Forecaster
 from herringbone.prediction.options import Measure, WhatIf
-from herringbone.prediction.refusal import check_memory, memory_warning
+from herringbone.records.home import find_home
 from herringbone.show.predictions import flag_text, mesh_text, shown_rate
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import UnsupportedError

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.answers import PREDICT, Predictor
 from herringbone.prediction.cache import MOST_STEPS, Measurements, link, prune, used, write
@@ -39,6 +37,8 @@ from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.prices import price_of
 from herringbone.prediction.progress import Progress
 from herringbone.prediction.questions import Summary, changed, fewest, samples_of, scale_of, work_of
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone.show.predictions import shown_range
 from herringbone.system.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError

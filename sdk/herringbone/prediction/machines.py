@@ -8,10 +8,10 @@ import msgspec
 
 from herringbone.backends.device_cache import DeviceCache, MeasuredDevice
 from herringbone.backends.ssh.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
-from herringbone.jobs.home import find_home
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import parse_device
+from herringbone.records.home import find_home
 from herringbone_contract.prediction.devices import Device, device_named
 
 

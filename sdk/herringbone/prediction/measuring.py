@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from herringbone.jobs.home import Home, JobFolder
 from herringbone.plan.inputs import Channel, TrainingInput, local_path
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.cache import write
 from herringbone.prediction.guard import REFUSED
+from herringbone.records.home import Home, JobFolder
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
-from herringbone.pipes.order import reads_while_running
-from herringbone.pipes.records import parse_lines
 from herringbone.plan.channels import check_shares, input_mode, is_augmented
 from herringbone.plan.inputs import Channel
 from herringbone.plan.plan import JobPlan
@@ -15,6 +13,8 @@ from herringbone.plan.s3 import uses_s3, written
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import cache_limit
 from herringbone.s3.names import files_of, is_folder, name_below, parse_manifest, split
+from herringbone.s3.pipes.order import reads_while_running
+from herringbone.s3.pipes.records import parse_lines
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 MANIFEST_BYTES = 64 << 20

@@ -21,15 +21,15 @@ import msgspec
 
 from herringbone.aws.location import S3Location, is_s3
 from herringbone.aws.session import AwsSession
-from herringbone.jobs.home import Home, JobFolder
-from herringbone.pipes.content import write_listing
 from herringbone.plan.channels import check_shares, is_augmented, is_streamed
 from herringbone.plan.inputs import Channel
 from herringbone.plan.plan import JobPlan
 from herringbone.plan.s3 import reads_s3
+from herringbone.records.home import Home, JobFolder
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import ObjectCache, cache_limit, fetch_all
 from herringbone.s3.names import StoredObject, files_of, name_below, parse_manifest, split, whole_checkpoints
+from herringbone.s3.pipes.content import write_listing
 from herringbone.s3.review import MANIFEST_BYTES, buckets_of
 from herringbone.system.progress import Progress
 from herringbone_contract.constants import Key

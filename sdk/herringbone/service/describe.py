@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from herringbone.jobs.description import failure_of
-from herringbone.jobs.index import JobRecord
+from herringbone.records.description import failure_of
+from herringbone.records.index import JobRecord
 from herringbone.service.records import ServiceRecord
 from herringbone.service.settings import TUNING_JOB, Settings
 

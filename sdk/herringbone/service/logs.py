@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.logs import STAMP_CHARS, parse_line
+from herringbone.records.index import JobRecord
+from herringbone.records.logs import STAMP_CHARS, parse_line
 from herringbone.service import listing
 from herringbone.service.calls import Call
 from herringbone.service.errors import ApiError

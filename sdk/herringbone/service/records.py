@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.service.files import write_private
 from herringbone.service.links import Held
 from herringbone_contract.errors import InputError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from herringbone.jobs.home import find_home
+from herringbone.records.home import find_home
 from herringbone.service.app import Service, Verifier
 from herringbone.service.audit import Audit
 from herringbone.service.buckets import make_buckets

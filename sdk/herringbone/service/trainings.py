@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.backends.registry import backend_for, backend_named
+from herringbone.backends.removal import remove_job
 from herringbone.events.source import FileEvents
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.jobs.job import TrainingJob
-from herringbone.jobs.removal import remove_job
+from herringbone.records.home import Home
+from herringbone.records.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.service import describe, listing, members
 from herringbone.service.calls import (
     Call,

@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from herringbone.backends.review.settings import is_of_aws
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.plan.inputs import TrainingInput
 from herringbone.plan.links import results_of_job
 from herringbone.plan.options.typed import changed_options
-from herringbone.planning.settings import is_of_aws
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.service.errors import ApiError, invalid, over_limit

@@ -25,7 +25,7 @@ from herringbone.slots.release import leave, poke_next
 from herringbone.slots.ticket import Ticket, Wants
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import ClaimConfig
+    from herringbone.protocols.controller_config import ClaimConfig
     from herringbone.slots.probe import Probe
 
 _RANDOM_BYTES = 6

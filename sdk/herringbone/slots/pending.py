@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
-from herringbone.jobs.index import PENDING, JobRecord
 from herringbone.plan.plan import plan_to_send
+from herringbone.records.index import PENDING, JobRecord
 from herringbone.slots.claim import Claim, open_line
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
 from herringbone.slots.ticket import Wants, encode
@@ -22,12 +22,12 @@ from herringbone_contract.failure import Failure
 if TYPE_CHECKING:
     from typing import Any
 
-    from herringbone.controller.config import ClaimConfig
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.controller_config import ClaimConfig
+    from herringbone.records.home import Home
     from herringbone.slots.probe import Probe
 
-_WAITER = "herringbone.slots.waiter"
+_WAITER = "herringbone.backends.waiter"
 
 
 class WaiterConfig(TypedDict):

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import PENDING, JobIndex, JobRecord, stored_facts
+from herringbone.records.index import PENDING, JobIndex, JobRecord, stored_facts
 from herringbone.slots.folder import SlotsFolder, View, slots_path
 from herringbone.slots.line import Waiting, line_text, places
 from herringbone.slots.ticket import Ticket
@@ -18,7 +18,7 @@ from herringbone_contract.errors import HerringboneError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 # The member of a job's facts with its place in line.
 QUEUE = "Queue"

@@ -13,7 +13,7 @@ from herringbone_contract.errors import HerringboneError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import ClaimConfig
+    from herringbone.protocols.controller_config import ClaimConfig
 
 # So many waiters learn at once that something has changed; each that is granted something wakes the next ones.
 POKED = 4

@@ -18,7 +18,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from herringbone.jobs.state_lines import STATE_STYLES
+from herringbone.records.state_lines import STATE_STYLES
 from herringbone.show.cells import fitted, num_columns
 from herringbone.top.detail import Detail, heading, lines_of
 from herringbone.top.rows import STATE, Row, Table, matches, table_of

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_named
 from herringbone.events.view import JobView
-from herringbone.jobs.home import find_home
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.logs import FileLogs
+from herringbone.records.home import find_home
+from herringbone.records.index import JobIndex, JobRecord
+from herringbone.records.logs import FileLogs
 from herringbone.system.polling import Pace, Pauses
 from herringbone.top.detail import MOST_LINES, Detail, detail_of
 from herringbone.top.rows import Row, in_order, row_of
@@ -30,8 +30,8 @@ from herringbone.tuner.view.looks import Tunings
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, EventSource, LogSource
-    from herringbone.jobs.logs import LogLine
+    from herringbone.protocols.backend import Backend, EventSource, LogSource
+    from herringbone.records.logs import LogLine
     from herringbone.tuner.store import TrialRecord
     from herringbone.tuner.view.look import TuningLook
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.events.view import chosen_metric
-from herringbone.jobs.state_lines import shown_state
+from herringbone.records.state_lines import shown_state
 from herringbone.show.cells import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 from herringbone.system.texts import shortened
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
-    from herringbone.jobs.index import JobRecord
+    from herringbone.records.index import JobRecord
 
 _BAR_COLUMNS = 8
 NAME, STATE, METRIC, TRIAL, LAST_LINE = "NAME", "STATE", "METRIC", "TRIAL", "LAST LINE"
@@ -81,7 +81,7 @@ def row_of(
     """Return the row of a job.
 
     >>> from herringbone.events.view import JobView
-    >>> from herringbone.jobs.index import JobRecord
+    >>> from herringbone.records.index import JobRecord
     >>> record = JobRecord(name="digits-1", backend="local", plan="{}", created=0.0, secondary_status="Training")
     >>> event = {"kind": "progress", "t": 10.0, "done": 5, "total": 20, "unit": "step", "eta": 30.0}
     >>> row = row_of(record, JobView().take_all([event]), now=12.0)

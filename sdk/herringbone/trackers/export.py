@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
+from herringbone.backends.review.trackers import check_installed
 from herringbone.events.metrics import job_metrics
 from herringbone.plan.destinations import Destination, parse_destinations
 from herringbone.show.console import Console
@@ -25,13 +26,13 @@ from herringbone.system.user_paths import current_folder
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
-from herringbone.trackers.tracker import OpenTracker, check_installed, open_tracker
+from herringbone.trackers.tracker import OpenTracker, open_tracker
 from herringbone_contract.errors import InputError
 from herringbone_contract.events.format import batches
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, EventSource
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Backend, EventSource
     from herringbone_contract.events.format import Event
 
 # `TrainingJob.describe` of the job.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from herringbone.jobs.index import COMPLETED, FAILED, TERMINAL
 from herringbone.plan.shown import is_internal
+from herringbone.records.index import COMPLETED, FAILED, TERMINAL
 from herringbone_contract.masking import masked_hyperparameters, masked_text, printable
 
 MAX_TEXT_CHARS = 500

@@ -23,7 +23,7 @@ from herringbone_contract.errors import InputError
 from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import JobFolder
+    from herringbone.records.home import JobFolder
 
 _LAST_WORDS_CHARS = 500
 # Thousands of series with the longest names.

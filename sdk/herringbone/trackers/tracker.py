@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from herringbone_contract.errors import OptionError, TrackerError
+from herringbone.backends.review.trackers import check_installed
+from herringbone_contract.errors import TrackerError
 from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _CLASSES = {
     "trackio": "TrackioTracker",
 }
 _ERROR_CHARS = 500
-# Trackers whose package has another name than its modules.
-_PACKAGES = {"mlflow": "mlflow-skinny"}
 
 
 class Tracker(Protocol):
@@ -88,15 +86,3 @@ def open_tracker(destination: Destination, folder: Path) -> Tracker:
         module = importlib.import_module(f"herringbone.trackers.{destination.tracker}")
         tracker: Tracker = getattr(module, _CLASSES[destination.tracker])(destination, folder)
     return tracker
-
-
-def check_installed(destinations: Iterable[Destination], where: str = "track") -> None:
-    """Raise `OptionError` for a destination whose package is not installed."""
-    for name in dict.fromkeys(destination.tracker for destination in destinations):
-        spec = importlib.util.find_spec(name)
-        # A folder of that name in the current one is no package: W&B makes a folder `wandb`.
-        if spec is None or spec.origin is None:
-            raise OptionError(
-                f"{where}: {name}: its package is not installed in this Python; run pip install '.[{name}]' in your "
-                f"clone of Herringbone, or pip install {_PACKAGES.get(name, name)}"
-            )

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from herringbone.jobs.home import find_home
 from herringbone.plan.plan import parse_plan
+from herringbone.records.home import find_home
 from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.store import TuningStore
 

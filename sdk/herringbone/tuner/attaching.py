@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.planning.again import inputs_of
+from herringbone.records.again import inputs_of
 from herringbone.tuner.configs import StrategyConfig, WarmStartConfig
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.service.tuning import ServiceTuning

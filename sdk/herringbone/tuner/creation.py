@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.code.git import checked_out
-from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import JobIndex
 from herringbone.plan.options.typed import changed_options
-from herringbone.planning.again import refuse_masked
+from herringbone.records.again import refuse_masked
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import JobIndex
 from herringbone.show.console import Console
 from herringbone.tuner.code_copy import copy_code
 from herringbone.tuner.definition import check_local

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from herringbone.jobs.index import COMPLETED, FAILED, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, STOPPED
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
 from herringbone.tuner.strategies.warm_start import overall_best

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.plan.plan import parse_plan
-from herringbone.planning.again import refuse_masked
+from herringbone.records.again import refuse_masked
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import is_alive, may_live
 from herringbone.tuner.description import describe_tuning
@@ -22,8 +22,8 @@ from herringbone.tuner.trials import TrialState
 from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.jobs.index import COMPLETED, FAILED, IN_PROGRESS, STOPPED, TERMINAL
+from herringbone.records.index import COMPLETED, FAILED, IN_PROGRESS, STOPPED, TERMINAL
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.trials import Proposal, Trial, TrialState
 from herringbone_contract.errors import HerringboneError, InputError, JobNameError

@@ -19,7 +19,7 @@ from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
 from herringbone.plan.plan import JobPlan
-from herringbone.planning import again
+from herringbone.records import again
 
 if TYPE_CHECKING:
     from herringbone.plan.source import SourceCode

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from herringbone.jobs.home import Home, find_home
+from herringbone.records.home import Home, find_home
 from herringbone.tuner.names import check_tuning_name
 from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import JobNotFoundError

@@ -10,12 +10,12 @@ import pytest
 from tests.conftest import run
 
 from herringbone import Estimator
-from herringbone.access import host as host_module
 from herringbone.access.debugger import Debuggee, instructions, launch_configuration, parse_answer, source_folder
-from herringbone.access.host import CommandAccess, LocalAccess
 from herringbone.access.requests import ask
 from herringbone.access.tunnel import Tunnel
 from herringbone.backends.registry import backend_of_job
+from herringbone.protocols import host_access as host_module
+from herringbone.protocols.host_access import CommandAccess, LocalAccess
 from herringbone_contract.errors import RequestError
 
 DEBUGGEE = Debuggee("digits-1", 1, "algo-2", 43125, 77, "/opt/ml/code", "3.11.7", "1.8.22")

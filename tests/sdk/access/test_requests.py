@@ -8,8 +8,8 @@ import pytest
 from herringbone.access.requests import FolderAnswers, NewEvents, ask, way_into
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import JobFolder
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place
 from herringbone_contract.errors import RequestError, UnsupportedError
 from herringbone_contract.events.format import encode

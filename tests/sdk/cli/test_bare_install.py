@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from herringbone.cli.__main__ import _VERBS
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 
 # Runs commands in a Python that has no package of an extra; prints a list of [command, exit code, standard error].
 PROGRAM = """

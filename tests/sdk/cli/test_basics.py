@@ -10,7 +10,7 @@ import click
 import pytest
 
 from herringbone.cli.__main__ import _VERBS, GROUP, main
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 
 
 @pytest.fixture

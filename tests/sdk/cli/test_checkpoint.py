@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone.jobs.home import find_home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import find_home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.errors import ParallelError
 
 # The tests write checkpoints with it; other Pythons of CI have none.

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from herringbone.cli.export import export_line
-from herringbone.jobs.index import COMPLETED, JobIndex, JobRecord
+from herringbone.records.index import COMPLETED, JobIndex, JobRecord
 from herringbone.trackers.exporter import Export
 
 

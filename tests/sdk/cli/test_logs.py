@@ -8,8 +8,8 @@ import pytest
 
 from herringbone.cli.__main__ import main
 from herringbone.controller.log_files import LogFile
-from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import attach
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.times import parse_moment
 from herringbone_contract.errors import OptionError
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.show.tables import show_table
 from herringbone.system.disk import size_of
 from herringbone.system.sizes import shown_bytes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.events.format import Point, batches, encode
 
 

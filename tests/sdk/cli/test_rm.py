@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity
 
 

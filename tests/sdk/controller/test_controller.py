@@ -23,7 +23,7 @@ from herringbone import (
     TrainingJob,
 )
 from herringbone.backends.process.backend import ProcessBackend
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import pid_of
 
 
@@ -253,7 +253,7 @@ def test_a_job_outlives_the_python_that_submitted_it(script, stand_in):
     client = (
         "import os, sys; from herringbone import Estimator;"
         "from herringbone.backends.process.backend import ProcessBackend;"
-        "from herringbone.jobs.home import find_home;"
+        "from herringbone.records.home import find_home;"
         f"backend = ProcessBackend(find_home(), {stand_in!r});"
         "backend.submit(Estimator('train.py', instance_type='local_process').plan(job_name='a'));"
         "os.kill(os.getpid(), 9)"

@@ -10,8 +10,8 @@ import pytest
 
 from herringbone import Estimator
 from herringbone.cli.__main__ import main
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 
 FILLS_ITS_LOG = (
     "import os\nopen(os.environ['SM_MODEL_DIR'] + '/w', 'w')\nfor number in range(60_000): print(number, 'x' * 80)\n"

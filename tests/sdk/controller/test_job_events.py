@@ -10,8 +10,8 @@ import pytest
 from herringbone import Estimator, TrainingJob
 from herringbone.events import from_log
 from herringbone.events.from_log import Finder
-from herringbone.events.job_events import JobEvents
 from herringbone.events.source import decode_lines
+from herringbone.records.job_events import JobEvents
 from herringbone.system.helper_process import HelperProcess
 
 MLLOG = ':::MLLOG {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "accuracy", "value": 0.5}'

@@ -10,7 +10,7 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.process.backend import ProcessBackend
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 # A controller that notes what it imports after it has loaded what its end needs.
 NOTES_MODULES = """

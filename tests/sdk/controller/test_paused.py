@@ -10,7 +10,7 @@ import pytest
 from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTERM, texts, until
 
 from herringbone import Estimator, TrainingJob
-from herringbone.jobs.index import JobIndex
+from herringbone.records.index import JobIndex
 from herringbone.system.processes import pid_of
 
 

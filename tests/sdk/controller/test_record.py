@@ -14,9 +14,9 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.controller.record import IndexRecord
-from herringbone.jobs.end_file import EndFile
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.end_file import EndFile
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.errors import IndexBusyError
 
 END = {

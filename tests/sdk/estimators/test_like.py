@@ -7,11 +7,11 @@ import pytest
 
 from herringbone import Estimator, InputError, OptionError, PyTorch
 from herringbone.cli.__main__ import main
-from herringbone.jobs.checkpoints import copy_checkpoints
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import TrainingJob
-from herringbone.planning.again import merged, settings_of
+from herringbone.records.again import merged, settings_of
+from herringbone.records.checkpoints import copy_checkpoints
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place
 from herringbone_contract.errors import LaunchError
 

@@ -10,6 +10,7 @@ import pytest
 from herringbone import Estimator, Framework, MXNet, PyTorch, TensorFlow
 from herringbone.backends.docker import review as docker
 from herringbone.backends.process import review as process
+from herringbone.backends.review.checks import OF_LINES, REFUSED, UNUSED
 from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
 from herringbone.backends.ssh import review as ssh
@@ -17,7 +18,6 @@ from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS
 from herringbone.plan.options import declared as options_dict
 from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
 from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, Options
-from herringbone.planning.checks import OF_LINES, REFUSED, UNUSED
 
 ESTIMATORS = [
     (Estimator, options_dict.OptionsDict),

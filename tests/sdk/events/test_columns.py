@@ -10,7 +10,7 @@ from herringbone.events.columns import Columns, Metrics, read_files
 from herringbone.events.live import newest_progress
 from herringbone.events.source import FileEvents, decode_lines
 from herringbone.events.view import JobView
-from herringbone.jobs.logs import Metric
+from herringbone.records.logs import Metric
 from herringbone_contract.events.format import Point, batches, encode
 
 

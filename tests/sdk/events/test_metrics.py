@@ -9,8 +9,8 @@ import pytest
 from herringbone.events.columns import Metrics
 from herringbone.events.from_log import Finder, find_metrics
 from herringbone.events.metrics import Run, comparison, csv_lines, final_metrics, metrics_in_files, one_run, summarize
-from herringbone.jobs.logs import FileLogs, Metric
 from herringbone.plan.options.typed import MetricDefinition
+from herringbone.records.logs import FileLogs, Metric
 from herringbone_contract.errors import InputError
 
 START = datetime(2026, 11, 21, 11, 0, tzinfo=timezone.utc)

@@ -6,7 +6,7 @@ import time
 
 from herringbone import Estimator
 from herringbone.events.view import JobView
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 SCRIPT = """
 import os, time

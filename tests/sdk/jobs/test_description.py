@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from herringbone import TrainingJob
+from herringbone.backends.facts import add_facts, find_service_facts, versions_in
 from herringbone.backends.registry import backend_named
-from herringbone.jobs.description import checkpoint_folders, describe_own_job, describe_service_job, output_place
-from herringbone.jobs.facts import add_facts, find_service_facts, versions_in
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import JobIndex, JobRecord, stored_facts
-from herringbone.jobs.removal import remove_jobs
+from herringbone.backends.removal import remove_jobs
+from herringbone.records.description import checkpoint_folders, describe_own_job, describe_service_job, output_place
+from herringbone.records.home import JobFolder
+from herringbone.records.index import JobIndex, JobRecord, stored_facts
 
 FOLDER = JobFolder(Path("/home/me/jobs/a"))
 PLAN = {

@@ -10,9 +10,9 @@ import tarfile
 import pytest
 
 from herringbone import Estimator, TrainingJob
-from herringbone.jobs.download import download, write_logs
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.logs import parse_line
+from herringbone.records.download import download, write_logs
+from herringbone.records.index import JobIndex, JobRecord
+from herringbone.records.logs import parse_line
 from herringbone_contract.errors import ArchiveError, InputError, OptionError
 
 

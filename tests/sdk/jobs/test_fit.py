@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.listing import all_jobs
+from herringbone.backends.listing import all_jobs
+from herringbone.records.index import JobIndex
 from herringbone.system.processes import pid_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mpi]

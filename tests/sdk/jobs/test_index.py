@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
 
 
@@ -65,7 +65,7 @@ def test_a_taken_name_is_refused(index):
 RACER = """
 import sys
 from pathlib import Path
-from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
+from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import JobNameError
 sys.stdin.read()                          # all racers start together
 try:

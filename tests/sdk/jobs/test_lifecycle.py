@@ -6,11 +6,11 @@ import os
 import pytest
 
 from herringbone import Estimator
+from herringbone.backends.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
 from herringbone.cli.__main__ import main
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import attach
-from herringbone.jobs.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError
 

@@ -9,8 +9,8 @@ import pytest
 
 from herringbone.controller.log_files import LogFile, stamp
 from herringbone.events.from_log import Finder, find_metrics
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, parse_line, select_lines
 from herringbone.plan.options.typed import MetricDefinition
+from herringbone.records.logs import FileLogs, LogLine, Metric, parse_line, select_lines
 from herringbone.show.console import Console
 from herringbone_contract.mllog import START, STOP, Event, render
 

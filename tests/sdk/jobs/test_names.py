@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.jobs.names import find_name
+from herringbone.records.short_names import find_name
 from herringbone_contract.errors import JobNotFoundError
 
 NAMES = ["train-9", "digits-10", "digits-1", "digits"]

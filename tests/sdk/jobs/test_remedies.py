@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.jobs.remedies import remedy
+from herringbone.records.remedies import remedy
 from herringbone_contract.failure import Failure
 
 PLAN = {

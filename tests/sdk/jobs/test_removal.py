@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from herringbone import TrainingJob
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import COMPLETED, FAILED, IN_PROGRESS, JobIndex, JobRecord
-from herringbone.jobs.listing import all_jobs
-from herringbone.jobs.removal import remove_job, remove_jobs, select_jobs
+from herringbone.backends.listing import all_jobs
+from herringbone.backends.removal import remove_job, remove_jobs, select_jobs
+from herringbone.records.home import Home
+from herringbone.records.index import COMPLETED, FAILED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone.system.processes import identity
 from herringbone_contract.errors import InputError, JobNotFoundError, OptionError
 
@@ -100,7 +100,7 @@ def test_a_row_without_folder_and_a_folder_without_row_are_removed(make_job, hom
 
 def test_an_interrupted_removal_is_finished_by_the_next(make_job, home, monkeypatch):
     make_job("a")
-    monkeypatch.setattr("herringbone.jobs.removal.remove", lambda path: os.kill(os.getpid(), 9))
+    monkeypatch.setattr("herringbone.backends.removal.remove", lambda path: os.kill(os.getpid(), 9))
     process = multiprocessing.get_context("fork").Process(target=remove_job, args=("a",))
     process.start()
     process.join()
@@ -125,7 +125,7 @@ def test_files_of_another_user_are_named_and_tried_again(make_job, home, monkeyp
         raise PermissionError(1, "Operation not permitted", "hosts/algo-1/ml/model/w")
 
     with monkeypatch.context() as patched:
-        patched.setattr("herringbone.jobs.removal.remove", refuse)
+        patched.setattr("herringbone.backends.removal.remove", refuse)
         (removal,) = remove_jobs(["a"])
         assert removal.size == 0
         assert "hosts/algo-1/ml/model/w: Operation not permitted; the rest is in" in removal.error
@@ -232,7 +232,7 @@ def test_jobs_are_chosen_by_age_and_status(make_job, home):
 
 REMOVER = """
 import json, sys
-from herringbone.jobs.removal import remove_jobs
+from herringbone.backends.removal import remove_jobs
 sys.stdin.read()                          # all start together
 print(json.dumps([removal.error for removal in remove_jobs(["a", "b"])]))
 """

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.logs import LogLine
-from herringbone.jobs.state_lines import StateEvents, why_stopped
-from herringbone.jobs.watch import Watch
+from herringbone.backends.watch import Watch
+from herringbone.records.index import JobRecord
+from herringbone.records.logs import LogLine
+from herringbone.records.state_lines import StateEvents, why_stopped
 from herringbone.system.polling import Pace, Pauses
 from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError
 

@@ -11,10 +11,10 @@ from tests.sdk.top.test_rows import EVENTS, RUNNING
 from herringbone.events.columns import Metrics
 from herringbone.events.tables import metrics_html
 from herringbone.events.view import JobView
-from herringbone.jobs.index import JobRecord
 from herringbone.notebook.choice import console_of
 from herringbone.notebook.progress import NotebookConsole, shown
 from herringbone.notebook.tables import job_html
+from herringbone.records.index import JobRecord
 from herringbone.show.charts import chart, progress_bar
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace

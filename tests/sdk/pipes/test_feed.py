@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from herringbone.pipes.feed import Feeder
-from herringbone.pipes.order import FeedOrder, Pipe, renew_fifos
+from herringbone.s3.pipes.feed import Feeder
+from herringbone.s3.pipes.order import FeedOrder, Pipe, renew_fifos
 
 LONG = b"x" * 3_000_000
 
@@ -92,7 +92,7 @@ def test_a_file_in_the_place_of_a_fifo_is_never_written(data: Path, tmp_path: Pa
 
 @contextmanager
 def run_process(order: FeedOrder) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "herringbone.pipes.feed"]
+    command = [sys.executable, "-m", "herringbone.s3.pipes.feed"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(order) + b"\n")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import herringbone
-from herringbone.jobs.home import Home
 from herringbone.plan.inputs import ShuffleConfig
+from herringbone.records.home import Home
 from herringbone_contract.errors import InputError, UnsupportedError
 
 SCRIPT = """

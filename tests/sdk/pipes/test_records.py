@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from herringbone.pipes.records import attributes_of, epoch_order, parse_lines, record, unzipped
+from herringbone.s3.pipes.records import attributes_of, epoch_order, parse_lines, record, unzipped
 from herringbone_contract.errors import InputError
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -53,7 +53,7 @@ def test_a_record_is_read_back(content: bytes) -> None:
 
 
 def test_a_record_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("herringbone.pipes.records.MAX_RECORD_BYTES", 3)
+    monkeypatch.setattr("herringbone.s3.pipes.records.MAX_RECORD_BYTES", 3)
     with pytest.raises(InputError, match=r"s3://b/x: a RecordIO record has at most 3 bytes, and this has 4"):
         list(record(b"abcd", "s3://b/x"))
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from herringbone import TensorFlow
+from herringbone.backends.review.tensorflow import missing_tensorflow, old_tensorflow
 from herringbone.plan.plan import JobPlan, make_plan
-from herringbone.planning.tensorflow import missing_tensorflow, old_tensorflow
 
 LIBRARY = {"smdistributed": {"dataparallel": {"enabled": True}}}
 STRATEGIES = [

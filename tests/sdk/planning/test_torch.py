@@ -4,9 +4,9 @@ import pytest
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
+from herringbone.backends.review.settings import check_ranks
+from herringbone.backends.review.torch import too_old_image
 from herringbone.plan.plan import make_plan
-from herringbone.planning.settings import check_ranks
-from herringbone.planning.torch import too_old_image
 from herringbone_contract.errors import DistributionError, UnsupportedError
 
 SHARDED = {

@@ -2,8 +2,8 @@
 
 import pytest
 
+from herringbone.events.comparison import as_members, as_tiles, compare, prediction_of
 from herringbone.events.view import JobView
-from herringbone.prediction.comparison import as_members, as_tiles, compare, prediction_of
 from herringbone_contract.prediction.answer import Memory, Prediction, Range, StepTime
 
 STEP = StepTime(seconds=Range(low=0.1, expected=0.2, high=0.3), compute=0.2, communication=0.0, idle=0.0, data=0.0)

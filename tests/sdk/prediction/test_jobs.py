@@ -6,7 +6,7 @@ import pytest
 
 from herringbone import PyTorch
 from herringbone.cli.__main__ import main
-from herringbone.planning.again import settings_of
+from herringbone.records.again import settings_of
 
 
 @pytest.fixture

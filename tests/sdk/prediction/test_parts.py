@@ -8,12 +8,12 @@ import pytest
 
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.measure import read_measures
+from herringbone.events.refusal import check_memory, memory_warning
 from herringbone.prediction.answers import _folders, mark_of
 from herringbone.prediction.cache import _PLACEMENT, prune, used
 from herringbone.prediction.machines import figures_of
 from herringbone.prediction.options import Measure, WhatIf, parse_amount, parse_changes, parse_device, parse_measure
 from herringbone.prediction.questions import fewest
-from herringbone.prediction.refusal import check_memory, memory_warning
 from herringbone.show.predictions import flag_text, layout_rows, prediction_rows
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction, Range, StepTime

@@ -12,8 +12,8 @@ import pytest
 import herringbone
 from herringbone.backends.registry import backend_named
 from herringbone.backends.ssh.upload import digest_of
-from herringbone.jobs.home import Home
 from herringbone.plan.inputs import ShuffleConfig
+from herringbone.records.home import Home
 from herringbone_contract.errors import InputError, UnsupportedError
 
 SCRIPT = """

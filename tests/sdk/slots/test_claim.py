@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from herringbone.slots import waiter as waiter_module
+from herringbone.backends import waiter as waiter_module
+from herringbone.backends.waiter import Waiter
 from herringbone.slots.claim import Claim, Line, open_line
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.line import Granted, Waiting, line_text
 from herringbone.slots.places import PlaceLines, place_texts, queue_members
 from herringbone.slots.release import free, touch
 from herringbone.slots.ticket import Wants, encode
-from herringbone.slots.waiter import Waiter
 from herringbone_contract.errors import LaunchError
 
 LISTING = "GPU 0: A (UUID: GPU-0)\nGPU 1: A (UUID: GPU-1)\n  MIG 1g Device 0: (UUID: MIG-a)\n"
@@ -373,8 +373,8 @@ def test_a_kill_between_any_two_lines_loses_no_gpu_and_gives_none_twice(tmp_path
 
 
 def test_the_views_show_the_place(line, monkeypatch, tmp_path):
-    from herringbone.jobs.home import Home
-    from herringbone.jobs.index import JobRecord
+    from herringbone.records.home import Home
+    from herringbone.records.index import JobRecord
 
     monkeypatch.setenv("HERRINGBONE_SLOTS", line.folder.path)
     holder, waiter = enter(line, gpus=2), enter(line, "b")

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from herringbone.backends.waiter import pause_after
 from herringbone.slots.devices import Devices
 from herringbone.slots.line import Granted, Waiting, can_ever_start, decide, in_order, line_text, places
 from herringbone.slots.ticket import Ticket, Wants
-from herringbone.slots.waiter import pause_after
 
 FOUR = Devices(gpus=("g0", "g1", "g2", "g3"))
 ANN, BOB, CEM = 1, 2, 3

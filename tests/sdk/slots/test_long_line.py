@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import PENDING, JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import PENDING, JobIndex, JobRecord
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.ticket import Ticket, Wants, encode
 from herringbone.system.processes import identity, place

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.jobs.index import JobIndex
 from herringbone.jobs.job import TrainingJob
+from herringbone.records.index import JobIndex
 from herringbone.slots.claim import Line
 from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.probe import NvidiaSmi

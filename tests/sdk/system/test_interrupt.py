@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from herringbone import TrainingJob, attach
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.logs import FileLogs
+from herringbone.records.index import JobRecord
+from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import check_choice, stops, ways_back
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import OptionError

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place
 from herringbone_contract.events.format import encode
 

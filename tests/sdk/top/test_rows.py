@@ -6,7 +6,7 @@ import pytest
 from tests.sdk.top.made import HOSTILE
 
 from herringbone.events.view import JobView, chosen_metric
-from herringbone.jobs.index import JobRecord
+from herringbone.records.index import JobRecord
 from herringbone.show.cells import fitted, num_columns, shown_eta, sparkline
 from herringbone.top.detail import MOST_METRICS, MOST_RANKS, detail_of, lines_of
 from herringbone.top.rows import Row, in_order, row_of, table_of

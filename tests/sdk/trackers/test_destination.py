@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
+from herringbone.backends.review.trackers import check_installed
 from herringbone.plan.destinations import parse_destination
 from herringbone.plan.options.typed import parse_options
-from herringbone.planning.again import settings_of
-from herringbone.trackers.tracker import calls_of, check_installed
+from herringbone.records.again import settings_of
+from herringbone.trackers.tracker import calls_of
 from herringbone_contract.errors import OptionError, TrackerError
 
 BASE = Path("/home/me")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import client_died
+from herringbone.backends.lifecycle import client_died
+from herringbone.backends.waiter import COULD_NOT_START
+from herringbone.records.index import JobRecord
 from herringbone.slots.pending import waiter_died
-from herringbone.slots.waiter import COULD_NOT_START
 from herringbone.tuner.searcher.trial_jobs import _never_ran
 from herringbone_contract.failure import Failure
 

@@ -18,7 +18,7 @@ from herringbone import (
     PyTorch,
     TrainingJob,
 )
-from herringbone.jobs.index import JobIndex
+from herringbone.records.index import JobIndex
 from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.searcher.launch import start_searcher

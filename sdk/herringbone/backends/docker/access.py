@@ -7,15 +7,15 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from herringbone.access.host import enter_words, relay_words
 from herringbone.backends.docker.request import ObjectLabel
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.engine.execution import Execution, joined
 from herringbone.images.labels import CONTRACT, Label
+from herringbone.protocols.host_access import enter_words, relay_words
 from herringbone_contract.errors import RequestError
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 _NOT_FOUND = 404
 # Images of ours have Herringbone in the Python of this name.

@@ -25,14 +25,14 @@ from herringbone.backends.docker.request import HostNetwork, RequestContext, con
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.volumes import refuse_links, volume_mounts
+from herringbone.backends.facts import add_facts
+from herringbone.backends.review.settings import check_ranks
 from herringbone.engine.client import ANSWER_SECONDS, Engine
 from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.engine.links import link_target
 from herringbone.engine.locate import find_engine
 from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
-from herringbone.jobs.facts import add_facts
-from herringbone.jobs.home import Home, JobFolder, find_home
-from herringbone.planning.settings import check_ranks
+from herringbone.records.home import Home, JobFolder, find_home
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone.slots.folder import cpu_shares
 from herringbone.slots.line import too_much
@@ -46,10 +46,10 @@ from herringbone_contract.paths import Paths
 if TYPE_CHECKING:
     import subprocess
 
-    from herringbone.access.host import HostAccess
-    from herringbone.controller.config import ControllerConfig
-    from herringbone.jobs.index import JobRecord
     from herringbone.plan.plan import HostPlan, JobPlan
+    from herringbone.protocols.controller_config import ControllerConfig
+    from herringbone.protocols.host_access import HostAccess
+    from herringbone.records.index import JobRecord
 
 _SECRET_BYTES = 32
 _ID_CHARS = 16

@@ -11,7 +11,7 @@ from herringbone.engine.client import Engine
 from herringbone.system.processes import may_live, place
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 
 def labels_of(job: str, home: Home, controller: str) -> dict[str, str]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import volume_mounts
+from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.settings import unserved_settings
+from herringbone.backends.review.tensorflow import old_tensorflow
+from herringbone.backends.review.torch import too_old_image
 from herringbone.engine.client import Engine
 from herringbone.plan.channels import is_piped
 from herringbone.plan.plan import JobPlan, refuse
-from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.settings import unserved_settings
-from herringbone.planning.tensorflow import old_tensorflow
-from herringbone.planning.torch import too_old_image
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.model_parallel.served import Library

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from herringbone.backends.review.checks import checkpoint_folder, tensorboard_folder
 from herringbone.code.files import copy_source
-from herringbone.jobs.home import JobFolder
 from herringbone.plan.channels import is_piped
 from herringbone.plan.host_tree import channels_of, make_fifo, make_folders, position_of, write_config, write_json
 from herringbone.plan.inputs import Channel, share
 from herringbone.plan.plan import HostPlan, JobPlan
-from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
+from herringbone.records.home import JobFolder
 from herringbone_contract.constants import DEFAULT_BASE, Key
 from herringbone_contract.hyperparameters import bare_values
 from herringbone_contract.paths import Paths

@@ -11,15 +11,15 @@ from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, Detached
 from herringbone.backends.process.gpus import gpus_of_hosts, wants_of
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
-from herringbone.jobs.home import Home, find_home
+from herringbone.records.home import Home, find_home
 from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.variables import of_the_shell
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.controller.config import ControllerConfig
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.controller_config import ControllerConfig
+    from herringbone.protocols.host_access import HostAccess
 
 
 def make_backend() -> ProcessBackend:
@@ -52,7 +52,7 @@ class ProcessBackend(DetachedBackend):
 
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
-        from herringbone.access.host import LocalAccess
+        from herringbone.protocols.host_access import LocalAccess
 
         self._check_here(self.describe(name))
         folder = self._home.job(name)

@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+from herringbone.backends.review.checks import checkpoint_folder, tensorboard_folder
 from herringbone.code.files import copy_source
-from herringbone.jobs.home import JobFolder
 from herringbone.plan.channels import is_piped
 from herringbone.plan.host_tree import channels_of, make_fifo, make_folders, position_of, write_config, write_json
 from herringbone.plan.inputs import Channel, share
 from herringbone.plan.plan import HostPlan, JobPlan
-from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
+from herringbone.records.home import JobFolder
 from herringbone.system.descriptors import KEY_FD, LIFELINE_FD
 from herringbone_contract.constants import BASE_VARIABLE, MODEL_DIR, SHARED_MODEL_DIR, HostVariable
 from herringbone_contract.paths import Paths

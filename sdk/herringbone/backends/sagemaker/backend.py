@@ -12,18 +12,18 @@ from herringbone.backends.sagemaker.review import review
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
-from herringbone.jobs.home import Home, find_home
+from herringbone.records.home import Home, find_home
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.polling import Pace
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.backends.base import Answers, EventSource, LogSource
-    from herringbone.jobs.download import Part
-    from herringbone.jobs.index import JobRecord
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Answers, EventSource, LogSource
+    from herringbone.protocols.host_access import HostAccess
+    from herringbone.records.download import Part
+    from herringbone.records.index import JobRecord
     from herringbone_contract.events.requests import Request
 
 

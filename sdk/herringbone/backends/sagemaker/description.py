@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, TERMINAL, JobRecord
+from herringbone.records.index import COMPLETED, FAILED, STOPPED, TERMINAL, JobRecord
 from herringbone_contract.constants import masked
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_summary

@@ -19,9 +19,9 @@ from herringbone.events.source import by_time, decode_lines
 from herringbone_contract.errors import ServiceError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import LogSource
-    from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.logs import LogLine
+    from herringbone.protocols.backend import LogSource
+    from herringbone.records.index import JobRecord
+    from herringbone.records.logs import LogLine
     from herringbone_contract.events.format import Event
 
 _OF_THE_JOB = ("state", "restart", "bill")

@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.jobs.logs import LogLine, marked_line
+from herringbone.records.logs import LogLine, marked_line
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import AwsError
 

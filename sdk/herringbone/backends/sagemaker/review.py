@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 
 from herringbone.aws.instance_types import num_gpus
+from herringbone.backends.review.settings import check_ranks, is_of_aws, unserved_settings
 from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
-from herringbone.jobs.home import find_home
 from herringbone.plan.channels import check_shares
 from herringbone.plan.frameworks import IMAGES, unused_versions
 from herringbone.plan.inputs import Channel
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import JobPlan, refuse
-from herringbone.planning.settings import check_ranks, is_of_aws, unserved_settings
+from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher

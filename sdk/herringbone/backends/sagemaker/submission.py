@@ -22,6 +22,7 @@ import msgspec
 
 from herringbone.aws.location import S3Location, parse_s3_uri
 from herringbone.aws.session import AwsSession
+from herringbone.backends.lifecycle import Claim, claim
 from herringbone.backends.sagemaker.account import (
     bucket_exists,
     check_image,
@@ -43,10 +44,9 @@ from herringbone.backends.sagemaker.rendezvous import KEY_NAME, needs_key
 from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_uri, key_folder, training_job_request
 from herringbone.backends.sagemaker.transfer import Upload, Uploader
 from herringbone.code.archive import pack_code
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.lifecycle import Claim, claim
 from herringbone.plan.plan import JobPlan
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 

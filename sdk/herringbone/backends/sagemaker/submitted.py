@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.aws.session import AwsLocation, AwsSession
+from herringbone.backends.lifecycle import client_lives, model_of, settle
 from herringbone.backends.sagemaker.creation import look_up
 from herringbone.backends.sagemaker.description import SubmissionState, row_of, submission_state
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
@@ -17,10 +18,9 @@ from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.transfer import fetch_artifact
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import client_lives, model_of, settle
-from herringbone.jobs.logs import FileLogs
+from herringbone.records.home import Home
+from herringbone.records.index import STOPPING, JobIndex, JobRecord
+from herringbone.records.logs import FileLogs
 from herringbone.system.polling import Pace
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import (
@@ -34,8 +34,8 @@ from herringbone_contract.errors import (
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import EventSource, LogSource
-    from herringbone.jobs.download import Part
+    from herringbone.protocols.backend import EventSource, LogSource
+    from herringbone.records.download import Part
 
 
 class SubmittedJobs:

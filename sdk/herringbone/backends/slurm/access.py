@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from herringbone.access.host import enter_words, relay_words
 from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.protocols.host_access import enter_words, relay_words
 
 
 class NodeWays:

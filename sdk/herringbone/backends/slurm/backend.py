@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import search_path, stop_grace
+from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.process.tree import LOOPBACK, fill_host
@@ -38,17 +39,16 @@ from herringbone.backends.slurm.script import (
 from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import PENDING, UPLOADING, JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import PENDING, UPLOADING, JobRecord
+from herringbone.records.job_events import JobEvents
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import RequestError, SlurmError
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.backends.base import Answers
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Answers
+    from herringbone.protocols.host_access import HostAccess
     from herringbone_contract.events.requests import Request
 
 # The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.
@@ -163,8 +163,8 @@ class SlurmBackend(OwnHostsBackend):
         )
 
     def access(self, name: str, host: str) -> HostAccess:
-        from herringbone.access.host import CommandAccess
         from herringbone.backends.slurm.access import NodeWays
+        from herringbone.protocols.host_access import CommandAccess
 
         record = self._index.get(name)
         slurm, job = self._slurm_job(record)

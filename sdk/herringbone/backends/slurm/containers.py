@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from herringbone.planning.checks import checkpoint_folder, tensorboard_folder
+from herringbone.backends.review.checks import checkpoint_folder, tensorboard_folder
 from herringbone_contract.errors import InputError, SlurmError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.slurm.commands import SlurmCommands
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
 
 Runtime = Literal["pyxis", "apptainer", "singularity", "enroot"]
 # One word that no list of mounts would split, and that no program would take for an option.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from herringbone.backends.detached import PATIENCE_SECONDS, stop_grace
 from herringbone.backends.on_s3 import s3_config
+from herringbone.backends.review.checks import output_folder
 from herringbone.backends.slurm.commands import PREFIXES
 from herringbone.backends.slurm.containers import (
     Container,
@@ -20,11 +21,10 @@ from herringbone.backends.slurm.containers import (
 )
 from herringbone.backends.slurm.review import RETRIES
 from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warning_seconds
-from herringbone.controller.config import ControllerConfig
 from herringbone.controller.retry import policies_of
-from herringbone.jobs.home import Home
 from herringbone.plan.plan import JobPlan
-from herringbone.planning.checks import output_folder
+from herringbone.protocols.controller_config import ControllerConfig
+from herringbone.records.home import Home
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable, masked
 
 # Variables that Slurm or the node sets, and variables whose values mean nothing on another machine.

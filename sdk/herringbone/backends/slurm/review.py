@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import gpus_per_node, minutes, partition_of, settings_of
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone.plan.s3 import written
-from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.settings import check_ranks, refuse_of_image
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from herringbone.jobs.home import JobFolder
 from herringbone.plan.options.slurm import SlurmSettings
 from herringbone.plan.plan import JobPlan
+from herringbone.records.home import JobFolder
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"

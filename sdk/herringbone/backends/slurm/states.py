@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from herringbone.jobs.index import (
+from herringbone.records.index import (
     COMPLETED,
     FAILED,
     IN_PROGRESS,

@@ -14,6 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.lifecycle import (
+    change_state,
+    claim,
+    client_died,
+    client_lives,
+    poll_until_done,
+    settle,
+    unseen,
+)
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -36,11 +45,10 @@ from herringbone.backends.ssh.running_jobs import (
 )
 from herringbone.backends.ssh.submission import Granted, Submission
 from herringbone.backends.ssh.transport import Transport
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
-from herringbone.jobs.lifecycle import change_state, claim, client_died, client_lives, poll_until_done, settle, unseen
 from herringbone.plan.plan import parse_plan
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
+from herringbone.records.job_events import JobEvents
 from herringbone.s3.staging import local_plan
 from herringbone.slots.pending import signal_waiter, waiter_died
 from herringbone.system.polling import Pace
@@ -49,10 +57,10 @@ from herringbone_contract.errors import HostError, LaunchError, RequestError
 from herringbone_contract.events.requests import is_for
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.backends.base import Answers, EventSource, LogSource
     from herringbone.engine.client import Engine
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.backend import Answers, EventSource, LogSource
+    from herringbone.protocols.host_access import HostAccess
     from herringbone_contract.events.requests import Request
 
 # The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.
@@ -230,8 +238,8 @@ class SshBackend(OwnHostsBackend):
 
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
-        from herringbone.access.host import CommandAccess
         from herringbone.backends.ssh.access import MachineWays
+        from herringbone.protocols.host_access import CommandAccess
 
         record = self._index.get(name)
         if record.service is None:

@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from herringbone.jobs.checkpoints import newest_files
+from herringbone.records.checkpoints import newest_files
 
 
 def merge_checkpoints(folder: Path) -> Path | None:

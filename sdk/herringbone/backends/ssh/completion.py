@@ -23,18 +23,18 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from herringbone.backends.lifecycle import change_state, settle
 from herringbone.backends.on_s3 import send_packed
+from herringbone.backends.review.checks import output_folder
 from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.verdict import Verdict
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import change_state, settle
-from herringbone.jobs.names import RESULTS
-from herringbone.planning.checks import output_folder
+from herringbone.records.home import JobFolder
+from herringbone.records.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
+from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.masking import printable
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.retry import Retry
     from herringbone.backends.ssh.transport import Transport
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
 
 _THREADS = 8
 # The grace in the row of a job whose packing is to end: any process may write it, and the completion reads it.

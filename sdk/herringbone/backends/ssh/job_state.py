@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.jobs.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
+from herringbone.records.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.files import FileKey, RemoteFiles
-from herringbone.jobs.logs import LogLine, parse_line
+from herringbone.records.logs import LogLine, parse_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.lifecycle import change_state
+from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.checkpoints import merge_checkpoints
 from herringbone.backends.ssh.inventory import inventory_path, read_inventory
 from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
@@ -37,12 +39,10 @@ from herringbone.controller.retry import (
     find_policy,
     policies_of,
 )
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.checkpoints import settle_links
-from herringbone.jobs.home import Home, JobFolder
-from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.jobs.lifecycle import change_state
-from herringbone.planning.checks import checkpoint_folder
+from herringbone.records.checkpoints import settle_links
+from herringbone.records.home import Home, JobFolder
+from herringbone.records.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.records.job_events import JobEvents
 from herringbone_contract.constants import DEFAULT_BASE, MASK
 from herringbone_contract.errors import HostError
 from herringbone_contract.paths import INSIDE

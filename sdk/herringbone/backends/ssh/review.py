@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.review.checks import (
+    check_files,
+    check_served,
+    checkpoint_folder,
+    tensorboard_folder,
+    unused_of,
+)
+from herringbone.backends.review.settings import check_ranks, refuse_of_image
+from herringbone.backends.review.tensorflow import old_tensorflow
+from herringbone.backends.review.torch import too_old_image
 from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
 from herringbone.backends.ssh.line.claims import fitting, wants_on
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.plan.plan import JobPlan, refuse
-from herringbone.planning.checks import check_files, check_served, checkpoint_folder, tensorboard_folder, unused_of
-from herringbone.planning.settings import check_ranks, refuse_of_image
-from herringbone.planning.tensorflow import old_tensorflow
-from herringbone.planning.torch import too_old_image
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 

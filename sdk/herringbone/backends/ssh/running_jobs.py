@@ -15,7 +15,7 @@ import msgspec
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.transport import Transport
 from herringbone.controller.retry import Attempt
-from herringbone.jobs.index import TRAINING, JobRecord
+from herringbone.records.index import TRAINING, JobRecord
 from herringbone_contract.errors import HostError
 
 _THREADS = 32

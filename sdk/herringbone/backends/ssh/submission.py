@@ -28,6 +28,7 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.on_s3 import machine_s3
+from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.connection import Connection
@@ -46,7 +47,6 @@ from herringbone.backends.ssh.upload import (
     uploads_of,
 )
 from herringbone.plan.plan import JobPlan, plan_to_send
-from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from herringbone.jobs.index import COMPLETED, FAILED
+from herringbone.records.index import COMPLETED, FAILED
 from herringbone.service.records import ServiceRecord
 from herringbone.service.settings import TUNING_JOB, Settings
 from herringbone.service.tunings.requests import shared_request, tuned_texts

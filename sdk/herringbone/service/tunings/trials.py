@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from herringbone.jobs.index import JobIndex
+from herringbone.records.index import JobIndex
 from herringbone.service.limits import Use
 from herringbone.service.records import Records, ServiceRecord
 from herringbone.service.translate import wanted_hosts
@@ -19,7 +19,7 @@ from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 # `trial_job_name` makes them.
 _TRIAL_NAME = re.compile(r"(.+)-\d{3,}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import search_path
-from herringbone.jobs.home import HOME_VARIABLE, Home
+from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.processes import identity
 from herringbone.tuner.trial_plan import plan_text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.jobs.index import FAILED, IN_PROGRESS, STOPPED
+from herringbone.records.index import FAILED, IN_PROGRESS, STOPPED
 from herringbone.system.polling import Pauses
 from herringbone.system.processes import identity, place
 from herringbone.tuner.names import trial_job_name

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from herringbone.jobs.index import COMPLETED, FAILED
+from herringbone.records.index import COMPLETED, FAILED
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.strategies.completion import completion_reason
 from herringbone.tuner.strategies.early_stopping import judged, stops

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.backends.registry import backend_named
+from herringbone.backends.removal import remove_job
+from herringbone.backends.waiter import COULD_NOT_START
 from herringbone.events.metrics import job_metrics
-from herringbone.jobs.checkpoints import copy_checkpoints, newest_files
-from herringbone.jobs.description import failure_of
-from herringbone.jobs.index import FAILED
-from herringbone.jobs.removal import remove_job
 from herringbone.plan.links import link_on_the_way, results_of_job
-from herringbone.planning.again import inputs_of
-from herringbone.slots.waiter import COULD_NOT_START
+from herringbone.records.again import inputs_of
+from herringbone.records.checkpoints import copy_checkpoints, newest_files
+from herringbone.records.description import failure_of
+from herringbone.records.index import FAILED
 from herringbone.tuner.searcher.objective import curve_of
 from herringbone.tuner.trial_plan import checkpoint_folder, estimator_class, shared_settings, trial_settings
 from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
-    from herringbone.jobs.index import JobRecord
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.index import JobRecord
     from herringbone.system.polling import Pace
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningStore

@@ -13,7 +13,7 @@ import msgspec
 
 from herringbone.aws.session import AwsSession
 from herringbone.code.git import checked_out
-from herringbone.jobs.home import find_home
+from herringbone.records.home import find_home
 from herringbone.show.console import Console
 from herringbone.tuner.options import tag_list
 from herringbone.tuner.service.request import TuningSettings

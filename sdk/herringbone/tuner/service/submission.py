@@ -21,8 +21,8 @@ from herringbone.backends.sagemaker.creation import TUNING_JOB, UnknownOutcomeEr
 from herringbone.backends.sagemaker.request import AccountNames, example_names, training_job_request
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Preparation, prepare, upload
-from herringbone.jobs.home import find_home
 from herringbone.plan.plan import JobPlan
+from herringbone.records.home import find_home
 from herringbone.system.progress import Progress
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.service.location import ServiceRecord, claim_folder, release_folder

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.creation import TUNING_JOB, look_up
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.jobs.index import TERMINAL
-from herringbone.jobs.watch import ACCESS_PATIENCE_SECONDS
+from herringbone.backends.watch import ACCESS_PATIENCE_SECONDS
+from herringbone.records.index import TERMINAL
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace, Pauses
 from herringbone.tuner.service.description import (

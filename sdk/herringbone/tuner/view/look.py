@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from herringbone.jobs.index import TERMINAL
+from herringbone.records.index import TERMINAL
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.store import TrialRecord
 

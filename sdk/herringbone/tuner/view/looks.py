@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.tuner.description import status_of
 from herringbone.tuner.own import OwnTuning, judged_records
 from herringbone.tuner.store import TrialRecord, TuningStore

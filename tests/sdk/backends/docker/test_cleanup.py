@@ -10,7 +10,7 @@ import pytest
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
 from herringbone.backends.docker.start import delay_interrupt, run_parallel
 from herringbone.engine.client import EngineRefusal
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.system.processes import identity
 
 

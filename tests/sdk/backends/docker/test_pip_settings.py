@@ -8,7 +8,7 @@ from herringbone import PyTorch
 from herringbone.backends.docker.backend import DockerBackend
 from herringbone.backends.docker.tree import Mount
 from herringbone.images.pip_settings import PipFiles, pip_files, start_variables
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone_contract.paths import Paths
 
 TOKEN = "https://me:hunter2@pypi.example.com/simple"  # noqa: S105

@@ -13,11 +13,11 @@ import pytest
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
 from herringbone.controller.container_files import fetch
-from herringbone.jobs.home import JobFolder
 from herringbone.plan.inputs import TrainingInput, parse_inputs
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import JobRequest, instance_groups, make_plan
 from herringbone.plan.source import find_source
+from herringbone.records.home import JobFolder
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ArchiveError
 

@@ -17,7 +17,7 @@ from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.request import training_job_request
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import parse_plan
-from herringbone.planning.again import inputs_of
+from herringbone.records.again import inputs_of
 from herringbone.tuner.service.description import definition_of, training_description, trial_records
 from herringbone.tuner.service.request import TuningPart, TuningSettings, tuning_request
 from herringbone_contract.errors import UnsupportedError

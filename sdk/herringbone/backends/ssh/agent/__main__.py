@@ -30,13 +30,13 @@ from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.agent.store import FileStore, ImageStore
 from herringbone.backends.ssh.agent.subscriptions import Subscriptions
 from herringbone.backends.ssh.job_state import KILLED_LATE
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Answers
     from herringbone.backends.detached import DetachedBackend
+    from herringbone.protocols.backend import Answers
     from herringbone.slots.claim import Claim
 
 _READ_BYTES = 1 << 20

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from herringbone.backends.ssh.agent.bootstrap import READY
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
 
 USES = "uses.json"

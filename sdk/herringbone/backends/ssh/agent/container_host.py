@@ -24,13 +24,13 @@ from herringbone.backends.ssh.agent.process_host import (
 )
 from herringbone.backends.ssh.agent.store import machine_engine
 from herringbone.engine.client import Engine
-from herringbone.jobs.home import Home, JobFolder
+from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import find_gpus
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
     from herringbone.plan.plan import HostPlan, JobPlan
+    from herringbone.protocols.controller_config import ControllerConfig
     from herringbone.slots.claim import Claim
 
 _HOST_NETWORK = "host"

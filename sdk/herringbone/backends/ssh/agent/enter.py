@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from herringbone.backends.ssh.agent.__main__ import backend_named
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from herringbone_contract.errors import HerringboneError
 
 

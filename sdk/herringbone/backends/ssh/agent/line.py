@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 from herringbone.slots.claim import Claim, Line, Place, open_line
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
 from herringbone.slots.folder import SHARES_VARIABLE

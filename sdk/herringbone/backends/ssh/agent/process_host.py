@@ -22,8 +22,8 @@ from herringbone.backends.process.tree import fill_host, host_environment, job_e
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
-from herringbone.jobs.home import Home, JobFolder
 from herringbone.plan.host_tree import write_json
+from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
 from herringbone_contract.paths import INSIDE, Paths
@@ -31,9 +31,9 @@ from herringbone_contract.safe_tree import is_empty
 from herringbone_contract.variables import of_the_shell
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.controller.config import ClaimConfig, ControllerConfig, PipesConfig
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.controller_config import ClaimConfig, ControllerConfig, PipesConfig
+    from herringbone.protocols.host_access import HostAccess
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
 
@@ -161,7 +161,7 @@ class ProcessHost(MachineHost):
 
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
-        from herringbone.access.host import LocalAccess
+        from herringbone.protocols.host_access import LocalAccess
 
         self._check_here(self.describe(name))
         folder = self._home.job(name)

@@ -20,7 +20,7 @@ from herringbone_contract.errors import EngineError
 if TYPE_CHECKING:
     from herringbone.backends.docker.image import Image
     from herringbone.engine.client import Engine, Upload
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 
 def code_folder(home: Home) -> Path:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.agent.process_host import result_folders
-from herringbone.jobs.index import TERMINAL, JobRecord
+from herringbone.records.index import TERMINAL, JobRecord
 from herringbone_contract.constants import MAX_RECORD_BYTES
 from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
 
 _READ_BYTES = 1 << 20
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import blocked, search_path
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.index import PENDING, JobIndex
 from herringbone.plan.plan import plan_to_send
+from herringbone.records.index import PENDING, JobIndex
+from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import new_mark
 from herringbone.slots.pending import deadline_of, handed_to
 from herringbone.system.descriptors import CONTROLLER_SIGNALS
@@ -17,8 +17,8 @@ from herringbone.system.processes import identity
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.upload import PackedCode
-    from herringbone.jobs.home import Home
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
 
 _WAITER = "herringbone.backends.ssh.line.waiter"
 

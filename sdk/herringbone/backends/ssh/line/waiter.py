@@ -29,10 +29,10 @@ from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, 
 from herringbone.backends.ssh.line.claims import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
+from herringbone.backends.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals
 from herringbone.plan.plan import parse_plan
 from herringbone.slots.line import Waiting
 from herringbone.slots.places import QUEUE
-from herringbone.slots.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals
 from herringbone_contract.errors import HerringboneError, HostError, LaunchError
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class MachineWaiter:
 
     def _show(self) -> None:
         """Write the place into the row, for `ls` and all others, if it has changed."""
-        from herringbone.jobs.index import JobIndex
+        from herringbone.records.index import JobIndex
 
         looks = {name: look for name, place in self._places.items() if (look := place.look) is not None}
         troubles = {name: place.trouble for name, place in self._places.items() if place.trouble}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from herringbone import PyTorch, TrainingJob
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tests.sdk.backends.docker.containers.test_life import until
 
 from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
 from herringbone.backends.docker.backend import DockerBackend
+from herringbone.backends.listing import all_jobs
 from herringbone.cli.__main__ import main
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.listing import all_jobs
+from herringbone.records.index import JobIndex
 from herringbone.system.processes import pid_of
 from herringbone_contract.errors import EngineError, ImageError
 

@@ -93,7 +93,7 @@ class S3Config(TypedDict):
 
 
 class PipesConfig(TypedDict):
-    """The FIFOs of channels in Pipe mode; `herringbone.pipes.order.FeedOrder` has the same members."""
+    """The FIFOs of channels in Pipe mode; `herringbone.s3.pipes.order.FeedOrder` has the same members."""
 
     pipes: list[dict[str, Any]]
     access: dict[str, str]

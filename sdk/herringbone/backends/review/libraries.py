@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import PurePath
 
+from herringbone.backends.review.checks import brings_packages
 from herringbone.plan.plan import JobPlan
-from herringbone.planning.checks import brings_packages
 
 # The class of the estimator -> the package that its script imports, and the name to install it by.
 _PACKAGES = {

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import PurePath
 
+from herringbone.backends.review.checks import brings_packages
 from herringbone.plan.plan import JobPlan
-from herringbone.planning.checks import brings_packages
 from herringbone.system.packages import installed_version, release_of
 
 # The first numpy without `numpy.bool`, which MXNet's last release reads when it is imported.

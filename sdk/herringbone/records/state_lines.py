@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone.jobs.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
+from herringbone.records.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure_text import parse_failure
 

@@ -9,7 +9,7 @@ from herringbone_contract.masking import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
     from herringbone_contract.events.format import Event
 
 

@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.review.disk import low_disk_warnings
+from herringbone.backends.review.settings import unserved_settings
+from herringbone.backends.review.trackers import check_installed
 from herringbone.code.files import check_source, measure_code
-from herringbone.jobs.home import JobFolder, find_home
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
+from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS, unused_versions
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS
-from herringbone.planning.disk import low_disk_warnings
-from herringbone.planning.settings import unserved_settings
+from herringbone.records.home import JobFolder, find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.model_parallel.served import Library
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
 
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
@@ -121,10 +123,6 @@ def check_files(backend: str, plan: JobPlan) -> None:
 def check_trackers(plan: JobPlan) -> None:
     """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
     if plan.options.track:
-        # Imported here: most jobs have none.
-        from herringbone.plan.destinations import parse_destinations
-        from herringbone.trackers.tracker import check_installed
-
         check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))
 
 
@@ -233,7 +231,7 @@ _ESCAPES = ". In a file:// address %3A stands for a colon, and %25 for a %: give
 
 def _check_augmented(channel: Channel, path: Path) -> list[dict[str, Any]]:
     """Return the lines of an AugmentedManifestFile of this machine. Raises `InputError` for one that cannot be used."""
-    from herringbone.pipes.records import parse_lines
+    from herringbone.s3.pipes.records import parse_lines
 
     if not path.is_file():
         raise InputError(f"channel {channel.name!r}: {path} is a folder, and an AugmentedManifestFile is one file")

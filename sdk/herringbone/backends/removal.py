@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.backends.facts import add_facts, find_facts
 from herringbone.backends.registry import backend_named
-from herringbone.jobs.description import own_folder
-from herringbone.jobs.facts import add_facts, find_facts
-from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import TERMINAL, JobIndex, JobRecord
+from herringbone.records.description import own_folder
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import TERMINAL, JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
 from herringbone_contract.constants import JOB_NAME_PATTERN
 from herringbone_contract.errors import HerringboneError, InputError, JobNotFoundError, OptionError
@@ -32,7 +32,7 @@ from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import is_empty
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
+    from herringbone.protocols.backend import Backend
 
 _HIDDEN = re.compile(r"\.removed-(.+)-[0-9a-f]{12}")
 # Entries of a job's folder, by which a folder without a row is known as one.

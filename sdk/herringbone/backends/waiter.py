@@ -1,4 +1,4 @@
-"""`python -m herringbone.slots.waiter JOB < config`: holds a job's place in line, and starts the job on its turn.
+"""`python -m herringbone.backends.waiter JOB < config`: holds a job's place in line, and starts the job on its turn.
 
     wait         asleep in `select`; those whose turn may come soon are woken through their tickets' FIFOs
     granted      the client's part of the submission: a controller, hosts; then this process ends
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from herringbone.backends.detached import DetachedBackend
-    from herringbone.jobs.home import Home
+    from herringbone.records.home import Home
     from herringbone.slots.pending import WaiterConfig
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -131,9 +131,9 @@ class Waiter:
             return Waiting(1)
 
     def _start(self) -> None:
-        from herringbone.events.job_events import JobEvents
-        from herringbone.jobs.index import STARTING, JobIndex
         from herringbone.plan.plan import parse_plan
+        from herringbone.records.index import STARTING, JobIndex
+        from herringbone.records.job_events import JobEvents
 
         backend, job = self._backend or self._load(), self._config["job"]
         if not JobIndex(backend.home.index).update(job, unless_done=True, secondary_status=STARTING):
@@ -171,8 +171,8 @@ def watch_signals(stop: Callable[..., None]) -> int:
 
 def stopped(home: Home, job: str, why: str) -> None:
     """Write the end of a job that has left the line; `why` is its secondary status."""
-    from herringbone.jobs.index import STOPPED, JobIndex
-    from herringbone.jobs.lifecycle import settle
+    from herringbone.backends.lifecycle import settle
+    from herringbone.records.index import STOPPED, JobIndex
 
     settle(JobIndex(home.index), job, {"status": STOPPED, "secondary_status": why, "ended": time.time()})
 
@@ -181,8 +181,8 @@ def fail(home: Home, job: str, error: BaseException) -> None:
     """Write the failure of a job that could not start on its turn."""
     import traceback
 
-    from herringbone.jobs.index import JobIndex
-    from herringbone.jobs.lifecycle import settle
+    from herringbone.backends.lifecycle import settle
+    from herringbone.records.index import JobIndex
     from herringbone_contract.failure import Failure
 
     # Standard error is the job's controller.log.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from herringbone.controller.links import listing_of, packed_target
-from herringbone.jobs.home import Home
+from herringbone.records.home import Home
+from herringbone.records.links import listing_of, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.errors import InputError, LaunchError

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.inputs import FileSystemInput, TrainingInput, local_path
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import JobPlan
+from herringbone.records.checkpoints import job_code, resumed
+from herringbone.records.home import find_home
 from herringbone_contract.constants import MASK, HostVariable
 from herringbone_contract.errors import InputError, OptionError
-
-if TYPE_CHECKING:
-    from herringbone.jobs.job import TrainingJob
 
 _FOLDERS = ("checkpoint_s3_uri", "output_path", "model_uri")
 _SSH = "ssh:"
@@ -43,8 +43,6 @@ def settings_of(plan: JobPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
         path = local_path(config["s3_output_path"], base=folder)
         settings["tensorboard_output_config"] = config if path is None else {**config, "s3_output_path": str(path)}
     if settings.get("track"):
-        from herringbone.plan.destinations import parse_destinations
-
         settings["track"] = [str(destination) for destination in parse_destinations(settings["track"], base=folder)]
     instance_type = settings.get("instance_type")
     if isinstance(instance_type, str) and instance_type.startswith(_SSH):
@@ -90,24 +88,22 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def earlier_settings(
-    job: TrainingJob, plan: JobPlan, settings: dict[str, Any], changes: Mapping[str, Any], *, resume: bool, code: bool
+    plan: JobPlan, settings: dict[str, Any], changes: Mapping[str, Any], *, over: bool, resume: bool, code: bool
 ) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the settings of a job with changes, and the checkpoints to copy before it starts.
 
-    `resume` begins from the job's checkpoints, `code` runs the copy of its code. Raises `InputError`.
+    `over`: the job has ended. `resume` begins from its checkpoints, `code` runs the copy of its code. Raises
+    `InputError`.
     """
-    from herringbone.jobs.checkpoints import job_code, resumed
-    from herringbone.jobs.home import find_home
-
     if code:
         settings = with_code(settings, job_code(find_home(), plan))
     copied: dict[str, Path] = {}
     if resume:
         if changes.get("checkpoint_s3_uri") is not None:
             raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
-        settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
+        settings, copied = resumed(find_home(), plan, settings, over=over)
     settings = merged(settings, changes)
-    refuse_masked(job.name, settings)
+    refuse_masked(plan.job_name, settings)
     return settings, copied
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from herringbone.events.refusal import largest
 from herringbone.events.view import JobView
-from herringbone.prediction.refusal import largest
 from herringbone.show.predictions import shown_gib, shown_seconds
 from herringbone_contract.prediction.answer import Answer, Prediction
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from herringbone.access.host import HostAccess
-    from herringbone.jobs.download import Part
-    from herringbone.jobs.home import Home
-    from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.logs import LogLine
     from herringbone.plan.plan import JobPlan
+    from herringbone.protocols.host_access import HostAccess
+    from herringbone.records.download import Part
+    from herringbone.records.home import Home
+    from herringbone.records.index import JobRecord
+    from herringbone.records.logs import LogLine
     from herringbone.system.interrupt import OnInterrupt
     from herringbone.system.polling import Pace
     from herringbone_contract.events.format import Event

@@ -1,4 +1,4 @@
-"""`python -m herringbone.pipes.feed`: fill the FIFOs of a job's channels in Pipe mode, as its scripts read them.
+"""`python -m herringbone.s3.pipes.feed`: fill the FIFOs of a job's channels in Pipe mode, as its scripts read them.
 
     controller                              this process, one thread for each channel of each host
     line 1: FeedOrder          ---------->  [1] open training_0, which waits for a reader
@@ -30,9 +30,9 @@ from functools import cache
 import msgspec
 
 from herringbone.aws.session import AwsSession
-from herringbone.pipes.content import Content
-from herringbone.pipes.order import FeedOrder, Pipe, fifo_name
 from herringbone.s3.bucket import Buckets
+from herringbone.s3.pipes.content import Content
+from herringbone.s3.pipes.order import FeedOrder, Pipe, fifo_name
 from herringbone_contract import safe_tree
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable

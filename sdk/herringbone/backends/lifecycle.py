@@ -25,18 +25,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from herringbone.events.job_events import JobEvents
-from herringbone.jobs.home import Home
-from herringbone.jobs.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
-from herringbone.jobs.state_lines import why_of
-from herringbone.page.at_end import start_report
+from herringbone.controller.report import start_report
+from herringbone.records.home import Home
+from herringbone.records.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
+from herringbone.records.job_events import JobEvents
+from herringbone.records.state_lines import why_of
 from herringbone.system.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.jobs.home import JobFolder
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import JobFolder
 
 
 class Claim:

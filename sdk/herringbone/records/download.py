@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Literal
 
-from herringbone.jobs.home import JobFolder, find_home
-from herringbone.jobs.index import JobIndex
-from herringbone.jobs.logs import LogLine
+from herringbone.records.home import JobFolder, find_home
+from herringbone.records.index import JobIndex
+from herringbone.records.logs import LogLine
 from herringbone.system.user_paths import expanded
 from herringbone_contract.archives import unpack
 from herringbone_contract.errors import InputError

@@ -13,12 +13,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.events.comparison import as_members, compare, prediction_of
 from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
 from herringbone.events.view import JobView
-from herringbone.jobs.index import JobIndex, JobRecord, stored_facts
-from herringbone.prediction.comparison import as_members, compare, prediction_of
+from herringbone.records.index import JobIndex, JobRecord, stored_facts
 from herringbone.slots.places import QUEUE, queue_members
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
@@ -26,8 +26,8 @@ from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend
-    from herringbone.jobs.home import JobFolder
+    from herringbone.protocols.backend import Backend
+    from herringbone.records.home import JobFolder
 
 _VERSIONS_BYTES = 4096
 

@@ -1,4 +1,4 @@
-"""Run `herringbone.pipes.feed` next to a job: the process that fills the FIFOs of channels in Pipe mode."""
+"""Run `herringbone.s3.pipes.feed` next to a job: the process that fills the FIFOs of channels in Pipe mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herringbone.system.helper_process import HelperProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import ControllerConfig
+    from herringbone.protocols.controller_config import ControllerConfig
 
 # It ends at once when its input ends, so a longer wait means that it is paused.
 _PATIENCE_SECONDS = 5.0
@@ -25,7 +25,7 @@ class PipeProcess:
 
     def __init__(self, config: ControllerConfig) -> None:
         self._order = config["pipes"]
-        self._process = HelperProcess("herringbone.pipes.feed")
+        self._process = HelperProcess("herringbone.s3.pipes.feed")
 
     @property
     def pids(self) -> frozenset[int]:
@@ -66,7 +66,7 @@ class PipeProcess:
 
         import msgspec
 
-        from herringbone.pipes.order import FeedOrder, renew_fifos
+        from herringbone.s3.pipes.order import FeedOrder, renew_fifos
 
         assert self._order is not None
         for pipe in msgspec.convert(self._order, FeedOrder).pipes:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.aws.location import S3Location, is_s3
-from herringbone.pipes.order import Pipe
-from herringbone.pipes.records import attributes_of, epoch_order, parse_lines, record, unzipped
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.names import StoredObject, split
+from herringbone.s3.pipes.order import Pipe
+from herringbone.s3.pipes.records import attributes_of, epoch_order, parse_lines, record, unzipped
 from herringbone_contract.errors import InputError
 
 _READ_BYTES = 1 << 20

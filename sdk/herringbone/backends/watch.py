@@ -18,9 +18,9 @@ from herringbone.system.polling import Pauses
 from herringbone_contract.errors import ServiceError
 
 if TYPE_CHECKING:
-    from herringbone.backends.base import Backend, LogSource
-    from herringbone.jobs.index import JobRecord
-    from herringbone.jobs.logs import LogLine
+    from herringbone.protocols.backend import Backend, LogSource
+    from herringbone.records.index import JobRecord
+    from herringbone.records.logs import LogLine
 
 # A new role's permissions and a new job's tags take minutes until all of a cloud knows them.
 ACCESS_PATIENCE_SECONDS = 300.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.aws.location import is_s3
-from herringbone.jobs.home import JobFolder
-from herringbone.jobs.index import FAILED, JobRecord
 from herringbone.plan.inputs import local_path
+from herringbone.records.home import JobFolder
+from herringbone.records.index import FAILED, JobRecord
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure

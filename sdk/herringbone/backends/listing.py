@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
+from herringbone.backends.lifecycle import unseen
 from herringbone.backends.registry import backend_named
-from herringbone.jobs.home import find_home
-from herringbone.jobs.index import (
+from herringbone.records.home import find_home
+from herringbone.records.index import (
     COMPLETED,
     DOWNLOADING,
     FAILED,
@@ -23,7 +24,6 @@ from herringbone.jobs.index import (
     JobIndex,
     JobRecord,
 )
-from herringbone.jobs.lifecycle import unseen
 from herringbone.slots.places import LineLook, waits_here
 from herringbone_contract.errors import HerringboneError, ServiceError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from herringbone.backends.review.checks import brings_packages
 from herringbone.plan.plan import JobPlan
-from herringbone.planning.checks import brings_packages
 from herringbone.system.packages import installed_version, is_older
 from herringbone_contract.model_parallel.served import RECENT_TORCH, needs_recent_torch
 
