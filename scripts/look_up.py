@@ -25,12 +25,12 @@ from typing import Any
 import click
 
 from herringbone import TrainingJob
+from herringbone.api.job import attach
 from herringbone.cli.__main__ import GROUP
-from herringbone.jobs.job import attach
 from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
 from herringbone.records.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
-from herringbone.service.members import RULES
+from herringbone.serve.members import RULES
 from herringbone_contract.events import hugging_face
 from herringbone_contract.failure import Failure
 from herringbone_contract.library_hooks import TESTED, Hook

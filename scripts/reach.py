@@ -46,8 +46,8 @@ def repository() -> Files:
 def find(module: str, files: Files) -> str | None:
     """Return the file of a module of ours.
 
-    >>> find("herringbone.jobs", frozenset({"sdk/herringbone/jobs/__init__.py"}))
-    'sdk/herringbone/jobs/__init__.py'
+    >>> find("herringbone.plan", frozenset({"sdk/herringbone/plan/__init__.py"}))
+    'sdk/herringbone/plan/__init__.py'
     """
     name = module.replace(".", "/")
     candidates = (

@@ -25,7 +25,7 @@ from tests.ssh.machines import Machines, missing, stopped_masters  # noqa: E402
 
 from herringbone import Estimator, TrainingJob  # noqa: E402 - found on the path of the line above
 from herringbone.backends.ssh.backend import SshBackend  # noqa: E402
-from herringbone.backends.ssh.openssh import OpenSSHTransport  # noqa: E402
+from herringbone.backends.ssh.transport.openssh import OpenSSHTransport  # noqa: E402
 from herringbone.records.home import Home  # noqa: E402
 
 NUM_MACHINES = 3

@@ -13,14 +13,15 @@ from __future__ import annotations
 # Importing `typing` would take longer than the rest of this module; type checkers know the name `TYPE_CHECKING`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.estimators.estimator import Estimator
-    from herringbone.estimators.frameworks import Framework, MXNet, PyTorch, TensorFlow
-    from herringbone.estimators.libraries import HuggingFace, SKLearn, XGBoost
-    from herringbone.jobs.job import TrainingJob, attach
+    from herringbone.api.estimator import Estimator
+    from herringbone.api.frameworks import Framework, MXNet, PyTorch, TensorFlow
+    from herringbone.api.job import TrainingJob, attach
+    from herringbone.api.libraries import HuggingFace, SKLearn, XGBoost
+    from herringbone.api.remote_function.function import remote
+    from herringbone.api.tuner import HyperparameterTuner
     from herringbone.plan.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from herringbone.plan.options.typed import InstanceGroup, TensorBoardOutputConfig
     from herringbone.prediction.options import Measure
-    from herringbone.remote_function.function import remote
     from herringbone.tuner.configs import (
         HyperbandStrategyConfig,
         StrategyConfig,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         WarmStartTypes,
     )
     from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
-    from herringbone.tuner.tuner import HyperparameterTuner
     from herringbone_contract.errors import (
         ArchiveError,
         AwsAccessError,
@@ -128,24 +128,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Estimator": "herringbone.estimators.estimator",
-    "PyTorch": "herringbone.estimators.frameworks",
-    "TensorFlow": "herringbone.estimators.frameworks",
-    "MXNet": "herringbone.estimators.frameworks",
-    "Framework": "herringbone.estimators.frameworks",
-    "HuggingFace": "herringbone.estimators.libraries",
-    "SKLearn": "herringbone.estimators.libraries",
-    "XGBoost": "herringbone.estimators.libraries",
+    "Estimator": "herringbone.api.estimator",
+    "PyTorch": "herringbone.api.frameworks",
+    "TensorFlow": "herringbone.api.frameworks",
+    "MXNet": "herringbone.api.frameworks",
+    "Framework": "herringbone.api.frameworks",
+    "HuggingFace": "herringbone.api.libraries",
+    "SKLearn": "herringbone.api.libraries",
+    "XGBoost": "herringbone.api.libraries",
     "InstanceGroup": "herringbone.plan.options.typed",
     "TensorBoardOutputConfig": "herringbone.plan.options.typed",
     "ShuffleConfig": "herringbone.plan.inputs",
     "TrainingInput": "herringbone.plan.inputs",
     "FileSystemInput": "herringbone.plan.inputs",
     "Measure": "herringbone.prediction.options",
-    "remote": "herringbone.remote_function.function",
-    "TrainingJob": "herringbone.jobs.job",
-    "attach": "herringbone.jobs.job",
-    "HyperparameterTuner": "herringbone.tuner.tuner",
+    "remote": "herringbone.api.remote_function.function",
+    "TrainingJob": "herringbone.api.job",
+    "attach": "herringbone.api.job",
+    "HyperparameterTuner": "herringbone.api.tuner",
     "ContinuousParameter": "herringbone.tuner.parameters",
     "IntegerParameter": "herringbone.tuner.parameters",
     "CategoricalParameter": "herringbone.tuner.parameters",

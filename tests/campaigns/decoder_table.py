@@ -18,8 +18,8 @@ from herringbone.backends.sagemaker.description import failure_of
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import parse_sacct, parse_squeue
 from herringbone.backends.ssh.inventory import parse_inventory, split_type
-from herringbone.cli import partition
-from herringbone.cli.request import JobFlags, parse_script_arguments, read_request
+from herringbone.cli.train import partition
+from herringbone.cli.train.request import JobFlags, parse_script_arguments, read_request
 from herringbone.convert.script import convert_script
 from herringbone.engine.docker_settings import current_context, proxy_variables, read_context, registry_login
 from herringbone.images.build import split_name

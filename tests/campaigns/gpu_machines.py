@@ -62,7 +62,7 @@ for name, hosts, gpus, seconds in json.loads(sys.argv[1]):
 """
 # On the client, and on the machines.
 KINDS = {
-    "waiter": "herringbone.backends.ssh.line.waiter",
+    "waiter": "herringbone.backends.ssh.waiter",
     "agent": "herringbone.backends.ssh.agent",
     "controller": "herringbone.controller",
 }

@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 
 from herringbone import TrainingJob
-from herringbone.page.server import Server
 from herringbone.records.home import Home
+from herringbone.views.page.server import Server
 from tests.page.browser import Browser
 from tests.page.make_jobs import make_long, make_many
 

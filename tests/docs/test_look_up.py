@@ -6,7 +6,7 @@ import pytest
 from scripts import look_up
 
 from herringbone import TrainingJob
-from herringbone.cli import request
+from herringbone.cli.train import request
 from herringbone_contract import errors
 from herringbone_contract.layout import RankPlacement
 from herringbone_entry.channel.rendezvous import Rendezvous

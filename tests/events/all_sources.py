@@ -20,7 +20,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from herringbone.top.monitor import JobReader
+from herringbone.views.top.monitor import JobReader
 from tests.events.exports import check_export
 
 if TYPE_CHECKING:

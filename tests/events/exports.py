@@ -8,7 +8,7 @@ from herringbone.plan.destinations import Destination
 from herringbone.trackers.export import follow_job
 
 if TYPE_CHECKING:
-    from herringbone.jobs.job import TrainingJob
+    from herringbone.api.job import TrainingJob
 
 
 class MemoryTracker:

@@ -15,8 +15,8 @@ import uvicorn
 from tests.page.browser import Browser, BrowserError
 from tests.page.make_jobs import make_many, show_case
 
-from herringbone.page.server import Server
 from herringbone.records.home import Home
+from herringbone.views.page.server import Server
 
 TOKEN = "the-token"  # noqa: S105
 

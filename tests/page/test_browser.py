@@ -13,7 +13,7 @@ import pytest
 from tests.page.make_jobs import make_job, make_long, write_events, write_log
 
 from herringbone import TrainingJob
-from herringbone.page.report import MAX_BYTES, MODULES, STATIC
+from herringbone.views.page.report import MAX_BYTES, MODULES, STATIC
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("hundred")]
 

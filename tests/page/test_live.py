@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from herringbone.page.live import LiveJob
-from herringbone.page.log_pages import Choice
 from herringbone.records.home import Home
 from herringbone.records.index import JobRecord
 from herringbone.records.logs import FileLogs, LogLine
 from herringbone.system.polling import Pace
+from herringbone.views.page.live import LiveJob
+from herringbone.views.page.log_pages import Choice
 
 AT = datetime.fromtimestamp(1_800_000_000, timezone.utc)
 PLAN = json.dumps({"hosts": [{"name": "algo-1"}]})

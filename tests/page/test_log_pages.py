@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from herringbone.page import log_pages
-from herringbone.page.log_pages import Choice, later_lines, newest_lines, shown_text
+from herringbone.views.page import log_pages
+from herringbone.views.page.log_pages import Choice, later_lines, newest_lines, shown_text
 
 
 def line(number, rank=0, text=""):

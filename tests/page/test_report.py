@@ -10,7 +10,7 @@ import pytest
 from tests.page.make_jobs import make_job, write_events, write_log
 
 from herringbone import TrainingJob
-from herringbone.page.report import MAX_BYTES
+from herringbone.views.page.report import MAX_BYTES
 from herringbone_contract.errors import InputError
 
 
@@ -78,7 +78,7 @@ def test_the_page_without_its_extra_names_it(herringbone, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "herringbone.page.serve", raising=False)
+    monkeypatch.delitem(sys.modules, "herringbone.views.page.serve", raising=False)
     code, _, err = herringbone("page")
     assert code == 2
     assert "run pip install '.[page]' in your clone of Herringbone" in err

@@ -11,11 +11,11 @@ from tests.page.make_jobs import write_events
 from tests.page.make_tunings import RANGES, definition_of, make_tuning
 from tests.page.test_browser import HOSTILE, NO_SCROLL
 
-from herringbone.page.tunings import tuning_data, tuning_row
 from herringbone.records.index import JobRecord
 from herringbone.tuner.parameters import CategoricalParameter
 from herringbone.tuner.store import TrialRecord
-from herringbone.tuner.view.look import TuningLook
+from herringbone.views.page.tunings import tuning_data, tuning_row
+from herringbone.views.tunings.look import TuningLook
 
 TRIALS = "document.querySelectorAll('.trials tbody tr').length"
 

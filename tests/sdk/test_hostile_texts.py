@@ -233,7 +233,7 @@ def test_no_message_of_ours_reaches_a_terminal_raw(folder, capsys, monkeypatch):
     def fail(say, line):
         raise HerringboneError("a\x1b[2Jb\nc")
 
-    monkeypatch.setattr("herringbone.cli.ls.all_jobs", fail)
+    monkeypatch.setattr("herringbone.cli.jobs.ls.all_jobs", fail)
     assert os.environ.get("HERRINGBONE_DEBUG") is None
     main(["ls"])
     assert capsys.readouterr().err == "herringbone: a\\x1b[2Jb\nc\n"

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from herringbone.s3.front.refusals import HttpRequest
-from herringbone.service.app import Service
-from herringbone.service.keys import AccessKey
-from herringbone.service.signature import Claim, signing_key, string_to_sign
+from herringbone.serve.app import Service
+from herringbone.serve.signing.keys import AccessKey
+from herringbone.serve.signing.signature import Claim, signing_key, string_to_sign
 
 ADA = AccessKey(name="ada", key_id="HBAKADA", secret="a secret of ada's")  # noqa: S106
 BOB = AccessKey(name="bob", key_id="HBAKBOB", secret="a secret of bob's")  # noqa: S106

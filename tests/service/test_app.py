@@ -16,17 +16,17 @@ pytest.importorskip("botocore")
 
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
-from herringbone.service import app as module
-from herringbone.service import logs as logs_module
-from herringbone.service.app import Service, Verifier
-from herringbone.service.audit import Audit
-from herringbone.service.errors import invalid
-from herringbone.service.links import Held
-from herringbone.service.logs import LogOperations
-from herringbone.service.records import Records, ServiceRecord
-from herringbone.service.settings import HostType, Mapping, Quota, Settings
-from herringbone.service.trainings import Trainings
-from herringbone.service.tunings.operations import Tunings
+from herringbone.serve import app as module
+from herringbone.serve import logs as logs_module
+from herringbone.serve.app import Service, Verifier
+from herringbone.serve.audit import Audit
+from herringbone.serve.errors import invalid
+from herringbone.serve.links import Held
+from herringbone.serve.logs import LogOperations
+from herringbone.serve.records import Records, ServiceRecord
+from herringbone.serve.settings import HostType, Mapping, Quota, Settings
+from herringbone.serve.trainings import Trainings
+from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import InputError
 from tests.service.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, signed
 from tests.service.test_members import REQUEST

@@ -13,9 +13,9 @@ from botocore.credentials import Credentials  # noqa: E402
 
 from herringbone.s3.front.chunks import SIGNED  # noqa: E402
 from herringbone.s3.front.refusals import HttpRequest, S3Error  # noqa: E402
-from herringbone.service.app import Verifier  # noqa: E402
-from herringbone.service.buckets import signer_of  # noqa: E402
-from herringbone.service.settings import Settings  # noqa: E402
+from herringbone.serve.app import Verifier  # noqa: E402
+from herringbone.serve.buckets import signer_of  # noqa: E402
+from herringbone.serve.settings import Settings  # noqa: E402
 from tests.service.signing import ADA, Keys  # noqa: E402
 
 ACCOUNT = "000000000000"

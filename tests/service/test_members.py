@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from herringbone.s3.front.keys import path_of
-from herringbone.service.errors import ApiError
-from herringbone.service.links import Held, check_held, check_links, held_by
-from herringbone.service.members import RULES, Fate, check_fates, rule_of
-from herringbone.service.settings import HostType, Mapping, Settings
-from herringbone.service.translate import check_role, local_address, message_for_client, translate
+from herringbone.serve.errors import ApiError
+from herringbone.serve.links import Held, check_held, check_links, held_by
+from herringbone.serve.members import RULES, Fate, check_fates, rule_of
+from herringbone.serve.settings import HostType, Mapping, Settings
+from herringbone.serve.translate import check_role, local_address, message_for_client, translate
 
 pytest.importorskip("botocore")
-from herringbone.service.model import OPERATIONS, find_operation
+from herringbone.serve.model import OPERATIONS, find_operation
 
 REQUEST = {
     "TrainingJobName": "digits-1",

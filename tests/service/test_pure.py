@@ -8,13 +8,13 @@ from threading import Barrier
 import pytest
 
 from herringbone.records.index import JobRecord
-from herringbone.service import identity, listing
-from herringbone.service.audit import Audit
-from herringbone.service.describe import State, transitions
-from herringbone.service.errors import ApiError
-from herringbone.service.keys import KeyFile
-from herringbone.service.limits import Replays
-from herringbone.service.settings import HostType, Mapping, Settings, check_account, parse_mapping
+from herringbone.serve import identity, listing
+from herringbone.serve.audit import Audit
+from herringbone.serve.describe import State, transitions
+from herringbone.serve.errors import ApiError
+from herringbone.serve.limits import Replays
+from herringbone.serve.settings import HostType, Mapping, Settings, check_account, parse_mapping
+from herringbone.serve.signing.keys import KeyFile
 from herringbone_contract.errors import InputError
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from herringbone.cli.__main__ import main
-from herringbone.cli.serve import _settings
+from herringbone.serve.verb import _settings
 
 
 def test_a_misspelt_backend_is_refused_by_the_name_of_the_option(capsys):

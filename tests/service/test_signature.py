@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from herringbone.s3.front.refusals import HttpRequest
-from herringbone.service.errors import ApiError
-from herringbone.service.signature import check, parse
+from herringbone.serve.errors import ApiError
+from herringbone.serve.signing.signature import check, parse
 
 botocore_auth = pytest.importorskip("botocore.auth")
 from botocore.awsrequest import AWSRequest  # noqa: E402

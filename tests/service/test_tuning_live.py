@@ -193,8 +193,8 @@ def test_stop(service):
 
 def test_our_own_tuner_searches_at_the_service(service, monkeypatch, tmp_path):
     from herringbone import PyTorch
+    from herringbone.api.tuner import HyperparameterTuner
     from herringbone.tuner.parameters import ContinuousParameter
-    from herringbone.tuner.tuner import HyperparameterTuner
 
     for name, value in service.environment().items():
         monkeypatch.setenv(name, value)

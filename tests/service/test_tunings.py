@@ -14,23 +14,23 @@ pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
 from herringbone.records.index import JobIndex, JobRecord
-from herringbone.service.errors import ApiError
-from herringbone.service.limits import Use, check_limits
-from herringbone.service.links import Held
-from herringbone.service.members import check_fates
-from herringbone.service.model import check_answer, find_operation
-from herringbone.service.records import ServiceRecord
-from herringbone.service.settings import HostType, Mapping, Quota, Settings
-from herringbone.service.translate import translate
-from herringbone.service.tunings import describe
-from herringbone.service.tunings.requests import (
+from herringbone.serve.errors import ApiError
+from herringbone.serve.limits import Use, check_limits
+from herringbone.serve.links import Held
+from herringbone.serve.members import check_fates
+from herringbone.serve.model import check_answer, find_operation
+from herringbone.serve.records import ServiceRecord
+from herringbone.serve.settings import HostType, Mapping, Quota, Settings
+from herringbone.serve.translate import translate
+from herringbone.serve.tunings import describe
+from herringbone.serve.tunings.requests import (
     check_complete,
     definition_for,
     shared_request,
     stored_tuning,
     trial_request,
 )
-from herringbone.service.tunings.trials import use_of
+from herringbone.serve.tunings.trials import use_of
 from herringbone.tuner.definition import PriorTrial
 from herringbone.tuner.searcher.trial_jobs import TrialJobs
 from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState, encode_record

@@ -14,7 +14,7 @@ import yaml
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.openssh import OpenSSHTransport
+from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 from herringbone.records.home import Home
 
 from .machines import Machines, missing, stopped_masters

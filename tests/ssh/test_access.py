@@ -7,7 +7,7 @@ import pytest
 from herringbone.access.requests import ask, way_into
 from herringbone.backends.ssh.access import MachineWays
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.openssh import OpenSSHTransport
+from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 
 from .conftest import expect
 

@@ -11,7 +11,7 @@ import yaml
 from herringbone.backends.ssh.agent.bandwidth import measure
 from herringbone.backends.ssh.check import LinkReport, MachineReport, check, problems, rounds
 from herringbone.backends.ssh.inventory import parse_inventory
-from herringbone.cli.hosts import table
+from herringbone.cli.machines.hosts import table
 
 
 def test_every_pair_is_measured_once_and_no_machine_twice_in_a_round():

@@ -11,7 +11,7 @@ import pytest
 from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses
 from herringbone.backends.ssh.clean import clean as clean_machines
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
-from herringbone.cli.hosts import cleaned_table
+from herringbone.cli.machines.hosts import cleaned_table
 from herringbone.records.home import Home
 from herringbone.records.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone.system.disk import size_of

@@ -10,7 +10,7 @@ import pytest
 
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
-from herringbone.backends.ssh.connection import Connection, Wheel, loader_command
+from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
 from herringbone.slots.folder import SlotsFolder
 from herringbone.system.processes import sees
 from herringbone_contract.errors import HostError

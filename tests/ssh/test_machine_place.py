@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.line.waiter import MachinePlace
+from herringbone.backends.ssh.waiter import MachinePlace
 from herringbone_contract.errors import HostError
 
 

@@ -1,11 +1,12 @@
-"""The `herringbone` command. Each verb has a file of its own.
+"""The `herringbone` command. Each verb has a file of its own, in `train/`, `jobs/` or `machines/`.
 
 To add a verb:
 
-    1. Write `cli/VERB.py` with a click command named `command`. It returns the exit code (`cli/common.py` has them),
-       takes `--json` (`commands.json_option`), and raises a `HerringboneError` for everything that goes wrong.
-    2. Add the verb and its line of help to `_VERBS` below. A command without a docstring gets this line as its help.
-    3. Import inside of the function what other verbs need not load, and draw tables with `cli/tables.py`.
+    1. Write `cli/GROUP/VERB.py` with a click command named `command`. It returns the exit code (`cli/common.py` has
+       them), takes `--json` (`commands.json_option`), and raises a `HerringboneError` for everything that goes wrong.
+    2. Add the verb, its module and its line of help to `_VERBS` below. A command without a docstring gets this line as
+       its help.
+    3. Import inside of the function what other verbs need not load, and draw tables with `show/tables.py`.
 
 A verb that takes a job's NAME uses `names.job_name`; one that takes several uses the type `names.JobName`; one that
 describes a job uses `request.job_flags`.
@@ -27,36 +28,57 @@ from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 from herringbone_contract.masking import printable
 
-# Verb -> its line in the help. Each is a module of this package, which is imported when the verb is used.
+# Verb -> its module, which is imported when the verb is used, and its line in the help.
 _VERBS = {
-    "run": "run a job file or a script",
-    "plan": "show what run would do, and start nothing",
-    "tune": "search the hyperparameters of a job, and look at searches",
-    "ls": "list the jobs",
-    "top": "show all jobs live: progress, ETA, loss, use of CPU and GPU",
-    "logs": "show a job's log",
-    "metrics": "show the metrics of a job, or of several side by side",
-    "page": "show the jobs in a browser: metrics, resources, logs; also several side by side",
-    "report": "write the page of a job into one HTML file",
-    "export": "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
-    "stacks": "show where each rank of a running job is, the one that keeps the others waiting first",
-    "debug": "attach a debugger to a rank of a running job",
-    "shell": "open a shell, or run a command, where a host of a running job runs",
-    "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
-    "describe": "show a job under SageMaker's key names",
-    "download": "bring a job's model, output, checkpoints or logs into a new folder",
-    "checkpoint": "list, verify and convert checkpoints",
-    "rm": "remove jobs that are over, and free their space",
-    "repack": "pack the model of a job that is over and has no archive",
-    "clean": "remove containers and networks of jobs whose controller was killed",
-    "convert": "rewrite a script that uses AWS's SDK v2",
-    "partition": "show how a model was split",
-    "images": "build, list, test, push and remove the images that run jobs",
-    "serve": "answer SageMaker's API, and run the training jobs of AWS's clients on your own hosts",
-    "doctor": "examine this machine: what works, what is missing, and how to fix it",
-    "hosts": "check the machines of an inventory, find the jobs on them, or clean up after them",
-    "completion": "print the script with which a shell completes verbs, flags and the names of jobs",
-    "help": "show the help of a verb",
+    "run": ("herringbone.cli.train.run", "run a job file or a script"),
+    "plan": ("herringbone.cli.train.plan", "show what run would do, and start nothing"),
+    "tune": ("herringbone.cli.train.tune", "search the hyperparameters of a job, and look at searches"),
+    "ls": ("herringbone.cli.jobs.ls", "list the jobs"),
+    "top": ("herringbone.cli.jobs.top", "show all jobs live: progress, ETA, loss, use of CPU and GPU"),
+    "logs": ("herringbone.cli.jobs.logs", "show a job's log"),
+    "metrics": ("herringbone.cli.jobs.metrics", "show the metrics of a job, or of several side by side"),
+    "page": (
+        "herringbone.cli.jobs.page",
+        "show the jobs in a browser: metrics, resources, logs; also several side by side",
+    ),
+    "report": ("herringbone.cli.jobs.report", "write the page of a job into one HTML file"),
+    "export": (
+        "herringbone.cli.jobs.export",
+        "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
+    ),
+    "stacks": (
+        "herringbone.cli.jobs.stacks",
+        "show where each rank of a running job is, the one that keeps the others waiting first",
+    ),
+    "debug": ("herringbone.cli.jobs.debug", "attach a debugger to a rank of a running job"),
+    "shell": ("herringbone.cli.jobs.shell", "open a shell, or run a command, where a host of a running job runs"),
+    "stop": ("herringbone.cli.jobs.stop", "stop a job: SIGTERM to every rank, SIGKILL after the grace"),
+    "describe": ("herringbone.cli.jobs.describe", "show a job under SageMaker's key names"),
+    "download": ("herringbone.cli.jobs.download", "bring a job's model, output, checkpoints or logs into a new folder"),
+    "checkpoint": ("herringbone.cli.jobs.checkpoint", "list, verify and convert checkpoints"),
+    "rm": ("herringbone.cli.jobs.rm", "remove jobs that are over, and free their space"),
+    "repack": ("herringbone.cli.jobs.repack", "pack the model of a job that is over and has no archive"),
+    "clean": ("herringbone.cli.machines.clean", "remove containers and networks of jobs whose controller was killed"),
+    "convert": ("herringbone.cli.train.convert", "rewrite a script that uses AWS's SDK v2"),
+    "partition": ("herringbone.cli.train.partition", "show how a model was split"),
+    "images": ("herringbone.cli.machines.images", "build, list, test, push and remove the images that run jobs"),
+    "serve": (
+        "herringbone.serve.verb",
+        "answer SageMaker's API, and run the training jobs of AWS's clients on your own hosts",
+    ),
+    "doctor": (
+        "herringbone.cli.machines.doctor",
+        "examine this machine: what works, what is missing, and how to fix it",
+    ),
+    "hosts": (
+        "herringbone.cli.machines.hosts",
+        "check the machines of an inventory, find the jobs on them, or clean up after them",
+    ),
+    "completion": (
+        "herringbone.cli.completion",
+        "print the script with which a shell completes verbs, flags and the names of jobs",
+    ),
+    "help": ("herringbone.cli.help", "show the help of a verb"),
 }
 _MOMENT_SECONDS = 1.0
 _EPILOG = """\
@@ -77,7 +99,6 @@ Environment:
 
 GROUP = LazyGroup(
     _VERBS,
-    package="herringbone.cli",
     name="herringbone",
     help="Train on any hosts: run a job, follow it, stop it.",
     epilog=_EPILOG,

@@ -23,17 +23,16 @@ COMPLETION_VARIABLE = "_HERRINGBONE_COMPLETE"
 class LazyGroup(click.Group):
     """A group of verbs, each of which is the `command` of a module of its own, imported when it is used.
 
-    >>> LazyGroup({"ls": "list the jobs"}, package="herringbone.cli", name="herringbone")
+    >>> LazyGroup({"ls": ("herringbone.cli.jobs.ls", "list the jobs")}, name="herringbone")
     <LazyGroup herringbone>
 
-    `verbs` maps each verb to its line in the help, so that help imports no verb. The words after `--` are not parsed:
-    they are `ctx.obj`, and an error for all commands but a `JobCommand` or a `CommandWithWords`.
+    `verbs` maps each verb to its module and its line in the help, so that help imports no verb. The words after `--`
+    are not parsed: they are `ctx.obj`, and an error for all commands but a `JobCommand` or a `CommandWithWords`.
     """
 
-    def __init__(self, verbs: Mapping[str, str], *, package: str, **settings: Any) -> None:
+    def __init__(self, verbs: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self._verbs = verbs
-        self._package = package
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words: list[str] = []
@@ -49,8 +48,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._verbs:
             return None
-        command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
-        line = self._verbs[cmd_name]
+        module, line = self._verbs[cmd_name]
+        command: click.Command = importlib.import_module(module).command
         command.help = command.help or f"{line[:1].upper()}{line[1:]}."
         return command
 
@@ -74,7 +73,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._verbs.items()))
+            formatter.write_dl([(verb, line) for verb, (_, line) in self._verbs.items()])
 
 
 class CommandWithWords(click.Command):

@@ -1,6 +1,6 @@
 """Start the process that writes the report of a job that is over, so that nobody waits for it.
 
-    controller, or a client that settles a job -> start_report -> sh, which ends at once -> `herringbone.page.at_end`
+    controller, or a client that settles a job -> start_report -> sh, which ends at once -> `views.page.at_end`
 
 The report is extra: whatever goes wrong there is lost with its process, and `herringbone report` makes one at any time.
 """
@@ -12,7 +12,7 @@ import sys
 
 VARIABLE = "HERRINGBONE_REPORT"
 # The program is named and not imported: it stands above the controller.
-_WRITER = "herringbone.page.at_end"
+_WRITER = "herringbone.views.page.at_end"
 
 
 def start_report(home: str, name: str) -> None:

@@ -162,7 +162,7 @@ class _Conversion:
 
     def _check_methods(self, estimators: dict[int, str]) -> None:
         """Note the calls of methods that Herringbone's estimators do not have."""
-        from herringbone.estimators.estimator import Estimator
+        from herringbone.api.estimator import Estimator
 
         variables = {
             target.id

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from herringbone.plan.inputs import local_path
-from herringbone.plan.options.texts import check_texts
+from herringbone.plan.texts import check_texts
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import masked_text
 

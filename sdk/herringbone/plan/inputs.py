@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from herringbone.plan.options.errors import explain
-from herringbone.plan.options.texts import check_texts
+from herringbone.plan.option_errors import explain
+from herringbone.plan.texts import check_texts
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 

@@ -15,7 +15,7 @@ import msgspec
 
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.inputs import Channel, parse_inputs
-from herringbone.plan.options.errors import explain
+from herringbone.plan.option_errors import explain
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.secrets import check_arguments, masked_options, masked_request
 from herringbone.plan.shown import plan_rows, rows_text

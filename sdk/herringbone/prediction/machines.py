@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from herringbone.backends.device_cache import DeviceCache, MeasuredDevice
+from herringbone.backends.ssh.device_cache import DeviceCache, MeasuredDevice
 from herringbone.backends.ssh.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.hosts import MachineFigures

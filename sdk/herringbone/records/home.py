@@ -86,7 +86,7 @@ class JobFolder:
 
     @property
     def report(self) -> Path:
-        """The page of a job that is over, as one file; see `herringbone.page.at_end`."""
+        """The page of a job that is over, as one file; see `herringbone.views.page.at_end`."""
         return self.path / "report.html"
 
     @property

@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 
+from herringbone.api.job import TrainingJob
 from herringbone.backends.registry import backend_of_job
-from herringbone.jobs.job import TrainingJob
 from herringbone.plan.destinations import parse_destination
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.export import follow_job

@@ -30,7 +30,7 @@ from herringbone_contract.errors import JobNameError, OptionError
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
-    from herringbone.estimators.estimator import Estimator
+    from herringbone.api.estimator import Estimator
     from herringbone.plan.inputs import Inputs
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.plan.plan import JobPlan

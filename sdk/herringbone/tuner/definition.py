@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from herringbone.plan.options.errors import explain
+from herringbone.plan.option_errors import explain
 from herringbone.tuner.configs import HyperbandStrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartTypes
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ParameterRange
 from herringbone_contract.errors import OptionError, UnsupportedError

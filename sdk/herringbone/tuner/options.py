@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from herringbone.plan.options.errors import unknown_option
+from herringbone.plan.option_errors import unknown_option
 from herringbone.tuner.configs import StrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartConfig
 from herringbone_contract.errors import OptionError, UnsupportedError
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.estimators.estimator import Estimator
-from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
+from herringbone.api.estimator import Estimator
+from herringbone.api.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
 from herringbone.plan.plan import JobPlan
 from herringbone.records import again

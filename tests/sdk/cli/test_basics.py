@@ -174,7 +174,7 @@ def test_help_loads_no_verb_and_a_pipe_no_library_for_tables(jobs):
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert shown[-1] == "False"
     (loaded,) = [line.split() for line in shown if line.startswith("sys ")]
-    assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.run"} & set(loaded)
+    assert not {"rich", "sqlite3", "yaml", "msgspec", "herringbone.cli.train.run"} & set(loaded)
 
 
 def test_a_command_waits_for_results_and_says_so_when_that_takes_a_while(capsys):

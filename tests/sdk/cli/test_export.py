@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from herringbone.cli.export import export_line
+from herringbone.cli.jobs.export import export_line
 from herringbone.records.index import COMPLETED, JobIndex, JobRecord
 from herringbone.trackers.exporter import Export
 

@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 
 import pytest
 
+from herringbone.api.job import attach
 from herringbone.cli.__main__ import main
 from herringbone.controller.log_files import LogFile
-from herringbone.jobs.job import attach
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.times import parse_moment
 from herringbone_contract.errors import OptionError

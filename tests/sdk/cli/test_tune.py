@@ -12,9 +12,9 @@ import pytest
 from tests.page.make_tunings import definition_of, make_tuning
 
 from herringbone.cli.__main__ import main
-from herringbone.cli.tune import tuner_settings
-from herringbone.cli.tuning_progress import TuningProgress
-from herringbone.cli.tuning_section import tuner_arguments
+from herringbone.cli.train.tune import tuner_settings
+from herringbone.cli.train.tuning_progress import TuningProgress
+from herringbone.cli.train.tuning_section import tuner_arguments
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
 from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import OptionError
@@ -269,6 +269,6 @@ def test_a_trial_that_diverged_leaves_json_readable(tune, digits):
 
 
 def test_a_name_is_found_without_asking_sagemaker(tune, digits, home, monkeypatch):
-    monkeypatch.setattr("herringbone.cli.tune._looks", lambda: pytest.fail("all searches are looked at"))
+    monkeypatch.setattr("herringbone.cli.train.tune._looks", lambda: pytest.fail("all searches are looked at"))
     assert tune("show", "digits-1")[0] == 0
     assert tune("show", "-")[1].startswith("digits-2")

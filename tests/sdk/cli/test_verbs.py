@@ -8,7 +8,7 @@ import pytest
 
 from herringbone.cli.__main__ import main
 from herringbone.cli.common import exit_code
-from herringbone.cli.request import parse_script_arguments
+from herringbone.cli.train.request import parse_script_arguments
 from herringbone_contract.errors import OptionError
 from herringbone_contract.hyperparameters import decode_values, encode_values
 from herringbone_entry.ranks.environment import arguments

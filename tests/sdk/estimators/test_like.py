@@ -6,8 +6,8 @@ import os
 import pytest
 
 from herringbone import Estimator, InputError, OptionError, PyTorch
+from herringbone.api.job import TrainingJob
 from herringbone.cli.__main__ import main
-from herringbone.jobs.job import TrainingJob
 from herringbone.records.again import merged, settings_of
 from herringbone.records.checkpoints import copy_checkpoints
 from herringbone.records.home import Home

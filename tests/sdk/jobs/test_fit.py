@@ -122,7 +122,7 @@ IMPATIENT = """
 import sys, tempfile
 tempfile.gettempdir()       # its first call creates test files, which Ctrl-C would leave behind
 from herringbone import Estimator
-import herringbone.jobs.job, herringbone.backends.process.backend
+import herringbone.api.job, herringbone.backends.process.backend
 estimator = Estimator("train.py", instance_type="local_process")
 print("ready", flush=True)
 try:

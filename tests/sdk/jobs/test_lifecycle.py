@@ -6,9 +6,9 @@ import os
 import pytest
 
 from herringbone import Estimator
+from herringbone.api.job import attach
 from herringbone.backends.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
 from herringbone.cli.__main__ import main
-from herringbone.jobs.job import attach
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place, sees

@@ -11,13 +11,13 @@ from tests.sdk.top.test_rows import EVENTS, RUNNING
 from herringbone.events.columns import Metrics
 from herringbone.events.tables import metrics_html
 from herringbone.events.view import JobView
-from herringbone.notebook.choice import console_of
-from herringbone.notebook.progress import NotebookConsole, shown
-from herringbone.notebook.tables import job_html
 from herringbone.records.index import JobRecord
 from herringbone.show.charts import chart, progress_bar
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace
+from herringbone.views.notebook.choice import console_of
+from herringbone.views.notebook.progress import NotebookConsole, shown
+from herringbone.views.notebook.tables import job_html
 from herringbone_contract.errors import AwsError
 
 EVIL = "<script>alert(1)</script>\x1b[2J&\"'"

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from herringbone import OptionError, PyTorch, RemoteError, remote
-from herringbone.remote_function import bundle, script
-from herringbone.remote_function.call import RemoteCall, RemoteTraceback
-from herringbone.remote_function.modules import Loaded, local_modules
+from herringbone.api.remote_function import bundle, script
+from herringbone.api.remote_function.call import RemoteCall, RemoteTraceback
+from herringbone.api.remote_function.modules import Loaded, local_modules
 from herringbone_contract.errors import DistributionError, InputError, UnsupportedError
 
 cloudpickle = pytest.importorskip("cloudpickle")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.jobs.job import TrainingJob
+from herringbone.api.job import TrainingJob
 from herringbone.records.index import JobIndex
 from herringbone.slots.claim import Line
 from herringbone.slots.folder import SlotsFolder

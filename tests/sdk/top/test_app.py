@@ -9,10 +9,10 @@ import pytest
 from tests.sdk.top.made import HOSTILE, training
 
 from herringbone.show.cells import num_columns
-from herringbone.top.app import DetailScreen, StopScreen, TopApp
-from herringbone.top.detail import Detail
-from herringbone.top.monitor import Monitor
-from herringbone.top.rows import Row
+from herringbone.views.top.app import DetailScreen, StopScreen, TopApp
+from herringbone.views.top.detail import Detail
+from herringbone.views.top.monitor import Monitor
+from herringbone.views.top.rows import Row
 from herringbone_contract.errors import InputError
 
 

@@ -33,7 +33,7 @@ def test_without_textual_the_table_is_shown_and_the_extra_named(herringbone, mak
     make_job("digits-1", training())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.delitem(sys.modules, "herringbone.top.app", raising=False)
+    monkeypatch.delitem(sys.modules, "herringbone.views.top.app", raising=False)
     monkeypatch.setitem(sys.modules, "textual.app", None)
     code, out, err = herringbone("top")
     assert code == 0

@@ -10,7 +10,7 @@ from herringbone.backends.registry import backend_named
 from herringbone.events.view import JobView
 from herringbone.records.index import JobIndex
 from herringbone.system.polling import Pace
-from herringbone.top.monitor import JobReader, Monitor, shown_pace
+from herringbone.views.top.monitor import JobReader, Monitor, shown_pace
 from herringbone_contract.errors import AwsError, JobNotFoundError
 
 

@@ -8,8 +8,8 @@ from tests.sdk.top.made import HOSTILE
 from herringbone.events.view import JobView, chosen_metric
 from herringbone.records.index import JobRecord
 from herringbone.show.cells import fitted, num_columns, shown_eta, sparkline
-from herringbone.top.detail import MOST_METRICS, MOST_RANKS, detail_of, lines_of
-from herringbone.top.rows import Row, in_order, row_of, table_of
+from herringbone.views.top.detail import MOST_METRICS, MOST_RANKS, detail_of, lines_of
+from herringbone.views.top.rows import Row, in_order, row_of, table_of
 
 RUNNING = JobRecord(name="bert-1", backend="ssh", plan="{}", created=1.0, started=2.0, secondary_status="Training")
 COMPLETED = JobRecord(

@@ -6,8 +6,8 @@ import time
 
 from tests.page.make_tunings import definition_of, make_tuning
 
-from herringbone.top.monitor import Monitor
-from herringbone.top.rows import matches, table_of
+from herringbone.views.top.monitor import Monitor
+from herringbone.views.top.rows import matches, table_of
 
 
 def rows_of(**options):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from herringbone import Estimator
-from herringbone.jobs.job import TrainingJob
+from herringbone.api.job import TrainingJob
 from herringbone.plan.options.typed import Options
 from herringbone.trackers.export import start_exporters
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.transport import Transport
+    from herringbone.backends.ssh.transport.protocol import Transport
 
 
 class MachineWays:

@@ -33,7 +33,6 @@ from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
 from herringbone.backends.ssh.line.start import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
-from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
 from herringbone.backends.ssh.running_jobs import (
@@ -44,7 +43,8 @@ from herringbone.backends.ssh.running_jobs import (
     split_attempt,
 )
 from herringbone.backends.ssh.submission import Granted, Submission
-from herringbone.backends.ssh.transport import Transport
+from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
+from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone.plan.plan import parse_plan
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord

@@ -11,7 +11,7 @@ import msgspec
 
 from herringbone.backends.ssh.agent.cleanup import StaleFiles
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.transport import Transport
+from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone_contract.errors import HostError
 
 # Removing a million files takes a while.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.retry import Retry
-    from herringbone.backends.ssh.transport import Transport
+    from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.plan.plan import JobPlan
     from herringbone.records.home import Home
 

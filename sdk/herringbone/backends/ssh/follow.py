@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import HostState, is_over
-from herringbone.backends.ssh.transport import Transport
+from herringbone.backends.ssh.transport.connection import Connection
+from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure_text import parse_failure
 

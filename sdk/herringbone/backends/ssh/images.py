@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.docker.image import Image, choose_image, find_image
 from herringbone.backends.docker.review import check_image
-from herringbone.backends.ssh.connection import Connection
+from herringbone.backends.ssh.transport.connection import Connection
 from herringbone_contract.errors import EngineError, HostError, ImageError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone.plan.options.errors import python_words
+from herringbone.plan.option_errors import python_words
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import expanded

@@ -50,7 +50,7 @@ from herringbone_contract.paths import INSIDE
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.transport import Transport
+    from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.controller.verdict import Verdict
     from herringbone.engine.client import Engine
     from herringbone.plan.options.typed import Options

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.transport import Transport
+from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone.controller.retry import Attempt
 from herringbone.records.index import TRAINING, JobRecord
 from herringbone_contract.errors import HostError

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from herringbone.plan.git import GitConfig, check_git_config
-from herringbone.plan.options.errors import explain, unknown_option
+from herringbone.plan.option_errors import explain, unknown_option
 from herringbone.plan.options.expressions import check_metrics, check_policies
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
-from herringbone.plan.options.texts import check_texts
+from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError

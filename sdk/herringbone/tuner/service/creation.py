@@ -22,8 +22,8 @@ from herringbone.tuner.trial_plan import with_metrics
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
+    from herringbone.api.estimator import Estimator
     from herringbone.code.git import Checkout
-    from herringbone.estimators.estimator import Estimator
     from herringbone.plan.inputs import Inputs
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.plan.plan import JobPlan

@@ -9,7 +9,7 @@ from herringbone.tuner.service.creation import Candidate
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.estimators.estimator import Estimator
+    from herringbone.api.estimator import Estimator
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.parameters import ParameterRange

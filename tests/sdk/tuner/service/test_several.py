@@ -10,8 +10,8 @@ from tests.sdk.tuner.service.test_peer import differing, peer_request
 from tests.sdk.tuner.service.tunings import described, summary
 
 import herringbone
+from herringbone.api.tuner import HyperparameterTuner
 from herringbone.tuner.parameters import IntegerParameter
-from herringbone.tuner.tuner import HyperparameterTuner
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 pytest.importorskip("botocore", reason="the extra aws is not installed")

@@ -8,13 +8,13 @@ import pytest
 from tests.sagemaker.account import BUCKET, IMAGE, REGION, RequestRecorder, answer, keys
 
 from herringbone import PyTorch
+from herringbone.api.tuner import HyperparameterTuner
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.creation import TUNING_JOB, UnknownOutcomeError, create_job, look_up
 from herringbone.backends.sagemaker.description import differences
 from herringbone.tuner.configs import HyperbandStrategyConfig, StrategyConfig
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter
 from herringbone.tuner.service.location import read_record
-from herringbone.tuner.tuner import HyperparameterTuner
 from herringbone_contract.errors import AwsUnavailableError, JobNameError, OptionError, UnsupportedError
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")

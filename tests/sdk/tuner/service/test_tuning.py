@@ -8,11 +8,11 @@ import pytest
 from tests.sdk.tuner.service.calls import CASES, own_request
 from tests.sdk.tuner.service.tunings import described, summary
 
+from herringbone.api.tuner import HyperparameterTuner
 from herringbone.aws.session import AwsSession
 from herringbone.system.polling import Pace
 from herringbone.tuner.service.location import ServiceRecord, claim_folder
 from herringbone.tuner.service.tuning import ServiceTuning, attach_tuning
-from herringbone.tuner.tuner import HyperparameterTuner
 from herringbone_contract.errors import (
     AwsUnavailableError,
     InputError,

@@ -9,7 +9,7 @@ import pytest
 from tests.page.make_tunings import definition_of, make_tuning
 
 from herringbone.tuner.store import TuningState, TuningStore
-from herringbone.tuner.view.looks import Tunings
+from herringbone.views.tunings.looks import Tunings
 from herringbone_contract.errors import JobNotFoundError
 
 

@@ -12,8 +12,8 @@ from tests.page.make_tunings import definition_of
 from herringbone.aws.session import AwsLocation
 from herringbone.tuner.service.location import ServiceRecord, claim_folder
 from herringbone.tuner.store import TrialRecord
-from herringbone.tuner.view.looks import Tunings
-from herringbone.tuner.view.service_looks import ServiceLooks
+from herringbone.views.tunings.looks import Tunings
+from herringbone.views.tunings.service_looks import ServiceLooks
 from herringbone_contract.errors import AwsUnavailableError
 
 
@@ -110,7 +110,7 @@ def test_an_error_leaves_the_last_answer_with_its_reason(looks, service, now):
 
 def test_the_list_has_searches_of_both_kinds(home, folder, monkeypatch, service):
     monkeypatch.setattr(
-        "herringbone.tuner.view.looks.ServiceLooks", lambda path: ServiceLooks(path, find=lambda _: service)
+        "herringbone.views.tunings.looks.ServiceLooks", lambda path: ServiceLooks(path, find=lambda _: service)
     )
     [look] = Tunings(home).all()
     assert (look.name, look.backend, look.reason) == ("digits", "sagemaker", None)

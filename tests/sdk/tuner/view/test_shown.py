@@ -8,7 +8,7 @@ from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter
 from herringbone.tuner.store import TrialRecord
-from herringbone.tuner.view.shown import counts, definition_rows, headline, progress, trial_table
+from herringbone.views.tunings.shown import counts, definition_rows, headline, progress, trial_table
 
 RANGES = {"lr": ContinuousParameter(1e-4, 1e-1, scaling_type="Logarithmic"), "optimizer": CategoricalParameter(["sgd"])}
 

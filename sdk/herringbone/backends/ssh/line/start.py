@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
     from herringbone.records.home import Home
 
-_WAITER = "herringbone.backends.ssh.line.waiter"
+_WAITER = "herringbone.backends.ssh.waiter"
 
 
 def wait_in_line(plan: JobPlan, code: PackedCode, arrival: float, home: Home, *, stop: Callable[[str], None]) -> None:

@@ -117,7 +117,7 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(image, script, start_python
 def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_python, delay):
     script("import time; time.sleep(60)")
     client = start_python(
-        "import sys, herringbone.backends.docker.backend, herringbone.jobs.job; from herringbone import Estimator\n"
+        "import sys, herringbone.backends.docker.backend, herringbone.api.job; from herringbone import Estimator\n"
         "estimator = Estimator('train.py', instance_type='local', instance_count=2, image_uri=sys.argv[1])\n"
         "print('ready', flush=True)\n"
         "try: estimator.fit(job_name='a')\n"

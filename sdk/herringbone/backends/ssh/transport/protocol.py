@@ -1,0 +1,34 @@
+"""The protocol of a transport: connect to a machine, and copy folders to it and from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from herringbone.backends.ssh.transport.connection import Connection
+
+Machine = TypeVar("Machine", contravariant=True)
+
+
+class Transport(Protocol[Machine]):
+    """Reaches machines. Raises `HostError` with a remedy when a machine cannot be reached."""
+
+    def connect(self, machine: Machine) -> Connection:
+        """Start to connect and return at once; the first request reports whether the connection came about."""
+
+    def words(self, machine: Machine, command: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the words of a local program that runs a command on the machine, with or without a terminal."""
+
+    def port_words(self, machine: Machine, port: int) -> list[str]:
+        """Return the words that join standard input and output with a port of the machine's loopback interface."""
+
+    def send(self, machine: Machine, local: Path, remote: str) -> None:
+        """Make the folder `remote` equal to the folder `local`, links followed; put a single file into `remote`."""
+
+    def fetch(self, machine: Machine, remote: str, local: Path, *, every_kind: bool = False) -> None:
+        """Make the folder `local` equal to the folder `remote`; links that lead out of it are left out.
+
+        With `every_kind` all links come as they are, and FIFOs and sockets too: for callers that open the files
+        through `safe_tree`, and report what they leave out.
+        """

@@ -1,0 +1,46 @@
+"""`herringbone plan`: show the plan of the job that `run` would start, and what a measured step predicts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from herringbone.cli.commands import JobCommand, json_option
+from herringbone.cli.train.measure import measure_flags, read_measures, show_prediction
+from herringbone.cli.train.request import EPILOG, JobFlags, job_flags, read_request
+from herringbone_contract.errors import UnsupportedError
+
+
+@click.command(cls=JobCommand, epilog=EPILOG)
+@job_flags
+@measure_flags
+@click.option("--verbose", "-v", is_flag=True, help="show internal hyperparameters, too")
+@json_option("the plan as JSON")
+@click.pass_obj
+def command(
+    script_arguments: list[str], /, verbose: bool, as_json: bool, measuring: dict[str, Any], **flags: Any
+) -> int:
+    measures = read_measures(measuring)
+    request = JobFlags(script_arguments=script_arguments, measures=measures.base is not None, **flags)
+    estimator, inputs = read_request(request)
+    # Before the job itself, which may be refused: then a change of it is what the user looks for.
+    others = {
+        name: estimator.plan(inputs, request.job_name, measure=measure).prediction
+        for name, measure in measures.others.items()
+    }
+    try:
+        plan = estimator.plan(inputs, request.job_name, measure=measures.base or False)
+    except UnsupportedError:
+        if not as_json:
+            show_prediction(None, others)
+        raise
+    if as_json:
+        from msgspec import to_builtins
+
+        print(json.dumps({**plan.to_dict(), **to_builtins(others)}))
+        return 0
+    print(plan.text(verbose=verbose))
+    show_prediction(plan.prediction, others)
+    return 0

@@ -1,0 +1,276 @@
+"""The ASGI application: one port for SageMaker, CloudWatch Logs, STS, IAM and S3.
+
+request --> [1] the service that it is signed for
+        --> [2] S3: the front of the buckets gets the request whole, and verifies it by `buckets.signer_of`
+        --> [3] others: body within limits -> signature -> rate
+        --> [4] the threads of the caller's key: replay -> operation -> answer -> audit
+
+A creation may take seconds, so the calls of each key have threads of their own in [4]. The calls of a key with many
+slow ones wait in its own line, and those of the others do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from herringbone.s3.front.refusals import HttpRequest
+from herringbone.serve import identity, model
+from herringbone.serve.calls import Call
+from herringbone.serve.errors import ApiError, too_often
+from herringbone.serve.limits import Rate, Replays
+from herringbone.serve.signing.signature import Claim, check, parse
+from herringbone_contract.errors import HerringboneError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from herringbone.serve.audit import Audit
+    from herringbone.serve.settings import Settings
+    from herringbone.serve.signing.keys import AccessKey, KeyFile
+
+# The largest request that SageMaker's limits allow has about 100 KB of hyperparameters and variables.
+MAX_BODY_BYTES = 1 << 20
+BODY_SECONDS = 20.0
+# Calls of one key that run at once, and that wait for it.
+THREADS_OF_KEY, MAX_WAITING = 4, 64
+_JSON = "application/x-amz-json-1.1"
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A caller whose signature is right. `signing_key` and `claim` verify the chunks of a streamed upload."""
+
+    key: AccessKey
+    claim: Claim
+    signing_key: bytes
+
+
+class Verifier:
+    """Checks signatures against the file of keys, and each key's rate.
+
+    >>> Verifier(KeyFile(path), settings)(request, payload_hash).key.name        # doctest: +SKIP
+    'ada'
+
+    `payload_hash` is the body's SHA-256 in hex, or the word of S3's header x-amz-content-sha256. Raises `ApiError`.
+    """
+
+    def __init__(self, keys: KeyFile, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._settings = settings
+        self.clock = clock
+        # By service as well: a client that uploads many files must still learn the state of its jobs.
+        self._rates: dict[tuple[str, bool], Rate] = {}
+
+    def __call__(self, request: HttpRequest, payload_hash: str) -> Verified:
+        claim = parse(request)
+        key = self._keys.find(claim.key_id)
+        if key is None:
+            raise ApiError("UnrecognizedClientException", "The security token included in the request is invalid.", 403)
+        signing_key = check(claim, request, secret=key.secret, payload_hash=payload_hash, now=self.clock())
+        if claim.region not in self._settings.regions and claim.service != "iam":
+            raise ApiError(
+                "InvalidSignatureException",
+                f"Credential should be scoped to a valid region: this service has {', '.join(self._settings.regions)}",
+                403,
+            )
+        return Verified(key, claim, signing_key)
+
+    def check_rate(self, verified: Verified) -> None:
+        """Take one of the key's calls. Raises `ApiError` (ThrottlingException) when there are too many."""
+        of_s3 = verified.claim.service == "s3"
+        speed = self._settings.s3_calls_per_second if of_s3 else self._settings.calls_per_second
+        rate = self._rates.setdefault((verified.key.key_id, of_s3), Rate(per_second=speed, burst=10 * speed))
+        if not rate.take(self.clock()):
+            raise too_often("Rate exceeded")
+
+
+class Service:
+    """The application; `operations` has those of SageMaker and Logs by name, `buckets` is the front of S3.
+
+    >>> Service(verifier, operations, settings, audit)               # doctest: +SKIP
+
+    Without `buckets`, calls of S3 are refused.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        operations: Mapping[str, Callable[[Call, dict[str, Any]], dict[str, Any]]],
+        settings: Settings,
+        audit: Audit,
+        *,
+        buckets: ASGIApp | None = None,
+    ) -> None:
+        self._verifier = verifier
+        self._operations = operations
+        self._settings = settings
+        self._audit = audit
+        self._buckets = buckets
+        self._replays = Replays(started=verifier.clock())
+        # By key, for the loop's own thread alone.
+        self._threads: dict[str, CapacityLimiter] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = HttpRequest.of_scope(scope)
+        if self._buckets is not None and _is_of_buckets(request):
+            await self._buckets(scope, receive, send)
+            return
+        try:
+            body = await _body(request, receive)
+        except ApiError as error:
+            await _error("", error, str(uuid.uuid4()))(scope, receive, send)
+            return
+        note: dict[str, Any] = {"id": str(uuid.uuid4()), "client": _client(scope)}
+        # This takes less than a millisecond, so no caller keeps the threads that all share.
+        response = await run_in_threadpool(self._guarded, note, partial(self._verified, request, body, note))
+        if not isinstance(response, Response):
+            response = await self._in_line(response, request, body, note)
+        await response(scope, receive, send)
+
+    async def _in_line(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
+        """Answer in one of the threads of the caller's key, when it is the call's turn."""
+        threads = self._threads.setdefault(verified.key.key_id, CapacityLimiter(THREADS_OF_KEY))
+        work = partial(self._answer, verified, request, body, note)
+        if threads.statistics().tasks_waiting >= MAX_WAITING:
+            # Each waiting call holds a connection, and all users share those.
+            work = partial(_raise, too_often(f"{MAX_WAITING} calls of this key wait already"))
+            return await run_in_threadpool(self._guarded, note, work)
+        return await to_thread.run_sync(self._guarded, note, work, limiter=threads)
+
+    def _guarded(self, note: dict[str, Any], work: Callable[[], _T]) -> _T | Response:
+        """Return the result of `work`, or the answer to the error that it raised, which the audit then has."""
+        try:
+            return work()
+        except ApiError as error:
+            failure = error
+        except HerringboneError as error:
+            failure = ApiError("InternalFailure", str(error), 500)
+        except Exception:  # noqa: BLE001 - one call's bug must not end the service, and the log has it
+            # The caller gets no details: they may be another user's.
+            _LOG.exception("request %s", note["id"])
+            failure = ApiError("InternalFailure", f"the service failed; its log has request {note['id']}", 500)
+        self._audit.add(**note, status=failure.status, error=failure.code)
+        return _error(note.get("service", ""), failure, note["id"])
+
+    def _verified(self, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Verified:
+        verified = self._verifier(request, hashlib.sha256(body).hexdigest())
+        service = verified.claim.service
+        note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
+        if service == "s3":
+            raise ApiError("NotImplemented", "this service has no buckets; its operator names them by --buckets", 501)
+        if request.method != "POST":
+            raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
+        self._verifier.check_rate(verified)
+        return verified
+
+    def _answer(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
+        service = verified.claim.service
+        if service in ("sts", "iam"):
+            form = identity.parse_form(body)
+            note["operation"] = form.get("Action", "")[:100]
+            text = identity.answer(service, form, verified.key.name, self._settings, note["id"])
+            response = Response(text, media_type="text/xml", headers={"x-amzn-requestid": note["id"]})
+        else:
+            response = _response(msgspec.json.encode(self._json(request, body, verified, note)), 200, note["id"])
+        self._audit.add(**note, status=200)
+        return response
+
+    def _json(self, request: HttpRequest, body: bytes, verified: Verified, note: dict[str, Any]) -> Mapping[str, Any]:
+        prefix, _, name = request.header("x-amz-target").partition(".")
+        note["operation"] = name[:100]
+        if model.TARGETS.get(prefix) != verified.claim.service:
+            raise ApiError(
+                "UnknownOperationException",
+                f"X-Amz-Target {prefix[:100]}.{name[:100]} is no operation of {verified.claim.service}; this port has "
+                "sagemaker, logs, sts, iam and s3",
+            )
+        operation = model.find_operation(verified.claim.service, name)
+        # After everything that refuses a call without running it, so that the same bytes may come again.
+        claim = verified.claim
+        changes = name in model.CHANGES
+        self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
+        members = model.parse_body(body)
+        model.check_members(operation, members)
+        for member in ("TrainingJobName", "HyperParameterTuningJobName", "ResourceArn", "logStreamName"):
+            if isinstance(members.get(member), str):
+                note["resource"] = members[member][:256]
+        call = Call(verified.key, claim.region, request.header("amz-sdk-invocation-id")[:128], body)
+        answer = self._operations[name](call, model.with_times(operation, members))
+        model.check_answer(operation, answer)
+        return answer
+
+
+def _is_of_buckets(request: HttpRequest) -> bool:
+    """Report whether a request is one of S3's; the front checks the signature itself, also of anonymous ones."""
+    try:
+        return parse(request).service == "s3"
+    except ApiError:
+        return not request.header("x-amz-target") and request.method != "POST"
+
+
+async def _body(request: HttpRequest, receive: Receive) -> bytes:
+    """Return the body. Raises `ApiError` for one that is too large, or comes too slowly."""
+    length = request.header("content-length")
+    too_large = ApiError("RequestEntityTooLarge", f"a request has at most {MAX_BODY_BYTES} bytes", 413)
+    if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > MAX_BODY_BYTES):
+        raise too_large
+    body = bytearray()
+    deadline = time.monotonic() + BODY_SECONDS
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+        except (asyncio.TimeoutError, TimeoutError):
+            raise ApiError("RequestTimeout", f"the body did not arrive within {BODY_SECONDS:.0f} s", 408) from None
+        if message["type"] == "http.disconnect":
+            raise ApiError("RequestTimeout", "the client went away", 408)
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _raise(error: ApiError) -> Response:
+    raise error
+
+
+def _error(service: str, error: ApiError, request_id: str) -> Response:
+    if service in ("sts", "iam"):
+        text = identity.error(service, error, request_id)
+        return Response(text, error.status, {"x-amzn-requestid": request_id}, media_type="text/xml")
+    if service == "s3":
+        return Response(identity.s3_error(error, request_id), error.status, media_type="application/xml")
+    document = msgspec.json.encode({"__type": error.code, "message": error.message})
+    response = _response(document, error.status, request_id)
+    response.headers["x-amzn-errortype"] = error.code
+    if error.status in (408, 413):
+        # The rest of the body would be read as the next request.
+        response.headers["connection"] = "close"
+    return response
+
+
+def _response(document: bytes, status: int, request_id: str) -> Response:
+    headers = {"x-amzn-requestid": request_id, "content-type": _JSON, "cache-control": "no-store"}
+    return Response(document, status, headers)
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return "" if client is None else f"{client[0]}:{client[1]}"

@@ -1,0 +1,117 @@
+"""A job as DescribeTrainingJob, ListTrainingJobs and Search answer it. Pure: rows, records and states in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herringbone.records.description import failure_of
+from herringbone.records.index import JobRecord
+from herringbone.serve.records import ServiceRecord
+from herringbone.serve.settings import TUNING_JOB, Settings
+
+# Members of the request that DescribeTrainingJob's answer does not have.
+_NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
+_REASON_CHARS = 1024
+# SageMaker's own texts, which its SDKs print.
+_MESSAGES = {
+    "Pending": "Preparing the instances for training",
+    "Starting": "Preparing the instances for training",
+    "Downloading": "Downloading input data",
+    "Training": "Training image download completed. Training in progress.",
+    "Uploading": "Uploading generated training model",
+    "Stopping": "Stopping the training job",
+    "Restarting": "Restarting the training job",
+    "Completed": "Training job completed",
+    "Failed": "Training job failed",
+    "Stopped": "Training job stopped",
+    "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
+    "MaxWaitTimeExceeded": "Training job waited for longer than MaxWaitTimeInSeconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A secondary status, and when it began, in seconds since 1970; `why` is the job's own text for it."""
+
+    name: str
+    since: float
+    why: str = ""
+
+
+def description(
+    record: ServiceRecord,
+    row: JobRecord,
+    states: Sequence[State],
+    settings: Settings,
+    *,
+    metrics: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return the answer of DescribeTrainingJob; times are seconds since 1970."""
+    # SageMaker's shape has no job of 0 seconds.
+    seconds = None if row.started is None or row.ended is None else max(1, round(row.ended - row.started))
+    failure = failure_of(row)
+    members = {
+        **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
+        **summary(record, row, settings),
+        "TuningJobArn": settings.arn(record.region, record.tuning, TUNING_JOB) if record.tuning else None,
+        "ModelArtifacts": {"S3ModelArtifacts": model_address(record)},
+        "FailureReason": None if failure is None else f"AlgorithmError: {failure.render()}"[:_REASON_CHARS],
+        "TrainingStartTime": row.started,
+        "TrainingEndTime": row.ended,
+        "SecondaryStatusTransitions": transitions(states, row),
+        "TrainingTimeInSeconds": seconds,
+        # SageMaker's is that of one instance, too; nobody is billed here.
+        "BillableTimeInSeconds": seconds,
+        "FinalMetricDataList": [_metric(metric) for metric in metrics] or None,
+    }
+    for name in ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining"):
+        members.setdefault(name, False)
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def summary(record: ServiceRecord, row: JobRecord, settings: Settings) -> dict[str, Any]:
+    """Return the members of one entry of ListTrainingJobs."""
+    members = {
+        "TrainingJobName": record.name,
+        "TrainingJobArn": settings.arn(record.region, record.name),
+        "CreationTime": row.created,
+        "TrainingEndTime": row.ended,
+        "LastModifiedTime": max(filter(None, (row.created, row.started, row.ended, record.modified))),
+        "TrainingJobStatus": row.status,
+        "SecondaryStatus": row.secondary_status,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def model_address(record: ServiceRecord) -> str:
+    """Return where the model will be, as SageMaker does from the beginning on."""
+    place = record.request["OutputDataConfig"]["S3OutputPath"].rstrip("/")
+    name = "model" if record.request["OutputDataConfig"].get("CompressionType") == "NONE" else "model.tar.gz"
+    return f"{place}/{record.name}/output/{name}"
+
+
+def transitions(states: Sequence[State], row: JobRecord) -> list[dict[str, Any]]:
+    """Return the secondary states in order; each ends when the next one begins.
+
+    Without states, as of a job whose folder has none yet, the row's own state is the only one.
+    """
+    known = list(states) or [State(row.secondary_status, row.created)]
+    if known[-1].name != row.secondary_status and row.ended is not None:
+        known.append(State(row.secondary_status, max(row.ended, known[-1].since)))
+    answer = []
+    for number, state in enumerate(known):
+        is_last = number == len(known) - 1
+        end = (row.ended if row.done else None) if is_last else known[number + 1].since
+        message = _MESSAGES.get(state.name, state.name)
+        entry: dict[str, Any] = {"Status": state.name, "StartTime": state.since}
+        if end is not None:
+            entry["EndTime"] = max(end, state.since)
+        entry["StatusMessage"] = f"{message}: {state.why}"[:_REASON_CHARS] if state.why else message
+        answer.append(entry)
+    return answer
+
+
+def _metric(metric: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: metric[name] for name in ("MetricName", "Value", "Timestamp") if name in metric}

@@ -1,0 +1,176 @@
+"""Run the service until Ctrl-C or SIGTERM; jobs run on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from herringbone.records.home import find_home
+from herringbone.serve.app import Service, Verifier
+from herringbone.serve.audit import Audit
+from herringbone.serve.buckets import make_buckets
+from herringbone.serve.logs import LogOperations
+from herringbone.serve.model import service_model
+from herringbone.serve.signing.keys import KeyFile
+from herringbone.serve.trainings import Trainings
+from herringbone.serve.tuning_jobs import Tunings
+from herringbone_contract.errors import HerringboneError, InputError
+
+if TYPE_CHECKING:
+    from herringbone.serve.settings import Settings
+
+_HEAD_SECONDS, _IDLE_SECONDS = 10.0, 30
+_MAX_CONNECTIONS, _MAX_HEAD_BYTES = 256, 64 << 10
+_LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The address to listen at, and the files of TLS; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's protocol, with a limit on the time that a request's headers may take: uvicorn itself has none."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # A request whose head is complete has a cycle; the application limits the time of its body. Between requests
+        # uvicorn's limit of idle connections counts, until the first byte of the next head.
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._disarm()
+        elif self._head_timer is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def serve(
+    settings: Settings,
+    keys: KeyFile,
+    listener: Listener,
+    say: Callable[[str], None],
+) -> None:
+    """Serve until Ctrl-C or SIGTERM.
+
+    >>> serve(Settings(backend="local_process"), KeyFile(path), Listener(), print)       # doctest: +SKIP
+    http://127.0.0.1:40123
+
+    `say` gets the address, as a value of AWS_ENDPOINT_URL. Without a folder of buckets, S3's calls are refused. Raises
+    `InputError` for a port that is taken, and while another service has the jobs.
+    """
+    home = find_home()
+    # Both raise for what is missing, before the address is shown to anyone.
+    keys.all()
+    service_model("sagemaker")
+    with closing(_listen(listener)) as server_socket:
+        trainings = Trainings(home, settings)
+        with closing(trainings.records):
+            tunings = Tunings(trainings)
+            logs = LogOperations(trainings, home)
+            operations = {**trainings.operations(), **tunings.operations(), **logs.operations()}
+            audit = Audit(home.path / "service" / "audit.log")
+            verifier = Verifier(keys, settings)
+            folder = settings.buckets
+            buckets = None if folder is None else make_buckets(Path(folder), settings, verifier, audit)
+            app = Service(verifier, operations, settings, audit, buckets=buckets)
+            scheme = "http" if listener.certificate is None else "https"
+            host = f"[{listener.host}]" if ":" in listener.host else listener.host
+            say(f"{scheme}://{host}:{server_socket.getsockname()[1]}")
+            with _looking(trainings.look_at_running, tunings.look_at_running), suppress(KeyboardInterrupt):
+                uvicorn.Server(_config(app, listener)).run(sockets=[server_socket])
+
+
+def _config(app: Service, listener: Listener) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=listener.certificate,
+        ssl_keyfile=listener.private_key,
+    )
+
+
+class _looking:  # noqa: N801 - a context manager
+    """Looks at the running jobs every two seconds, so that ends are settled although nobody asks."""
+
+    def __init__(self, *looks: Callable[[], None]) -> None:
+        self._looks = looks
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._ends.wait(_LOOK_SECONDS):
+            for look in self._looks:
+                # A machine that does not answer now is asked again.
+                with suppress(HerringboneError, OSError):
+                    look()
+
+
+def _listen(listener: Listener) -> socket.socket:
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        server_socket = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(f"--host {listener.host}: {error.strerror}; give an address of this machine") from None
+    try:
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server_socket.bind(address)
+        server_socket.listen(1024)
+    except OSError as error:
+        server_socket.close()
+        raise InputError(
+            f"port {listener.port} of {listener.host}: {error.strerror}; name another one with --port"
+        ) from None
+    return server_socket

@@ -1,0 +1,348 @@
+"""The training jobs of the service: created, described, listed, stopped, deleted, by their owners.
+
+    create  [1] the request is translated: a refusal leaves nothing
+            [2] limits and running jobs allow the job; the record claims its name and its places: one job at a time
+            [3] the job is planned, and the backend submits it; after an error the record goes
+            [4] the record says `submitted`
+
+[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there.
+
+A service that is killed between [2] and [4] has answered nobody. `recover` decides at the next start whether a
+controller has such a job: then it runs on, else it goes, and the client's repeated call creates it again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from herringbone.api.job import TrainingJob
+from herringbone.backends.registry import backend_for, backend_named
+from herringbone.backends.removal import remove_job
+from herringbone.events.source import FileEvents
+from herringbone.records.home import Home
+from herringbone.records.index import PENDING, JobIndex, JobRecord, stored_facts
+from herringbone.serve import describe, listing, members
+from herringbone.serve.calls import (
+    Call,
+    is_repeated,
+    may_see,
+    name_taken,
+    new_record,
+    page_of,
+    sortable,
+    stored_request,
+    tag_list,
+    tags_of,
+)
+from herringbone.serve.describe import State
+from herringbone.serve.errors import ApiError, in_use, invalid, not_found
+from herringbone.serve.limits import Turns, Use, check_limits
+from herringbone.serve.links import check_held, check_links, held_by
+from herringbone.serve.records import RecordFolder, Records, ServiceRecord
+from herringbone.serve.settings import TRAINING_JOB, TUNING_JOB, Settings
+from herringbone.serve.translate import Translated, check_role, message_for_client, translate, wanted_hosts
+from herringbone.serve.tunings.trials import Trials, use_of
+from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from herringbone.plan.plan import JobPlan
+
+# Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
+Searched = Callable[[Call], list[dict[str, Any]]]
+
+_MAX_TAGS = 50
+_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
+
+
+class Trainings:
+    """The operations on training jobs; each takes the call and the members of its request.
+
+    >>> Trainings(find_home(), settings).list_jobs(call, {"MaxResults": 5})           # doctest: +SKIP
+    {'TrainingJobSummaries': []}
+
+    Raises `ApiError`.
+    """
+
+    def __init__(self, home: Home, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self.home = home
+        self.settings = settings
+        self.clock = clock
+        self.records = Records(home)
+        self._index = JobIndex(home.index)
+        self.trials = Trials(home, self.records, self._index)
+        # Held while limits are checked and a name is claimed: two jobs would count each other's hosts as free.
+        self.claiming = threading.Lock()
+        self.turns = Turns()
+        self.searched: dict[str, Searched] = {"TrainingJob": self._searched_jobs}
+        self.recover()
+
+    def operations(self) -> dict[str, Callable[[Call, dict[str, Any]], dict[str, Any]]]:
+        return {
+            "CreateTrainingJob": self.create,
+            "DescribeTrainingJob": self.describe,
+            "StopTrainingJob": self.stop,
+            "ListTrainingJobs": self.list_jobs,
+            "DeleteTrainingJob": self.delete,
+            "UpdateTrainingJob": self.update,
+            "AddTags": self.add_tags,
+            "ListTags": self.list_tags,
+            "DeleteTags": self.delete_tags,
+            "Search": self.search,
+        }
+
+    def recover(self) -> None:
+        """Settle the submissions that an earlier service did not end."""
+        for record in self.records.all():
+            if record.submitted:
+                continue
+            try:
+                row = self._settled_start(record.name)
+            except JobNotFoundError:
+                self.records.remove(record.name)
+                continue
+            if row.done and row.started is None and row.failure is not None:
+                # No rank of it ever ran, and nobody was told that it exists.
+                remove_job(record.name, home=self.home)
+                self.records.remove(record.name)
+            else:
+                self.records.change(record.name, submitted=True)
+
+    def _settled_start(self, name: str) -> JobRecord:
+        """Return a job's row once it is clear whether its controller got the job: it trains, or is over."""
+        deadline = time.monotonic() + 60
+        row = self._look(name)
+        while not row.done and row.started is None and row.secondary_status != PENDING and time.monotonic() < deadline:
+            time.sleep(0.05)
+            row = self._look(name)
+        return row
+
+    def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        name = request["TrainingJobName"]
+        answer = {"TrainingJobArn": self.settings.arn(call.region, name)}
+        translated = translate(request, self.settings)
+        check_role(request["RoleArn"], self.settings)
+        record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock())
+        record = msgspec.structs.replace(record, held=held_by(translated, name, self.settings))
+        with self.turns.of(call.key.name):
+            if is_repeated(self.records.get(name), call):
+                return answer
+            with self.claiming:
+                if self.trials.owns_name(name):
+                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
+                self.check_free(record)
+                if not self.records.add(record):
+                    raise name_taken(name)
+            self._submit(name, translated)
+        return answer
+
+    def check_free(self, record: ServiceRecord) -> None:
+        """Raise `ApiError` where limits, or places of running jobs, forbid a new job. The caller holds `claiming`."""
+        running = self._running()
+        check_limits(_use_of(record), map(_use_of, running), self.settings.mapping)
+        check_held(record.held, (other.held for other in running))
+
+    def _planned(self, translated: Translated, name: str) -> JobPlan:
+        try:
+            plan = translated.estimator().plan(translated.inputs or None, job_name=name)
+        except (UsageError, AwsError) as error:
+            # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
+            raise invalid(message_for_client(str(error), self.settings)) from None
+        # A job whose GPUs are taken waits, as at AWS.
+        return plan if plan.options.gpus is None else msgspec.structs.replace(plan, queue=True)
+
+    def _submit(self, name: str, translated: Translated) -> None:
+        try:
+            # Not before the record holds the places: until then others may change them.
+            check_links(translated, name, self.settings)
+            plan = self._planned(translated, name)
+            TrainingJob.submit(plan, backend_for(*{host.instance_type for host in plan.hosts}))
+        except BaseException as error:
+            self.records.remove(name)
+            if isinstance(error, JobNameError):
+                raise in_use(str(error)) from None
+            if isinstance(error, UsageError):
+                raise invalid(message_for_client(str(error), self.settings)) from None
+            if isinstance(error, HerringboneError):
+                raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
+            raise
+        self.records.change(name, submitted=True)
+
+    def _running(self) -> list[ServiceRecord]:
+        """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
+        running = {row.name for row in self._index.running()}
+        searches = self.trials.running()
+        jobs = [
+            record
+            for record in self.records.all()
+            if record.tuning not in searches and (record.name in running or not record.submitted)
+        ]
+        return jobs + list(searches.values())
+
+    def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self._own(call, request["TrainingJobName"])
+        return self._description(record, self._row(record))
+
+    def stop(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self._own(call, request["TrainingJobName"])
+        row = self._row(record)
+        if row.done:
+            raise invalid(f"The request was rejected because the training job is in status {row.status}.")
+        backend_named(row.backend).stop(record.name)
+        self.records.change(record.name, modified=self.clock())
+        return {}
+
+    def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self._own(call, request["TrainingJobName"])
+        row = self._row(record)
+        if not row.done:
+            raise in_use(f"{record.name} is {row.status}; stop it first, and delete it when it is over")
+        removal = remove_job(record.name, home=self.home)
+        if removal.error:
+            raise ApiError("InternalFailure", removal.error, 500)
+        self.records.remove(record.name)
+        return {}
+
+    def update(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        members.check_fates("UpdateTrainingJob", request)
+        record = self._own(call, request["TrainingJobName"])
+        return {"TrainingJobArn": self.settings.arn(record.region, record.name)}
+
+    def list_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        members.check_fates("ListTrainingJobs", request)
+        entries = [describe.summary(record, row, self.settings) for record, row in self._all(call)]
+        member = _SORT[request.get("SortBy", "CreationTime")]
+        entries = [entry for entry in entries if listing.listed(request, entry)]
+        # SageMaker's default order differs between its pages of documentation; its answers are newest first.
+        return page_of(
+            call, request, "TrainingJobSummaries", entries, key=lambda entry: entry[member], name="TrainingJobName"
+        )
+
+    def search(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        members.check_fates("Search", request)
+        kind = request["Resource"]
+        members.check_resource(kind, self.searched)
+        entries = self.searched[kind](call)
+        matches = [entry for entry in entries if listing.found(request.get("SearchExpression"), entry)]
+        path = request.get("SortBy", "LastModifiedTime")
+        page = page_of(
+            call,
+            request,
+            "Results",
+            matches,
+            key=lambda entry: sortable(listing.member(entry, path)),
+            name=f"{kind}Name",
+        )
+        hits = {"TotalHits": {"Value": len(matches), "Relation": "EqualTo"}}
+        return {**page, "Results": [{kind: entry} for entry in page["Results"]], **hits}
+
+    def _searched_jobs(self, call: Call) -> list[dict[str, Any]]:
+        return [{**self._description(record, row), **tag_list(record.tags)} for record, row in self._all(call)]
+
+    def add_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        folder, record = self._by_arn(call, request["ResourceArn"])
+        tags = {**record.tags, **tags_of(request["Tags"])}
+        if len(tags) > _MAX_TAGS:
+            raise invalid(f"{record.name} would have {len(tags)} tags; {_MAX_TAGS} are allowed")
+        folder.change(record.name, tags=tags, modified=self.clock())
+        return tag_list(tags)
+
+    def list_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        _, record = self._by_arn(call, request["ResourceArn"])
+        return page_of(
+            call,
+            request,
+            "Tags",
+            tag_list(record.tags)["Tags"],
+            key=lambda tag: tag["Key"],
+            name="Key",
+            order="Ascending",
+            size=_MAX_TAGS,
+        )
+
+    def delete_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        folder, record = self._by_arn(call, request["ResourceArn"])
+        gone = set(request["TagKeys"])
+        tags = {key: value for key, value in record.tags.items() if key not in gone}
+        folder.change(record.name, tags=tags, modified=self.clock())
+        return {}
+
+    def look_at_running(self) -> None:
+        """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
+        self.trials.adopt()
+        for row in self._index.running():
+            if self.records.get(row.name) is not None:
+                self._look(row.name)
+
+    def find(self, call: Call, name: str) -> tuple[ServiceRecord, JobRecord]:
+        """Return a job that the caller may see. Raises `ApiError` for all others."""
+        record = self._own(call, name)
+        return record, self._row(record)
+
+    def visible(self, call: Call) -> Iterator[ServiceRecord]:
+        """Return the records of the jobs that the caller may see, in the region of the call."""
+        # Also the trials that a search has started since the last look.
+        self.trials.adopt()
+        return (record for record in self.records.all() if may_see(record, call))
+
+    def _own(self, call: Call, name: str) -> ServiceRecord:
+        if self.records.get(name) is None:
+            self.trials.adopt()
+        record = self.records.get(name)
+        # The same answer for a job of another user: its existence is nobody else's business.
+        if may_see(record, call):
+            return record
+        raise not_found()
+
+    def _by_arn(self, call: Call, arn: str) -> tuple[RecordFolder, ServiceRecord]:
+        head, _, name = arn.rpartition("/")
+        if head == self.settings.arn(call.region, "x", TRAINING_JOB).rpartition("/")[0]:
+            return self.records, self._own(call, name)
+        if head == self.settings.arn(call.region, "x", TUNING_JOB).rpartition("/")[0]:
+            record = self.records.tunings.get(name)
+            if may_see(record, call):
+                return self.records.tunings, record
+            raise not_found()
+        raise invalid(
+            f"ResourceArn {arn}: this service has tags of training jobs and tuning jobs of its account and region alone"
+        )
+
+    def _all(self, call: Call) -> list[tuple[ServiceRecord, JobRecord]]:
+        rows = {row.name: row for row in self._index.all()}
+        return [(record, rows[record.name]) for record in self.visible(call) if record.name in rows]
+
+    def _row(self, record: ServiceRecord) -> JobRecord:
+        try:
+            return self._look(record.name)
+        except JobNotFoundError:
+            # `herringbone rm` has removed the job.
+            self.records.remove(record.name)
+            raise not_found() from None
+
+    def _look(self, name: str) -> JobRecord:
+        return backend_named(self._index.get(name).backend).describe(name)
+
+    def _description(self, record: ServiceRecord, row: JobRecord) -> dict[str, Any]:
+        metrics = stored_facts(row).get("FinalMetricDataList") or ()
+        return describe.description(record, row, self._states(record.name), self.settings, metrics=metrics)
+
+    def _states(self, name: str) -> list[State]:
+        # Only the job's own file, which is small: those of its hosts have every metric.
+        with closing(FileEvents([self.home.job(name).job_events])) as source:
+            events = [event for batch in source.rest(None) for event in batch]
+        return [
+            State(str(event["state"]), float(event["t"]), str(event.get("why") or ""))
+            for event in events
+            if event["kind"] == "state"
+        ]
+
+
+def _use_of(record: ServiceRecord) -> Use:
+    if "HyperParameterTuningJobConfig" in record.request:
+        return use_of(record)
+    return Use(record.owner, wanted_hosts(record.request))

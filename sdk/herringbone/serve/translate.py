@@ -1,0 +1,271 @@
+"""Turn a CreateTrainingJob request into an estimator of own hosts: the way back of `backends.sagemaker.request`. Pure.
+
+request --> [1] refuse members that nothing here could honour (members.py)
+        --> [2] map ml.* types to a backend, images to the engine's, s3:// addresses to the folder of buckets
+        --> [3] `rebuild`, which reads DescribeTrainingJob's answers, reads the request as well
+        --> an estimator and its inputs, which `plan` checks once more for the backend
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from herringbone.backends.review.settings import is_of_aws
+from herringbone.backends.sagemaker.rebuild import rebuild
+from herringbone.plan.inputs import TrainingInput
+from herringbone.plan.links import results_of_job
+from herringbone.plan.options.typed import changed_options
+from herringbone.s3.front.keys import check_bucket_name, path_of
+from herringbone.s3.front.refusals import S3Error
+from herringbone.serve.errors import ApiError, invalid, over_limit
+from herringbone.serve.members import check_fates
+from herringbone.serve.settings import HostType, Settings
+from herringbone_contract.errors import HerringboneError
+
+if TYPE_CHECKING:
+    from herringbone.api.estimator import Estimator
+
+_READ = ("source_dir", "model_uri")
+_ADDRESSES = (*_READ, "output_path", "checkpoint_s3_uri")
+_NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
+# Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
+_DROPPED = (
+    *("role", "volume_size", "keep_alive_period_in_seconds", "training_plan", "instance_placement_config"),
+    *("use_spot_instances", "subnets", "security_group_ids", "enable_infra_check", "enable_remote_debug"),
+    *("training_repository_access_mode", "training_repository_credentials_provider_arn", "extra_request", "tags"),
+)
+
+# Options of estimators with which messages begin -> the members of the request that set them.
+_MEMBERS = {
+    "source_dir": "HyperParameters.sagemaker_submit_directory",
+    "entry_point": "HyperParameters.sagemaker_program",
+    "output_path": "OutputDataConfig.S3OutputPath",
+    "checkpoint_s3_uri": "CheckpointConfig.S3Uri",
+    "instance_count": "ResourceConfig.InstanceCount",
+    "image_uri": "AlgorithmSpecification.TrainingImage",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The job of a request: the class of the estimator, its arguments, and the inputs of `fit`."""
+
+    kind: str
+    arguments: dict[str, Any]
+    inputs: dict[str, TrainingInput]
+
+    @property
+    def read(self) -> list[str]:
+        """The addresses of code and data."""
+        values = [self.arguments.get(name) for name in _READ]
+        values += [channel.s3_data for channel in self.inputs.values()]
+        return [value for value in values if isinstance(value, str)]
+
+    def is_listed(self, channel: TrainingInput) -> bool:
+        """Report whether files of a channel are listed, or read, outside of the containers."""
+        mode = channel.input_mode or self.arguments.get("input_mode")
+        return mode == "Pipe" or channel.distribution == "ShardedByS3Key"
+
+    @property
+    def written(self) -> tuple[str | None, str | None]:
+        """The addresses to which the job's script writes: of checkpoints, and of TensorBoard."""
+        tensorboard = self.arguments.get("tensorboard_output_config", {}).get("s3_output_path")
+        return self.arguments.get("checkpoint_s3_uri"), tensorboard
+
+    @property
+    def addresses(self) -> list[str]:
+        """All addresses of data that the job reads or writes."""
+        return [*self.read, *filter(None, (self.arguments.get("output_path"), *self.written))]
+
+    def results_of(self, job: str) -> list[str]:
+        """Return the addresses of a job's results."""
+        output = self.arguments.get("output_path")
+        return results_of_job(output, job) if isinstance(output, str) else []
+
+    @property
+    def hosts(self) -> int:
+        groups = self.arguments.get("instance_groups") or ()
+        return sum(group.instance_count for group in groups) or self.arguments["instance_count"]
+
+    def estimator(self) -> Estimator:
+        """Return the estimator. Raises `UsageError`."""
+        from herringbone.api import estimator, frameworks
+
+        kinds = {name: getattr(frameworks, name) for name in ("PyTorch", "TensorFlow", "MXNet")}
+        made: Estimator = kinds.get(self.kind, estimator.Estimator)(**self.arguments)
+        return made
+
+
+def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
+    """Return the estimator's arguments for a request that has passed the service model.
+
+    >>> translate(request, Settings(backend="local_process")).arguments["instance_type"]       # doctest: +SKIP
+    'local_process'
+
+    Raises `ApiError`: ValidationException, or ResourceLimitExceeded for a type that the service does not have.
+    """
+    check_fates("CreateTrainingJob", request)
+    # SageMaker's shape requires them no longer, for serverless jobs.
+    missing = [name for name in _NEEDED if name not in request]
+    if missing:
+        raise invalid(f"{', '.join(missing)}: missing")
+    if "TrainingImage" not in request["AlgorithmSpecification"]:
+        raise invalid("AlgorithmSpecification.TrainingImage: missing")
+    for channel in request.get("InputDataConfig", ()):
+        if "S3DataSource" not in channel["DataSource"]:
+            raise invalid(f"InputDataConfig: channel {channel['ChannelName']} has no S3DataSource")
+        if settings.buckets is not None and channel["DataSource"]["S3DataSource"]["S3DataType"] != "S3Prefix":
+            # Its lines name files, and would be read as this machine's.
+            raise invalid(
+                f"InputDataConfig: channel {channel['ChannelName']}: S3DataType is S3Prefix alone with buckets"
+            )
+    hosts = wanted_hosts(request)
+    kinds = {name: _known_type(name, settings) for name, _ in hosts}
+    try:
+        plan = rebuild(request)
+    except HerringboneError as error:
+        raise invalid(str(error)) from None
+    arguments = {name: value for name, value in plan.arguments.items() if name != "image_uri"}
+    options = {name: value for name, value in changed_options(plan.options).items() if name not in _DROPPED}
+    arguments |= options
+    for name in _ADDRESSES:
+        if isinstance(arguments.get(name), str):
+            arguments[name] = local_address(arguments[name], settings)
+    if (tensorboard := request.get("TensorBoardOutputConfig")) is not None:
+        arguments["tensorboard_output_config"] = {
+            "s3_output_path": local_address(tensorboard["S3OutputPath"], settings),
+            "container_local_output_path": tensorboard.get("LocalPath"),
+        }
+    _check_own_folder("CheckpointConfig.S3Uri", request.get("CheckpointConfig", {}).get("S3Uri", ""), settings)
+    _check_own_folder("TensorBoardOutputConfig.S3OutputPath", (tensorboard or {}).get("S3OutputPath", ""), settings)
+    arguments |= _hosts_arguments(request, kinds, settings)
+    if (image := _image(request["AlgorithmSpecification"]["TrainingImage"], arguments, settings)) is not None:
+        arguments["image_uri"] = image
+    inputs = {
+        channel.name: msgspec.structs.replace(channel.input, s3_data=local_address(channel.input.s3_data, settings))
+        for channel in plan.channels
+        if channel.name != options.get("model_channel_name", "model") or "model_uri" not in options
+    }
+    return Translated(plan.estimator, arguments, inputs)
+
+
+def wanted_hosts(request: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the types that a request wants, each with its number. Raises `ApiError` for a request without hosts."""
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups") or [resources]
+    try:
+        return [(group["InstanceType"], group["InstanceCount"]) for group in groups]
+    except KeyError as missing:
+        raise invalid(f"ResourceConfig: {missing.args[0]} is missing") from None
+
+
+def local_address(address: str, settings: Settings) -> str:
+    """Return the address of an object below the folder of buckets; other addresses stay.
+
+    >>> local_address("s3://mine/data/a b", Settings(backend="local", buckets="/srv/s3"))
+    'file:///srv/s3/mine/data/a%20b'
+
+    Keys become paths as in the front of S3, so none leads out of its bucket. Raises `ApiError` for an address that S3
+    would not take.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme != "s3" or settings.buckets is None:
+        return address
+    bucket, _, key = rest.partition("/")
+    key = key.removesuffix("/")
+    try:
+        path = check_bucket_name(bucket) + (f"/{path_of(key)}" if key else "")
+    except S3Error as error:
+        raise invalid(f"{address!r}: {error.message}") from None
+    return "file://" + quote(f"{settings.buckets.rstrip('/')}/{path}")
+
+
+def message_for_client(message: str, settings: Settings) -> str:
+    """Return an error message of `plan` with the request's members and addresses in place of options and paths.
+
+    >>> settings = Settings(backend="local", buckets="/srv/s3")
+    >>> message_for_client("source_dir: /srv/s3/mine/code.tar.gz: no such file", settings)
+    'HyperParameters.sagemaker_submit_directory: s3://mine/code.tar.gz: no such file'
+
+    A client knows neither the options of estimators nor the folders of the service's machine.
+    """
+    option, separator, rest = message.partition(": ")
+    if separator and option in _MEMBERS:
+        message = f"{_MEMBERS[option]}: {rest}"
+    if settings.buckets is not None:
+        folder = settings.buckets.rstrip("/")
+        for start in (f"file://{quote(folder)}/", f"{folder}/"):
+            message = message.replace(start, "s3://")
+    return message
+
+
+def _check_own_folder(member: str, address: str, settings: Settings) -> None:
+    """Raise `ApiError` for a whole bucket where the job's script writes: the front's own files are in it, too."""
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    if settings.buckets is not None and address.startswith("s3://") and not key.strip("/"):
+        raise invalid(f"{member}: {address} is a whole bucket; give a folder in it, such as s3://{bucket}/checkpoints")
+
+
+def _known_type(instance_type: str, settings: Settings) -> HostType:
+    kind = settings.mapping.host_type(instance_type)
+    if kind is None:
+        raise over_limit(
+            f"The account-level service limit '{instance_type} for training job usage' is 0 Instances; this service "
+            f"has {', '.join(settings.mapping.instance_types or ()) or 'no types'}"
+        )
+    return kind
+
+
+def _hosts_arguments(request: Mapping[str, Any], kinds: Mapping[str, HostType], settings: Settings) -> dict[str, Any]:
+    """Return `instance_type` and `instance_count`, or `instance_groups`, and `gpus`."""
+    backends = {name: kind.backend or settings.backend for name, kind in kinds.items()}
+    gpus = {kind.gpus for kind in kinds.values()}
+    if len(gpus) > 1:
+        raise invalid("ResourceConfig.InstanceGroups: all groups of one job must have the same number of GPUs here")
+    (number,) = gpus
+    arguments: dict[str, Any] = {} if number is None else {"gpus": number}
+    resources = request["ResourceConfig"]
+    if groups := resources.get("InstanceGroups"):
+        from herringbone.plan.options.typed import InstanceGroup
+
+        return arguments | {
+            "instance_groups": [
+                InstanceGroup(group["InstanceGroupName"], backends[group["InstanceType"]], group["InstanceCount"])
+                for group in groups
+            ],
+            "instance_type": None,
+            "instance_count": None,
+        }
+    return arguments | {
+        "instance_type": backends[resources["InstanceType"]],
+        "instance_count": resources["InstanceCount"],
+    }
+
+
+def _image(uri: str, arguments: Mapping[str, Any], settings: Settings) -> str | None:
+    if arguments.get("instance_type") == "local_process":
+        return None
+    if (image := settings.mapping.image(uri)) is not None:
+        return image
+    # AWS's own images are not on own hosts; without one, the backend takes its newest image of the framework.
+    return None if is_of_aws(uri) else uri
+
+
+def check_role(arn: str, settings: Settings) -> None:
+    """Raise `ApiError` (AccessDeniedException) for a role that may not be passed; only names are compared."""
+    mine = arn.startswith(f"arn:aws:iam::{settings.account}:role/")
+    if not mine or (settings.mapping.roles is not None and arn not in settings.mapping.roles):
+        raise ApiError(
+            "AccessDeniedException",
+            f"RoleArn {arn}: not a role that may be passed to this service; "
+            + (
+                f"it takes {', '.join(settings.mapping.roles)}"
+                if settings.mapping.roles is not None
+                else f"a role of account {settings.account} may be"
+            ),
+        )

@@ -1,0 +1,321 @@
+"""The tuning jobs of the service: created, described, listed, stopped, deleted, by their owners.
+
+    create  [1] the request is read and its first trial planned: a refusal leaves nothing
+            [2] the limits allow all trials that may run at once, and the record claims the name: one job at a time
+            [3] `create_tuning` copies the code, writes the search's folder and starts its searcher
+            [4] the record says `submitted`
+
+The searcher is a process of its own, so a search goes on while no service runs, and its secrets are in no file. If its
+process is gone, `look_at_running` starts it again, as `HyperparameterTuner.wait` does.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from herringbone.serve import listing, members
+from herringbone.serve.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
+from herringbone.serve.errors import ApiError, in_use, invalid
+from herringbone.serve.links import check_links, held_by
+from herringbone.serve.records import ServiceRecord
+from herringbone.serve.settings import TUNING_JOB
+from herringbone.serve.trainings import Trainings
+from herringbone.serve.translate import Translated, check_role, message_for_client, translate
+from herringbone.serve.tunings import describe
+from herringbone.serve.tunings.describe import Look
+from herringbone.serve.tunings.requests import (
+    check_complete,
+    definition_for,
+    refusal,
+    shared_request,
+    stored_tuning,
+)
+from herringbone.system.disk import remove
+from herringbone.tuner.creation import create_tuning
+from herringbone.tuner.definition import TuningDefinition
+from herringbone.tuner.own import OwnTuning
+from herringbone.tuner.store import TuningState
+from herringbone.tuner.strategies.warm_start import prior_trials
+from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, UsageError
+
+_NAME, _STATUS = "HyperParameterTuningJobName", "HyperParameterTuningJobStatus"
+_SORT = {"Name": _NAME, "CreationTime": "CreationTime", "Status": _STATUS}
+_TRIAL_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
+# A searcher that dies so often without a new trial will not get any further.
+_MAX_RESTARTS = 3
+_START_SECONDS = 10.0
+_NOUN = "Hyperparameter tuning"
+
+
+class Tunings:
+    """The operations on tuning jobs; each takes the call and the members of its request.
+
+    >>> Tunings(trainings).list_tunings(call, {"MaxResults": 5})           # doctest: +SKIP
+    {'HyperParameterTuningJobSummaries': []}
+
+    Raises `ApiError`.
+    """
+
+    def __init__(self, trainings: Trainings) -> None:
+        self._trainings = trainings
+        self._settings = trainings.settings
+        self._records = trainings.records.tunings
+        self._trials = trainings.trials
+        # Handles of searches that run: those that this service created have the secrets of their trials.
+        self._handles: dict[str, OwnTuning] = {}
+        # By name: restarts since the last new line in the search's folder, and the number of its lines.
+        self._restarts: dict[str, tuple[int, int]] = {}
+        trainings.searched["HyperParameterTuningJob"] = self._searched
+        self.recover()
+
+    def operations(self) -> dict[str, Callable[[Call, dict[str, Any]], dict[str, Any]]]:
+        return {
+            "CreateHyperParameterTuningJob": self.create,
+            "DescribeHyperParameterTuningJob": self.describe,
+            "StopHyperParameterTuningJob": self.stop,
+            "ListHyperParameterTuningJobs": self.list_tunings,
+            "ListTrainingJobsForHyperParameterTuningJob": self.list_trials,
+            "DeleteHyperParameterTuningJob": self.delete,
+        }
+
+    def recover(self) -> None:
+        """Settle the creations that an earlier service did not end: nobody was told that these tuning jobs exist."""
+        for record in self._records.all():
+            if record.submitted:
+                continue
+            if self._has_begun(record.name):
+                self._records.change(record.name, submitted=True)
+            else:
+                remove(self._trials.store(record.name).path)
+                self._records.remove(record.name)
+
+    def _has_begun(self, name: str) -> bool:
+        """Report whether a searcher got the tuning job: it searches, or has trials."""
+        store = self._trials.store(name)
+        deadline = time.monotonic() + _START_SECONDS
+        while store.exists:
+            if store.is_searched or store.trials() or store.state().done:
+                return True
+            if time.monotonic() > deadline or not store.log.exists():
+                return False
+            time.sleep(0.05)
+        return False
+
+    def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        name = request[_NAME]
+        answer = {"HyperParameterTuningJobArn": self._settings.arn(call.region, name, TUNING_JOB)}
+        members.check_fates("CreateHyperParameterTuningJob", request)
+        check_complete(request)
+        shared = shared_request(request)
+        check_role(shared.get("RoleArn", ""), self._settings)
+        translated = translate(shared, self._settings)
+        definition = self._with_results(call, definition_for(request, secrets.randbelow(2**31)))
+        record = new_record(call, name, stored_tuning(request), request.get("Tags", ()), self._trainings.clock())
+        held = held_by(translated, name, self._settings, searches=True)
+        record = msgspec.structs.replace(record, held=held)
+        with self._trainings.turns.of(call.key.name):
+            if is_repeated(self._records.get(name), call, _NOUN):
+                return answer
+            with self._trainings.claiming:
+                self._trainings.check_free(record)
+                if not self._records.add(record):
+                    raise name_taken(name, _NOUN)
+            self._trials.forget(name)
+            self._submit(translated, definition, record)
+        return answer
+
+    def _submit(self, translated: Translated, definition: TuningDefinition, record: ServiceRecord) -> None:
+        name = record.name
+        try:
+            check_links(translated, name, self._settings)
+            self._handles[name] = create_tuning(
+                translated.estimator(),
+                translated.inputs or None,
+                definition,
+                metrics=(),
+                tags=tag_list(record.tags)["Tags"],
+                no_links_below=self._settings.buckets,
+            )
+        except BaseException as error:
+            # A folder without a searcher, which would never end.
+            if not isinstance(error, JobNameError) and self._trials.store(name).exists:
+                with suppress(OSError):
+                    remove(self._trials.store(name).path)
+            self._records.remove(name)
+            if isinstance(error, JobNameError):
+                raise in_use(str(error)) from None
+            if isinstance(error, (UsageError, AwsError)):
+                refused = refusal(error) if isinstance(error, UsageError) else invalid(str(error))
+                raise invalid(message_for_client(refused.message, self._settings)) from None
+            if isinstance(error, HerringboneError):
+                raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
+            raise
+        self._records.change(name, submitted=True)
+
+    def _with_results(self, call: Call, definition: TuningDefinition) -> TuningDefinition:
+        """Return the definition with the results of the parents, which the caller must see and which must be over."""
+        if not definition.parents:
+            return definition
+        parents = {}
+        for name in definition.parents:
+            record = self._records.get(name)
+            if record is None or not may_see(record, call):
+                raise invalid(f"WarmStartConfig: there is no hyperparameter tuning job {name}")
+            look = self._look(record)
+            if not look.state.done:
+                raise invalid(f"WarmStartConfig: {name} is {look.status}; wait for its end")
+            parents[name] = (look.definition, [trial.trial() for trial in look.trials])
+        try:
+            return msgspec.structs.replace(definition, priors=prior_trials(definition, parents))
+        except UsageError as error:
+            raise refusal(error) from None
+
+    def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        return describe.description(self._look(self._own(call, request[_NAME])), self._settings)
+
+    def stop(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self._own(call, request[_NAME])
+        look = self._look(record)
+        if look.state.done:
+            raise invalid(f"The request was rejected because the hyperparameter tuning job is in status {look.status}.")
+        if not look.stopping:
+            self._records.change(record.name, modified=self._trainings.clock())
+            self._trials.store(record.name).ask_to_stop()
+            # If its searcher is gone, another one stops the trials: that needs no secrets.
+            self._handle(record.name).resume()
+        return {}
+
+    def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self._own(call, request[_NAME])
+        look = self._look(record)
+        if not look.state.done:
+            raise in_use(f"{record.name} is {look.status}; stop it first, and delete it when it is over")
+        # Its training jobs stay, as at AWS, and need records of their own from now on.
+        self._trials.adopt(record.name)
+        # The record goes last: a call that fails here can be repeated.
+        try:
+            remove(self._trials.store(record.name).path)
+        except OSError as error:
+            raise ApiError("InternalFailure", f"{record.name} cannot be removed: {error.strerror}", 500) from None
+        self._records.remove(record.name)
+        self._trials.forget(record.name)
+        return {}
+
+    def list_tunings(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        entries = [describe.summary(look, self._settings) for look in self._looks(call)]
+        entries = [entry for entry in entries if listing.listed(request, entry, "HyperParameterTuningJob")]
+        return self._page(call, request, "HyperParameterTuningJobSummaries", entries, _SORT, _NAME)
+
+    def list_trials(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        look = self._look(self._own(call, request[_NAME]))
+        entries = [describe.trial_summary(look, trial, self._settings) for trial in look.trials]
+        if request.get("StatusEquals") is not None:
+            entries = [entry for entry in entries if entry["TrainingJobStatus"] == request["StatusEquals"]]
+        if request.get("SortBy") == "FinalObjectiveMetricValue":
+            # As at AWS, jobs without an objective are not in this list.
+            entries = [entry for entry in entries if describe.objective_value(entry) is not None]
+        return self._page(call, request, "TrainingJobSummaries", entries, _TRIAL_SORT, "TrainingJobName")
+
+    def _page(
+        self,
+        call: Call,
+        request: dict[str, Any],
+        answer: str,
+        entries: Sequence[dict[str, Any]],
+        sorts: dict[str, str],
+        name: str,
+    ) -> dict[str, Any]:
+        """Return a page of a list, whose defaults are SageMaker's for lists of tuning jobs: by name, ascending."""
+        member = sorts.get(request.get("SortBy", "Name"))
+        key = describe.objective_value if member is None else lambda entry: entry[member]
+        return page_of(call, request, answer, entries, key=key, name=name, order="Ascending")
+
+    def look_at_running(self) -> None:
+        """Start the searchers again that are gone without having ended their searches."""
+        for record in self._records.all():
+            if not record.submitted:
+                continue
+            if self._trials.store(record.name).state().done:
+                self._handles.pop(record.name, None)
+                self._restarts.pop(record.name, None)
+            elif not self._handle(record.name).is_searched:
+                self._restart(record)
+
+    def _restart(self, record: ServiceRecord) -> None:
+        store = self._trials.store(record.name)
+        trials = store.trials()
+        progress = len(trials) + sum(trial.done for trial in trials)
+        times, known = self._restarts.get(record.name, (0, -1))
+        times = times + 1 if progress == known else 1
+        self._restarts[record.name] = times, progress
+        if times > _MAX_RESTARTS:
+            words = store.last_words() or "its log is empty"
+            self._fail(record, f"its searcher died {times} times without a new trial: {words}")
+            return
+        try:
+            self._handle(record.name).resume()
+        except UsageError as error:
+            # Its secrets went with the process that had them. A search that is to stop needs none.
+            self._records.change(record.name, problem=str(error))
+            store.ask_to_stop()
+            self._handle(record.name).resume()
+
+    def _fail(self, record: ServiceRecord, reason: str) -> None:
+        store = self._trials.store(record.name)
+        with store.locked() as is_mine:
+            if is_mine and not store.state().done:
+                store.set_state(TuningState(status="Failed", reason=reason, ended=self._trainings.clock()))
+
+    def _searched(self, call: Call) -> list[dict[str, Any]]:
+        return [
+            {**describe.description(look, self._settings), **tag_list(look.record.tags)} for look in self._looks(call)
+        ]
+
+    def _looks(self, call: Call) -> list[Look]:
+        looks = []
+        for record in self._records.all():
+            # One that is being deleted has no folder any more.
+            with suppress(HerringboneError, ApiError):
+                if may_see(record, call):
+                    looks.append(self._look(record))
+        return looks
+
+    def _look(self, record: ServiceRecord) -> Look:
+        handle, store = self._handle(record.name), self._trials.store(record.name)
+        if not store.exists:
+            # Somebody has removed the folder by hand.
+            self._records.remove(record.name)
+            raise _not_found(record.name)
+        # The state first: when it says that the search is over, all trials have been written.
+        state, definition = handle.state(), handle.definition()
+        created = {
+            prior.job: trial.created
+            for prior in definition.priors
+            if (trial := self._trainings.records.get(prior.job)) is not None
+        }
+        # A trial is written down before its job exists, and what is listed must be there to describe.
+        self._trials.adopt(record.name)
+        known = self._trainings.records.get
+        trials = [trial for trial in handle.trials() if trial.done or known(trial.job) is not None]
+        return Look(record, definition, state, trials, store.stop_asked, created)
+
+    def _handle(self, name: str) -> OwnTuning:
+        known = self._handles.get(name)
+        return OwnTuning(self._trials.store(name), self._trainings.home) if known is None else known
+
+    def _own(self, call: Call, name: str) -> ServiceRecord:
+        record = self._records.get(name)
+        # The same answer for a job of another user: its existence is nobody else's business.
+        if may_see(record, call):
+            return record
+        raise _not_found(name)
+
+
+def _not_found(name: str) -> ApiError:
+    return ApiError("ResourceNotFound", f"Amazon SageMaker can't find a tuning job with the name {name}.")

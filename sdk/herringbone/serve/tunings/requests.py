@@ -1,0 +1,141 @@
+"""Read a CreateHyperParameterTuningJob request: the search that it defines, and the training job of each trial. Pure.
+
+request --> [1] the CreateTrainingJob request that all trials share: `training_description` of the ml.* backend
+        --> [2] the definition of the search: `definition_of` of the ml.* backend, checked as our own tuner checks it
+        --> [3] with a trial's values: the CreateTrainingJob request that DescribeTrainingJob shows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from herringbone.serve.calls import stored_request
+from herringbone.serve.errors import ApiError, invalid
+from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
+from herringbone.tuner.service.description import category_of, definition_of, training_description, user_values
+from herringbone.tuner.strategies.autotune import autotuned
+from herringbone_contract.errors import UsageError
+from herringbone_contract.masking import masked_hyperparameters
+
+if TYPE_CHECKING:
+    from herringbone.tuner.store import TrialRecord
+
+_CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
+# SageMaker's limit of one tuning job that is no random search: ours counts for all strategies.
+MAX_PARALLEL = 100
+# The words with which messages of our tuner begin -> the members of the request that set them.
+_MEMBERS = {
+    "hyperparameter_ranges": f"{_CONFIG}.ParameterRanges",
+    "strategy_config": f"{_CONFIG}.StrategyConfig",
+    "strategy": f"{_CONFIG}.Strategy",
+    "max_jobs": f"{_CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
+    "early_stopping_type": f"{_CONFIG}.TrainingJobEarlyStoppingType",
+    "warm_start_config": "WarmStartConfig",
+    "autotune": f"{_CONFIG}.ParameterRanges.AutoParameters",
+    "complete_on_convergence": f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",
+    "max_number_of_training_jobs_not_improving": f"{_CONFIG}.TuningJobCompletionCriteria.BestObjectiveNotImproving",
+}
+
+
+def check_complete(request: Mapping[str, Any]) -> None:
+    """Raise `ApiError` (ValidationException) for a missing member that every search needs."""
+    if _TRIAL not in request:
+        raise invalid(f"{_TRIAL}: missing")
+    config, trial = request[_CONFIG], request[_TRIAL]
+    if "HyperParameterTuningJobObjective" not in config:
+        raise invalid(f"{_CONFIG}.HyperParameterTuningJobObjective: missing")
+    if "ResourceConfig" not in trial and "HyperParameterTuningResourceConfig" not in trial:
+        raise invalid(f"{_TRIAL}: HyperParameterTuningResourceConfig is missing")
+    if (parallel := config["ResourceLimits"]["MaxParallelTrainingJobs"]) > MAX_PARALLEL:
+        raise invalid(f"{_CONFIG}.ResourceLimits.MaxParallelTrainingJobs: {parallel}; at most {MAX_PARALLEL}")
+    if config.get("ParameterRanges", {}).get("AutoParameters") and "Autotune" not in request:
+        raise invalid(f"{_CONFIG}.ParameterRanges.AutoParameters: give Autotune, with the mode Enabled")
+
+
+def shared_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the CreateTrainingJob request that all trials share, under the tuning job's name. Raises `ApiError`.
+
+    >>> shared_request(request)["HyperParameters"]["sagemaker_program"]                   # doctest: +SKIP
+    'train.py'
+    """
+    try:
+        return training_description(request)
+    except UsageError as error:
+        raise refusal(error) from None
+
+
+def definition_for(request: Mapping[str, Any], seed: int) -> TuningDefinition:
+    """Return the definition of the search, without the results of its parents. Raises `ApiError`.
+
+    `seed` counts where the request has none: a search needs one, so that it can go on after a kill.
+    """
+    try:
+        described = definition_of(request)
+        ranges, static = described.ranges, described.static
+        if "Autotune" in request:
+            hints = request[_CONFIG].get("ParameterRanges", {}).get("AutoParameters", ())
+            made, _ = autotuned(user_values({entry["Name"]: entry["ValueHint"] for entry in hints}))
+            ranges, static = {**made, **ranges}, {name: static[name] for name in static if name not in made}
+        settings = {name: getattr(described, name) for name in described.__struct_fields__}
+        seed = seed if described.seed is None else described.seed
+        definition = define({**settings, "ranges": ranges, "static": static, "seed": seed})
+        _check_supported(definition)
+        check_local(definition)
+    except UsageError as error:
+        raise refusal(error) from None
+    return definition
+
+
+def _check_supported(definition: TuningDefinition) -> None:
+    """Raise `ApiError` for what our tuner refuses in words of its own classes."""
+    if definition.completion is not None and definition.completion.complete_on_convergence:
+        raise invalid(
+            f"{_MEMBERS['complete_on_convergence']}: AWS does not document its rule; give BestObjectiveNotImproving"
+        )
+    if definition.strategy == "Hyperband" and definition.resource_name is None:
+        raise invalid(
+            f"{_CONFIG}.Strategy: Hyperband changes how many epochs a trial trains; give "
+            f"{_TRIAL}.StaticHyperParameters one of {', '.join(RESOURCE_NAMES)}"
+        )
+
+
+def refusal(error: UsageError) -> ApiError:
+    """Return the refusal for an error of our tuner, which names its own arguments: the client knows the members."""
+    message = str(error)
+    argument, separator, rest = message.partition(": ")
+    return invalid(f"{_MEMBERS[argument]}: {rest}" if separator and argument in _MEMBERS else message)
+
+
+def tuned_texts(definition: TuningDefinition, request: Mapping[str, Any], record: TrialRecord) -> dict[str, str]:
+    """Return a trial's tuned hyperparameters as texts: of lists, the text that the request has.
+
+    >>> tuned_texts(definition, request, record)                   # doctest: +SKIP
+    {'lr': '0.01', 'optimizer': '"sgd"'}
+    """
+    lists = request[_CONFIG].get("ParameterRanges", {}).get("CategoricalParameterRanges", ())
+    listed = {entry["Name"]: {category_of(text): text for text in entry["Values"]} for entry in lists}
+    texts = {name: listed.get(name, {}).get(str(value), str(value)) for name, value in record.values.items()}
+    if record.resource is not None and definition.resource_name is not None:
+        texts[definition.resource_name] = str(record.resource)
+    return texts
+
+
+def trial_request(request: Mapping[str, Any], definition: TuningDefinition, record: TrialRecord) -> dict[str, Any]:
+    """Return the CreateTrainingJob request of a trial, as DescribeTrainingJob shows it."""
+    shared = shared_request(request)
+    texts = {**shared["HyperParameters"], **tuned_texts(definition, request, record)}
+    return {**shared, "TrainingJobName": record.job, "HyperParameters": texts}
+
+
+def stored_tuning(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request as it may lie on the disk: secret-sounding values are masked."""
+    trial = stored_request(request[_TRIAL])
+    if "StaticHyperParameters" in trial:
+        trial["StaticHyperParameters"] = masked_hyperparameters(trial["StaticHyperParameters"])
+    stored: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**request, _TRIAL: trial}))
+    for entry in stored[_CONFIG].get("ParameterRanges", {}).get("AutoParameters", ()):
+        entry["ValueHint"] = masked_hyperparameters({entry["Name"]: entry["ValueHint"]})[entry["Name"]]
+    return stored

@@ -1,0 +1,261 @@
+"""A job as JSON values for the browser. Pure: a row, a `JobView` and a `History` in, plain values out.
+
+Times are seconds since the job's `origin`, its start, so that the jobs of a comparison lie over each other. Texts are
+plain: the browser shows them as text, never as HTML. Members that are not known are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herringbone.events.comparison import as_tiles, compare, prediction_of
+from herringbone.events.view import NO_STEP, JobView, Series
+from herringbone.plan.shown import plan_rows
+from herringbone.records.description import address, failure_of
+from herringbone.records.index import JobRecord
+from herringbone.records.remedies import remedy
+from herringbone.records.state_lines import why_ended
+from herringbone.show.thin import rounded, thinned
+from herringbone.views.page.happenings import happenings, stacks_data
+from herringbone.views.page.history import History
+from herringbone.views.page.timeline import timeline_data
+from herringbone_contract.errors import ContractError
+from herringbone_contract.masking import printable
+
+# A chart of a page is at most this many pixels wide.
+BUCKETS = 500
+# All charts of metrics together have at most this many points, so that a page of many ranks stays small.
+MAX_POINTS = 60_000
+MAX_LINES = 400
+_MAX_TEXT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fineness:
+    """The number of points in a job's charts: `buckets` for a line, `points` for all lines of the metrics."""
+
+    buckets: int = BUCKETS
+    points: int = MAX_POINTS
+
+
+def job_data(
+    record: JobRecord, view: JobView, history: History, *, now: float, fineness: Fineness | None = None
+) -> dict[str, Any]:
+    """Return one job for its page.
+
+    >>> row = JobRecord(name="a", backend="local_process", plan="{}", created=100.0)
+    >>> job_data(row, JobView(), History(), now=160.0)["name"]
+    'a'
+
+    `now` is the time of the look, in seconds since 1970.
+    """
+    fineness = fineness or Fineness()
+    origin = record.started or record.created
+    return {
+        **row_data(record, view, now=now),
+        "origin": origin,
+        "model": address(record.model),
+        "bill": _text(view.bill) or None,
+        "prediction": _prediction(record, view),
+        "metrics": _metrics(view.series.values(), origin, fineness),
+        "throughput": _throughput(history, origin, fineness.buckets),
+        "resources": _resources(history, origin, fineness.buckets),
+        "happenings": happenings(record, view),
+        "stacks": stacks_data(view.stacks),
+        "timeline": timeline_data(history.timelines.newest()),
+        "failure": _failure(record),
+        "plan": _plan(record),
+        "hyperparameters": _hyperparameters(record),
+    }
+
+
+def row_data(record: JobRecord, view: JobView | None, *, now: float, failure: str | None = None) -> dict[str, Any]:
+    """Return a job's line in the list; `failure` is the JSON of its failure, which rows of a list do not have."""
+    progress = None if view is None else view.progress
+    loss = None if view is None else _loss(view)
+    return {
+        "name": record.name,
+        "backend": record.backend,
+        "status": record.status,
+        "state": record.secondary_status,
+        "done": record.done,
+        "hosts": record.num_hosts,
+        "created": record.created,
+        "started": record.started,
+        "ended": record.ended,
+        "seconds": None if record.started is None else max(0.0, (record.ended or now) - record.started),
+        "progress": None
+        if progress is None
+        else {
+            "done": rounded(progress.done),
+            "total": rounded(progress.total),
+            "unit": _text(progress.unit),
+            # A job that is over has no seconds left, whatever it reported last.
+            "eta": None if record.done or progress.eta is None else max(0.0, progress.eta - (now - progress.time)),
+            "fraction": rounded(progress.fraction),
+        },
+        "rate": rounded(None if view is None else view.steps_per_second),
+        "loss": loss,
+        "why": printable(why_ended(record, record.failure or failure)),
+        "alerts": [] if view is None else _alerts(record, view),
+    }
+
+
+def _alerts(record: JobRecord, view: JobView) -> list[str]:
+    """Return what a running job suffers from now, in one word each."""
+    if record.done:
+        return []
+    newest = {
+        kind: events[-1]["t"] for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events
+    }
+    moved = max((series.last_time for series in view.series.values() if series.values), default=0.0)
+    # A metric after the hang says that the job goes on.
+    if newest.get("hang", 0.0) < moved:
+        newest.pop("hang", None)
+    return list(newest)
+
+
+def _loss(view: JobView) -> dict[str, Any] | None:
+    """Return name and last value of the metric that tells most about the training: the loss, else the first one."""
+    names = list(dict.fromkeys(key[0] for key in view.series))
+    ranked = sorted(names, key=lambda name: (_loss_order(name), names.index(name)))
+    if not ranked:
+        return None
+    value = view.last(ranked[0])
+    return {"name": _text(ranked[0]), "value": rounded(value), "text": None if value is None else f"{value:.4g}"}
+
+
+def _loss_order(name: str) -> int:
+    low = name.lower()
+    if low in ("loss", "train_loss", "train/loss", "train:loss", "training_loss"):
+        return 0
+    return 1 if "loss" in low and "val" not in low and "eval" not in low else 2 if "loss" in low else 3
+
+
+def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> list[dict[str, Any]]:
+    """Return the metrics by name, the loss first, each with a line per host and rank."""
+    by_name: dict[str, list[Series]] = {}
+    for one in series:
+        by_name.setdefault(one.name, []).append(one)
+    names = sorted(by_name, key=lambda name: (_loss_order(name), list(by_name).index(name)))
+    chosen = [
+        (name, sorted(by_name[name], key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.source)))
+        for name in names
+    ]
+    lines = sum(len(found) for _, found in chosen)
+    buckets = max(20, min(fineness.buckets, fineness.points // (2 * max(1, min(lines, MAX_LINES)))))
+    metrics, left = [], MAX_LINES
+    for name, found in chosen:
+        shown = found[:left]
+        left -= len(shown)
+        if not shown:
+            break
+        metrics.append(
+            {
+                "name": _text(name),
+                "count": len(found),
+                "lines": [_metric_line(one, origin, buckets) for one in shown],
+            }
+        )
+    return metrics
+
+
+def _metric_line(one: Series, origin: float, buckets: int) -> dict[str, Any]:
+    # A damaged event may have left arrays of different lengths.
+    count = min(len(one.times), len(one.values))
+    steps = one.steps if len(one.steps) == len(one.values) and NO_STEP not in one.steps else None
+    places = thinned(one.values if count == len(one.values) else one.values[:count], buckets)
+    odd = next((at for at in places if rounded(one.values[at]) is None), None)
+    return {
+        "host": _text(one.host),
+        "rank": one.rank,
+        "source": _text(one.source),
+        "count": count,
+        "x": [round(one.times[at] - origin, 3) for at in places],
+        "steps": None if steps is None else [steps[at] for at in places],
+        "y": [rounded(one.values[at]) for at in places],
+        # The first value that is not finite: most often the moment at which the training broke.
+        "odd": None
+        if odd is None
+        else {"text": str(one.values[odd]), "at": odd, "step": None if steps is None else steps[odd]},
+    }
+
+
+def _line(times: Sequence[float], values: Sequence[float], origin: float, buckets: int) -> dict[str, Any]:
+    places = thinned(values, buckets)
+    return {"x": [round(times[at] - origin, 1) for at in places], "y": [rounded(values[at]) for at in places]}
+
+
+def _throughput(history: History, origin: float, buckets: int) -> list[dict[str, Any]]:
+    ranks = sorted(history.steps)[:MAX_LINES]
+    coarse = max(20, min(buckets, MAX_POINTS // (2 * max(1, len(ranks)))))
+    return [
+        {"rank": rank, **_line(history.steps[rank].times, history.steps[rank].values, origin, coarse)} for rank in ranks
+    ]
+
+
+def _resources(history: History, origin: float, buckets: int) -> list[dict[str, Any]]:
+    """Return the hosts, each with its parts (the host itself, GPUs, ranks) and their figures."""
+    hosts: dict[str, dict[str, dict[str, Any]]] = {}
+    coarse = max(20, min(buckets, 40_000 // max(1, 2 * len(history.tracks))))
+    for (host, part, figure), track in history.tracks.items():
+        hosts.setdefault(host, {}).setdefault(part, {})[figure] = _line(track.times, track.values, origin, coarse)
+    return [
+        {
+            "host": _text(host),
+            "parts": [
+                {"part": part, "name": _text(history.gpu_names.get((host, part), "")), "figures": figures}
+                for part, figures in sorted(parts.items(), key=lambda item: _part_order(item[0]))
+            ],
+        }
+        for host, parts in sorted(hosts.items(), key=lambda item: (len(item[0]), item[0]))
+    ]
+
+
+def _part_order(part: str) -> tuple[str, int]:
+    kind, _, index = part.partition(" ")
+    return kind, int(index or 0)
+
+
+def _failure(record: JobRecord) -> dict[str, Any] | None:
+    try:
+        failure = failure_of(record)
+    except ContractError as error:
+        return {"head": str(error), "text": "", "remedy": "", "rank": None, "host": None}
+    if failure is None:
+        return None
+    advice = remedy(failure, record.plan_dict) or failure.advice
+    return {
+        "head": failure.head,
+        "text": failure.render(20_000),
+        "remedy": printable(advice),
+        "rank": failure.rank,
+        "host": failure.host,
+    }
+
+
+def _plan(record: JobRecord) -> list[tuple[str, str]]:
+    try:
+        return [(label, printable(text, "\n")) for label, text in plan_rows(record.plan_dict)]
+    # A plan of another release has other members.
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return [("plan", "of another release of Herringbone")] if record.plan_dict else []
+
+
+def _prediction(record: JobRecord, view: JobView) -> list[dict[str, str | None]]:
+    """Return predicted and measured figures of a job that was measured before; [] for all others."""
+    prediction = prediction_of(record.plan_dict)
+    return [] if prediction is None else as_tiles(compare(prediction, view))
+
+
+def _hyperparameters(record: JobRecord) -> list[tuple[str, str]]:
+    values = record.plan_dict.get("hyperparameters")
+    if not isinstance(values, Mapping):
+        return []
+    return [(_text(str(name)), _text(str(value))) for name, value in sorted(values.items())]
+
+
+def _text(text: object) -> str:
+    return printable(str(text))[:_MAX_TEXT]
