@@ -24,9 +24,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests.service import test_live as live  # noqa: E402
-from tests.service.signing import TYPE, signed  # noqa: E402
-from tests.service.test_app import TARGETS, mutated  # noqa: E402
+from tests.serve import test_live as live  # noqa: E402
+from tests.serve.signing import TYPE, signed  # noqa: E402
+from tests.serve.test_app import TARGETS, mutated  # noqa: E402
 
 LINES = 50
 SCRIPT = f"""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests.service import test_live as live  # noqa: E402
+from tests.serve import test_live as live  # noqa: E402
 
 _MB = 1 << 20
 

@@ -1,6 +1,6 @@
 """Submit a training with `sagemaker` 2.x as it is released: only the endpoint and the key are set in the environment.
 
-Usage: .venv-peer/bin/python tests/service/fit_v2.py SCRIPT DATA. Code and data are uploaded to the bucket `mine`.
+Usage: .venv-peer/bin/python tests/serve/fit_v2.py SCRIPT DATA. Code and data are uploaded to the bucket `mine`.
 """
 
 import sys

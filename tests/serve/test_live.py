@@ -24,7 +24,7 @@ from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError  # noqa: E402
 
 from herringbone.serve.signing.keys import AccessKey, KeyFile  # noqa: E402
-from tests.service.test_members import REQUEST  # noqa: E402
+from tests.serve.test_members import REQUEST  # noqa: E402
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

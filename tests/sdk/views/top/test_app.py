@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from tests.sdk.top.made import HOSTILE, training
+from tests.sdk.views.top.made import HOSTILE, training
 
 from herringbone.show.cells import num_columns
 from herringbone.views.top.app import DetailScreen, StopScreen, TopApp

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from tests.sdk.top.made import training
+from tests.sdk.views.top.made import training
 
 from herringbone.backends.registry import backend_named
 from herringbone.events.view import JobView

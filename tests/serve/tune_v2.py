@@ -1,6 +1,6 @@
 """Search with `sagemaker` 2.x as it is released: only the endpoint and the key are set in the environment.
 
-Usage: .venv-peer/bin/python tests/service/tune_v2.py SCRIPT. The code is uploaded to the bucket `mine`.
+Usage: .venv-peer/bin/python tests/serve/tune_v2.py SCRIPT. The code is uploaded to the bucket `mine`.
 """
 
 import sys

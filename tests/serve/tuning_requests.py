@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.service.test_members import REQUEST
+from tests.serve.test_members import REQUEST
 
 NAME = "HyperParameterTuningJobName"
 # Trains in no time: the loss is smallest at 3, and one of the words adds 1 to it.

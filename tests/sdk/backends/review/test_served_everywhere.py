@@ -25,7 +25,7 @@ from herringbone_contract.model_parallel.version1 import ModelParallelParameters
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters
 from herringbone_parallel.core import launch
 
-PAGE = (Path(__file__).parents[3] / "docs/look-up/distribution.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs/look-up/distribution.md").read_text(encoding="utf-8")
 OURS = "registry.example.com/team/herringbone/pytorch:2.13"
 AWS = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.5.1-gpu-py311"
 # The ranks of version 1 are on one host. Under version 2 a host without GPUs has one rank, and 2 divides 4 hosts.

@@ -16,7 +16,7 @@ from herringbone.s3.front.refusals import HttpRequest, S3Error  # noqa: E402
 from herringbone.serve.app import Verifier  # noqa: E402
 from herringbone.serve.buckets import signer_of  # noqa: E402
 from herringbone.serve.settings import Settings  # noqa: E402
-from tests.service.signing import ADA, Keys  # noqa: E402
+from tests.serve.signing import ADA, Keys  # noqa: E402
 
 ACCOUNT = "000000000000"
 

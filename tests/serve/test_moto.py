@@ -7,8 +7,8 @@ import pytest
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from tests.service.test_members import REQUEST  # noqa: E402
-from tests.service.tuning_requests import NAME, tuning  # noqa: E402
+from tests.serve.test_members import REQUEST  # noqa: E402
+from tests.serve.tuning_requests import NAME, tuning  # noqa: E402
 
 
 def test_motos_answers_to_the_same_requests(monkeypatch):

@@ -36,9 +36,9 @@ from herringbone.tuner.searcher.trial_jobs import TrialJobs
 from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState, encode_record
 from herringbone.tuner.trials import Proposal
 from herringbone_contract.errors import InputError
-from tests.service.signing import ADMIN, BOB
-from tests.service.test_app import client  # noqa: F401 - a fixture
-from tests.service.tuning_requests import CATEGORICAL, CONTINUOUS, NAME, tuning, with_static, with_trial
+from tests.serve.signing import ADMIN, BOB
+from tests.serve.test_app import client  # noqa: F401 - a fixture
+from tests.serve.tuning_requests import CATEGORICAL, CONTINUOUS, NAME, tuning, with_static, with_trial
 
 SETTINGS = Settings(backend="local_process", account="123456789012")
 CONFIG = "HyperParameterTuningJobConfig"

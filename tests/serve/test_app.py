@@ -28,8 +28,8 @@ from herringbone.serve.settings import HostType, Mapping, Quota, Settings
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import InputError
-from tests.service.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, signed
-from tests.service.test_members import REQUEST
+from tests.serve.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, signed
+from tests.serve.test_members import REQUEST
 
 MAPPING = Mapping(instance_types={"ml.p4d.*": HostType(hosts=3), "ml.m5.*": HostType()}, quotas={"bob": Quota(jobs=1)})
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("boto3")
 
-from tests.service.test_live import (
+from tests.serve.test_live import (
     GROUP,
     PEER_PYTHON,
     Running,

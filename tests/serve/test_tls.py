@@ -13,7 +13,7 @@ boto3 = pytest.importorskip("boto3")
 from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError, ConnectionClosedError, SSLError  # noqa: E402
 
-from tests.service.test_live import Running, request, wait  # noqa: E402
+from tests.serve.test_live import Running, request, wait  # noqa: E402
 
 # Making keys takes seconds of a busy processor.
 pytestmark = pytest.mark.timeout(400)

@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError
 
 from herringbone.system.processes import may_live, place
 from herringbone.tuner.store import TuningStore
-from tests.service.test_live import GROUP, HERE, PEER_PYTHON, Running, wait
-from tests.service.tuning_requests import CATEGORICAL, NAME, SCRIPT, tuning, with_static, with_trial
+from tests.serve.test_live import GROUP, HERE, PEER_PYTHON, Running, wait
+from tests.serve.tuning_requests import CATEGORICAL, NAME, SCRIPT, tuning, with_static, with_trial
 
 
 @pytest.fixture(scope="module")

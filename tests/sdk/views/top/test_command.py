@@ -3,7 +3,7 @@
 import json
 import sys
 
-from tests.sdk.top.made import HOSTILE, training
+from tests.sdk.views.top.made import HOSTILE, training
 
 
 def test_once_and_json(herringbone, make_job):

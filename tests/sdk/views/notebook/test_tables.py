@@ -6,7 +6,7 @@ from contextlib import closing
 from xml.dom import minidom
 
 import pytest
-from tests.sdk.top.test_rows import EVENTS, RUNNING
+from tests.sdk.views.top.test_rows import EVENTS, RUNNING
 
 from herringbone.events.columns import Metrics
 from herringbone.events.tables import metrics_html

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.sdk.top.made import HOSTILE
+from tests.sdk.views.top.made import HOSTILE
 
 from herringbone.events.view import JobView, chosen_metric
 from herringbone.records.index import JobRecord
