@@ -6,7 +6,7 @@
     click commands       -> command-line.md     one part for each verb
     TrainingJob          -> training-job.md     its members, and the values that they return
     classes of errors    -> errors.md           one row for each error
-    service/members.py   -> service.md          the fate of each member of SageMaker's API
+    serve/members.py     -> service.md          the fate of each member of SageMaker's API
     library_hooks        -> library-hooks.md    tested releases of other libraries, and the hooks into them
 
 A page contains `<!-- begin NAME -->` and `<!-- end NAME -->`, and this script writes the text between them. The pages

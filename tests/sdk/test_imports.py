@@ -1,7 +1,10 @@
 """The public names, and the cost of importing them."""
 
+import importlib.util
 import subprocess
 import sys
+
+import pytest
 
 import herringbone
 
@@ -21,6 +24,28 @@ def test_every_error_that_a_client_can_catch_is_public():
 
     tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert tree - set(herringbone.__all__) == {"ParallelError", "HookError"}  # raised in the user's script only
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "herringbone.aws.image_uris",
+        "herringbone.s3.front.app",
+        "herringbone_contract.errors",
+        "herringbone_parallel.run_log",
+        "herringbone_parallel.reduce.api",
+        "herringbone_parallel.tensorflow.data_parallel.api",
+        "herringbone_parallel.tensorflow.model_parallel.api",
+        "herringbone_parallel.tensorflow.recipes.api",
+        "herringbone_parallel.torch.checkpoint.api",
+        "herringbone_parallel.torch.data_parallel.api",
+        "herringbone_parallel.torch.model_parallel.api",
+        "herringbone_parallel.torch.recipes.api",
+        "herringbone_parallel.torch.sharding.api",
+    ],
+)
+def test_paths_that_pages_and_examples_import_stay(path):
+    assert importlib.util.find_spec(path) is not None
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -12,15 +12,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("boto3")
 
-from tests.serve.test_live import (
-    GROUP,
-    PEER_PYTHON,
-    Running,
-    request,
-    train_by_our_own_backend,
-    train_by_the_cli,
-    wait,
-)
+from tests.serve.test_live import GROUP, PEER_PYTHON, Running, request, train_by_our_own_backend, train_by_the_cli, wait
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]

@@ -315,8 +315,7 @@ class Estimator:
         job = TrainingJob.attach(training_job_name)
         plan = job.plan
         settings = again.settings_of(plan, cls._arguments_of(plan))
-        over = job.ended is not None
-        settings, copied = again.earlier_settings(plan, settings, changes, over=over, resume=resume, code=code_of_job)
+        settings, copied = again.earlier_settings(plan, settings, changes, job.ended, resume=resume, code=code_of_job)
         estimator = cls(**settings)
         estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
         estimator._queue = plan.queue

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herringbone.engine.client import Engine, EngineRefusal
-from herringbone.engine.docker_settings import (
-    docker_folder,
-    login_header,
-    proxy_variables,
-    registry_login,
-    registry_of,
-)
+from herringbone.engine.docker_settings import docker_folder, login_header, proxy_variables, registry_login, registry_of
 from herringbone.images.build_errors import explain
 from herringbone.images.recipe import Recipe
 from herringbone.system.user_paths import home_folder

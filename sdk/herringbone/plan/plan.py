@@ -24,13 +24,7 @@ from herringbone.plan.taken_names import check_environment, check_hyperparameter
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
-from herringbone_contract.errors import (
-    DistributionError,
-    HerringboneError,
-    InputError,
-    OptionError,
-    UnsupportedError,
-)
+from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters, masked_texts

@@ -25,14 +25,7 @@ from herringbone.prediction.choosing import base_of, best_first, rank_choices
 from herringbone.prediction.hosts import MachineFigures, hosts_of, with_ranks
 from herringbone.prediction.machine import Machine, this_machine
 from herringbone.prediction.machines import known_figures
-from herringbone.prediction.measuring import (
-    MEASURE,
-    Step,
-    check_measurable,
-    measure,
-    run_program,
-    with_local_data,
-)
+from herringbone.prediction.measuring import MEASURE, Step, check_measurable, measure, run_program, with_local_data
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.prices import price_of
 from herringbone.prediction.progress import Progress

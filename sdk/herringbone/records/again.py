@@ -88,11 +88,17 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def earlier_settings(
-    plan: JobPlan, settings: dict[str, Any], changes: Mapping[str, Any], *, over: bool, resume: bool, code: bool
+    plan: JobPlan,
+    settings: dict[str, Any],
+    changes: Mapping[str, Any],
+    ended: float | None,
+    *,
+    resume: bool,
+    code: bool,
 ) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the settings of a job with changes, and the checkpoints to copy before it starts.
 
-    `over`: the job has ended. `resume` begins from its checkpoints, `code` runs the copy of its code. Raises
+    `ended` is None while the job runs. `resume` begins from its checkpoints, `code` runs the copy of its code. Raises
     `InputError`.
     """
     if code:
@@ -101,7 +107,7 @@ def earlier_settings(
     if resume:
         if changes.get("checkpoint_s3_uri") is not None:
             raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
-        settings, copied = resumed(find_home(), plan, settings, over=over)
+        settings, copied = resumed(find_home(), plan, settings, over=ended is not None)
     settings = merged(settings, changes)
     refuse_masked(plan.job_name, settings)
     return settings, copied

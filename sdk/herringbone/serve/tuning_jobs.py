@@ -29,13 +29,7 @@ from herringbone.serve.trainings import Trainings
 from herringbone.serve.translate import Translated, check_role, message_for_client, translate
 from herringbone.serve.tunings import describe
 from herringbone.serve.tunings.describe import Look
-from herringbone.serve.tunings.requests import (
-    check_complete,
-    definition_for,
-    refusal,
-    shared_request,
-    stored_tuning,
-)
+from herringbone.serve.tunings.requests import check_complete, definition_for, refusal, shared_request, stored_tuning
 from herringbone.system.disk import remove
 from herringbone.tuner.creation import create_tuning
 from herringbone.tuner.definition import TuningDefinition

@@ -14,15 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.lifecycle import (
-    change_state,
-    claim,
-    client_died,
-    client_lives,
-    poll_until_done,
-    settle,
-    unseen,
-)
+from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -131,7 +123,7 @@ class SshBackend(OwnHostsBackend):
     def submit(self, plan: JobPlan) -> None:
         name = plan.job_name
         inventory = read_inventory(inventory_path(plan))
-        with claim(plan, self.name, self._home) as job:
+        with lifecycle.claim(plan, self.name, self._home) as job:
             job.make_folder(exist_ok=True)
             folder = self._home.job(name)
             folder.logs.mkdir(exist_ok=True)
@@ -261,10 +253,10 @@ class SshBackend(OwnHostsBackend):
             # Training is over on all machines. As on the other backends, only a second request ends the packing.
             if record.status == STOPPING:
                 end_packing(self._index, name)
-            settle(self._index, name, {"status": STOPPING})
+            lifecycle.settle(self._index, name, {"status": STOPPING})
             return
         # The row first: a retry that starts at this moment sees it, and stops the new attempt.
-        change_state(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
+        lifecycle.change_state(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
 
     def kill(self, name: str) -> None:
@@ -277,7 +269,7 @@ class SshBackend(OwnHostsBackend):
             end_packing(self._index, name)
         else:
             self._ask_all(record, {"ask": "kill"})
-        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
+        lifecycle.poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
     def forget(self, record: JobRecord) -> str:
         if record.service is None:
@@ -345,22 +337,22 @@ class SshBackend(OwnHostsBackend):
 
     def _leave_line(self, record: JobRecord) -> None:
         """Ask the waiter of a waiting job to leave the line; a job that is being submitted has none."""
-        if elsewhere := unseen(record):
+        if elsewhere := lifecycle.unseen(record):
             # Its pid belongs to another process here, or to none.
             raise LaunchError(elsewhere)
-        if not record.done and client_lives(record):
+        if not record.done and lifecycle.client_lives(record):
             signal_waiter(record)
 
     def _being_submitted(self, record: JobRecord) -> JobRecord:
         """Return the row of a job without machines; mark the job as lost when its client has died."""
-        if client_lives(record):
+        if lifecycle.client_lives(record):
             return record
         # The waiter may have started the job and ended between reading the row and looking at the process.
         record = self._index.get(record.name)
         if record.done or record.service is not None:
             return record
-        failure = waiter_died() if record.secondary_status == PENDING else client_died("the job's hosts ran")
-        return settle(self._index, record.name, failure)
+        failure = waiter_died() if record.secondary_status == PENDING else lifecycle.client_died("the job's hosts ran")
+        return lifecycle.settle(self._index, record.name, failure)
 
     def _monitor_of(self, record: JobRecord) -> JobMonitor:
         """Return the monitor of the job's current attempt."""

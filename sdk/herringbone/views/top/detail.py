@@ -9,15 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.view import NO_STEP, chosen_metric
-from herringbone.show.cells import (
-    fitted,
-    num_columns,
-    shown_amount,
-    shown_eta,
-    shown_number,
-    shown_percent,
-    sparkline,
-)
+from herringbone.show.cells import fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent, sparkline
 from herringbone.system.times import shown_span
 from herringbone.views.top.rows import Row, gpus_of, number_of, progress_cell
 
