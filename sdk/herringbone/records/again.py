@@ -91,7 +91,7 @@ def earlier_settings(
     plan: JobPlan,
     settings: dict[str, Any],
     changes: Mapping[str, Any],
-    ended: float | None,
+    ended: datetime | None,
     *,
     resume: bool,
     code: bool,
