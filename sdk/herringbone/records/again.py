@@ -8,6 +8,7 @@ Paths become absolute, because the earlier job may have been planned in another 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
