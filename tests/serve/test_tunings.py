@@ -13,6 +13,7 @@ from tests.sdk.tuner.service.test_peer import peer_request
 pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
+from herringbone.api.tuning.trials import start_trial
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.serve.errors import ApiError
 from herringbone.serve.limits import Use, check_limits
@@ -311,7 +312,7 @@ def test_no_trial_starts_through_a_link_that_an_earlier_one_made(client, tmp_pat
 
     (tmp_path / "train.py").write_text("")
     estimator = Estimator(str(tmp_path / "train.py"), instance_type="local_process")
-    jobs = TrialJobs(store, document.definition, "local_process", estimator.plan(job_name="digits-002"))
+    jobs = TrialJobs(store, document.definition, "local_process", estimator.plan(job_name="digits-002"), start_trial)
     settings = {member: f"{buckets}/mine/out"}
     jobs._refuse_links(settings, "digits-002")
     (buckets / "mine" / "out").symlink_to(tmp_path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.api.follow import Follower, raise_failure, read_events, read_log
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.watch import Watch
-from herringbone.records.description import address, describe_own_job, describe_service_job, failure_of, is_complete
+from herringbone.records.description import address, failure_of
 from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.records.logs import LogLine
 from herringbone.show.console import Console
@@ -341,16 +341,9 @@ class TrainingJob:
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
-        from herringbone.backends.facts import find_facts, find_service_facts
-        from herringbone.trackers.place import with_exports
+        from herringbone.trackers.description import describe_job
 
-        record, folder = self._record(), self._backend.home.job(self.name)
-        if is_complete(record):
-            description = describe_service_job(record, find_service_facts(record, self._backend))
-        else:
-            facts = find_facts(record, self._backend)
-            description = describe_own_job(record, folder, facts, now=time.time())
-        return with_exports(description, folder)
+        return describe_job(self._record(), self._backend)
 
     def export(self, to: str | Iterable[str] | None = None, *, system: bool = False) -> list[Export]:
         """Send the metrics so far to trackers, and return what was sent to each; a second call sends what is new.

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from herringbone.api.estimator import Estimator
+    from herringbone.api.tuning.service import Candidate
     from herringbone.plan.inputs import Inputs
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.analytics import TunerAnalytics
     from herringbone.tuner.options import TunerOptions
-    from herringbone.tuner.service.creation import Candidate
     from herringbone.tuner.store import TrialRecord
 
 _SAGEMAKER = "sagemaker"
@@ -103,7 +103,7 @@ class HyperparameterTuner:
         **settings: Any,
     ) -> Self:
         """Return a tuner of several estimators, which only SageMaker searches; `inputs` of `fit` have their names."""
-        from herringbone.tuner.service.several import members_of
+        from herringbone.api.tuning.several import members_of
 
         dicts = objective_metric_name_dict, hyperparameter_ranges_dict, metric_definitions_dict
         members = members_of(cls, estimator_dict, *dicts, settings)
@@ -118,10 +118,10 @@ class HyperparameterTuner:
         """
         definition = self._complete_definition(self._name(job_name))
         if self._backend_name == _SAGEMAKER:
-            from herringbone.tuner.service.creation import plan_service, settings_of
+            from herringbone.api.tuning.service import plan_service, settings_of
 
             return plan_service(self._candidates(inputs, definition), settings_of(self.options))
-        from herringbone.tuner.creation import plan_trial
+        from herringbone.api.tuning.creation import plan_trial
 
         return plan_trial(self.estimator, inputs, definition, self._metrics)
 
@@ -152,11 +152,11 @@ class HyperparameterTuner:
             )
         definition = self._complete_definition(self._name(job_name))
         if self._backend_name == _SAGEMAKER:
-            from herringbone.tuner.service.creation import create_service, settings_of
+            from herringbone.api.tuning.service import create_service, settings_of
 
             self._tuning = create_service(self._candidates(inputs, definition), settings_of(self.options))
         else:
-            from herringbone.tuner.creation import create_tuning
+            from herringbone.api.tuning.creation import create_tuning
 
             tags = tag_list(self.options["tags"])
             self._tuning = create_tuning(self.estimator, inputs, definition, metrics=self._metrics, tags=tags)
@@ -200,7 +200,7 @@ class HyperparameterTuner:
         """
         if job_details is not None or estimator_cls is not None:
             raise UnsupportedError("job_details, estimator_cls: the tuning job knows both; leave them out")
-        from herringbone.api.attaching import attached
+        from herringbone.api.tuning.attaching import attached
 
         tuning, estimator = attached(tuning_job_name, sagemaker_session, changes)
         tuner = cls.__new__(cls)
@@ -238,7 +238,7 @@ class HyperparameterTuner:
         kind, session = type(self.estimator), self.estimator.options.sagemaker_session
         if self._members:
             from herringbone.api.job import attach
-            from herringbone.tuner.trial_plan import estimator_class
+            from herringbone.api.tuning.trials import estimator_class
 
             kind = estimator_class(attach(name, session).plan)
         return kind.attach(name, session)
@@ -322,7 +322,7 @@ class HyperparameterTuner:
             definition = msgspec.structs.replace(definition, seed=secrets.randbelow(2**31))
         if not definition.parents:
             return definition
-        from herringbone.api.attaching import results_of
+        from herringbone.api.tuning.attaching import results_of
         from herringbone.tuner.strategies.warm_start import prior_trials
 
         priors = prior_trials(definition, {parent: results_of(parent) for parent in definition.parents})
@@ -330,10 +330,10 @@ class HyperparameterTuner:
 
     def _candidates(self, inputs: Inputs, definition: TuningDefinition) -> list[Candidate]:
         if self._members:
-            from herringbone.tuner.service.several import candidates_of
+            from herringbone.api.tuning.several import candidates_of
 
             return candidates_of(self._members, inputs, definition.name)
-        from herringbone.tuner.service.creation import Candidate
+        from herringbone.api.tuning.service import Candidate
 
         return [Candidate(self.estimator, inputs, definition, self._metrics)]
 
@@ -349,7 +349,7 @@ class HyperparameterTuner:
 
     def _take(self, tuning: Tuning, estimator: Estimator) -> None:
         """Take over the settings of a tuning job that exists."""
-        from herringbone.api.attaching import options_of
+        from herringbone.api.tuning.attaching import options_of
 
         definition = tuning.definition()
         HyperparameterTuner.__init__(

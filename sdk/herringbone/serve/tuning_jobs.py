@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from herringbone.api.tuning.creation import create_tuning
 from herringbone.serve import listing, members
 from herringbone.serve.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
 from herringbone.serve.errors import ApiError, in_use, invalid
@@ -31,7 +32,6 @@ from herringbone.serve.tunings import describe
 from herringbone.serve.tunings.describe import Look
 from herringbone.serve.tunings.requests import check_complete, definition_for, refusal, shared_request, stored_tuning
 from herringbone.system.disk import remove
-from herringbone.tuner.creation import create_tuning
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningState

@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 import sys
 
-from herringbone.api.job import TrainingJob
 from herringbone.backends.registry import backend_of_job
 from herringbone.plan.destinations import parse_destination
 from herringbone.system.user_paths import current_folder
+from herringbone.trackers.description import describe_job
 from herringbone.trackers.export import follow_job
 from herringbone.trackers.place import JobRemovedError
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
@@ -24,8 +24,8 @@ def main(name: str, destination: str) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         backend = backend_of_job(name)
-        job = TrainingJob(name, backend)
-        follow_job(name, backend, job.describe, parse_destination(destination, base=current_folder()))
+        to = parse_destination(destination, base=current_folder())
+        follow_job(name, backend, lambda: describe_job(backend.describe(name), backend), to)
     # `herringbone rm` was faster.
     except (JobRemovedError, JobNotFoundError):
         return 0

@@ -1,9 +1,9 @@
-"""Make the plan that all trials share, and of it the estimator of each trial. Pure, except for `estimator_of`.
+"""Make the plan that all trials share, and of it the settings of each trial. Pure.
 
 estimator.plan(inputs) -> shared_plan -> stored in tuning.json, secrets masked
                             |            sent to the searcher over standard input, as it is
                             v
-                      trial_settings(record) -> estimator_of -> fit
+                      trial_settings(record) -> api.tuning.trials: an estimator, and its fit
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.api.estimator import Estimator
-from herringbone.api.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
 from herringbone.plan.plan import JobPlan
 from herringbone.records import again
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from herringbone.plan.source import SourceCode
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.trials import Proposal
-
-_CLASSES: dict[str, type[Estimator]] = {kind.__name__: kind for kind in (Estimator, PyTorch, TensorFlow, MXNet)}
 
 
 def shared_plan(
@@ -74,15 +70,9 @@ def plan_text(plan: JobPlan) -> dict[str, Any]:
     return fields
 
 
-def estimator_class(plan: JobPlan) -> type[Estimator]:
-    """Return the class that made a plan; for a class that the user wrote, `Estimator`."""
-    return _CLASSES.get(plan.estimator, Estimator)
-
-
-def shared_settings(plan: JobPlan) -> dict[str, Any]:
-    """Return the arguments of the estimator that all trials share."""
-    kind = estimator_class(plan)
-    settings = again.settings_of(plan, kind._arguments_of(plan))
+def shared_settings(plan: JobPlan, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the arguments of the estimator that all trials share; `arguments` replace those that the plan stores."""
+    settings = again.settings_of(plan, plan.arguments if arguments is None else arguments)
     # The copy of the code has its dependencies inside, and defaults need not be given.
     return {name: value for name, value in settings.items() if value not in (None, (), [], {})}
 

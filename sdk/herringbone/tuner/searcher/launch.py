@@ -1,4 +1,4 @@
-"""Start the detached process that searches: `python -m herringbone.tuner NAME < order`."""
+"""Start the detached process that searches: `python -m herringbone.api.tuning NAME < order`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.store import TuningStore
 
-SEARCHER = (sys.executable, "-m", "herringbone.tuner")
+# The program stands above this room: it starts trials by estimators.
+SEARCHER = (sys.executable, "-m", "herringbone.api.tuning")
 
 
 def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Sequence[str] = SEARCHER) -> str | None:

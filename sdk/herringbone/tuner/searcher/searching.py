@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.tuner.searcher.runner import Searcher
-from herringbone.tuner.searcher.trial_jobs import TrialJobs
+from herringbone.tuner.searcher.trial_jobs import Submit, TrialJobs
 from herringbone.tuner.strategies.choose import copy_for, strategy_for
 from herringbone.tuner.strategies.early_stopping import judged
 
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from herringbone.tuner.trials import Trial
 
 
-def search(store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], None]) -> bool:
+def search(
+    store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], None], submit: Submit | None = None
+) -> bool:
     """Search to the end, unless another process does; return whether this process did.
 
-    Without a plan, no job can be started: for a search that was asked to stop.
+    `submit` starts the job of a trial. Without a plan, no job can be started: for a search that was asked to stop.
     """
     with store.locked() as is_mine:
         if not is_mine:
             return False
         record = store.record()
         definition = record.definition
-        jobs = TrialJobs(store, definition, record.backend, plan, say)
+        jobs = TrialJobs(store, definition, record.backend, plan, submit, say)
         if plan is None:
             # No strategy, which may need a package that this process lacks.
             Searcher(store, jobs, lambda trials, free: (), say=say).run()  # noqa: ARG005

@@ -17,7 +17,7 @@ from herringbone.records.checkpoints import copy_checkpoints, newest_files
 from herringbone.records.description import failure_of
 from herringbone.records.index import FAILED
 from herringbone.tuner.searcher.objective import curve_of
-from herringbone.tuner.trial_plan import checkpoint_folder, estimator_class, shared_settings, trial_settings
+from herringbone.tuner.trial_plan import checkpoint_folder, shared_settings, trial_settings
 from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class JobLook:
     done: bool
     failure: str | None = None
     never_ran: bool = False
+
+
+# The shared plan, a trial's settings and the name of its job, to start it.
+Submit = Callable[["JobPlan", Mapping[str, Any], str], None]
 
 
 class Jobs(Protocol):
@@ -68,6 +72,7 @@ class TrialJobs:
     """Runs trials of one tuning job on the backend of its plan.
 
     `plan` is the shared plan with its secrets; None for a searcher that starts no job, but only stops those that run.
+    `submit` starts the job of a trial by the shared plan, the trial's settings and the job's name.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class TrialJobs:
         definition: TuningDefinition,
         backend: str,
         plan: JobPlan | None,
+        submit: Submit | None,
         say: Callable[[str], None] = print,
     ) -> None:
         self._store = store
         self._definition = definition
         self._backend = backend_named(backend)
         self._plan = plan
+        self._submit = submit
         self._say = say
         self._settings: dict[str, Any] = {} if plan is None else shared_settings(plan)
 
@@ -91,6 +98,7 @@ class TrialJobs:
 
     def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
         assert self._plan is not None
+        assert self._submit is not None
         checkpoints = self._checkpoints(record)
         # An existing folder is the complete copy that a killed searcher made: no job of this name has run.
         if checkpoints is not None and earlier is not None and not Path(checkpoints).exists():
@@ -102,8 +110,7 @@ class TrialJobs:
             self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
         )
         self._refuse_links(settings, record.job)
-        estimator = estimator_class(self._plan)(**settings)
-        estimator.fit(inputs_of(self._plan), wait=False, logs=False, job_name=record.job, queue=True)
+        self._submit(self._plan, settings, record.job)
 
     def _refuse_links(self, settings: Mapping[str, Any], job: str) -> None:
         """Raise `InputError` for a link in a folder that others write to; an earlier trial may have made it."""

@@ -1,4 +1,4 @@
-"""`python -m herringbone.tuner NAME < order`: searches. Started by `searcher.launch`, never by hand."""
+"""`python -m herringbone.api.tuning NAME < order`: searches. Started by `searcher.launch`, never by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+from herringbone.api.tuning.trials import start_trial
 from herringbone.plan.plan import parse_plan
 from herringbone.records.home import find_home
 from herringbone.tuner.searcher.searching import search
@@ -19,7 +20,7 @@ def main() -> None:
         # The client died before it had written the order.
         return
     store = TuningStore(find_home().tuning(sys.argv[1]))
-    search(store, parse_plan(json.loads(text)["plan"]), say=_say)
+    search(store, parse_plan(json.loads(text)["plan"]), submit=start_trial, say=_say)
 
 
 def _say(line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from herringbone.tuner.service.creation import Candidate
+from herringbone.api.tuning.service import Candidate
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.api.tuning.trials import estimator_class
 from herringbone.records.again import inputs_of
 from herringbone.tuner.configs import StrategyConfig, WarmStartConfig
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.service.tuning import ServiceTuning
-from herringbone.tuner.trial_plan import estimator_class, shared_settings, with_changes
+from herringbone.tuner.trial_plan import shared_settings, with_changes
 from herringbone.tuner.tuning import Tuning, find_tuning
 from herringbone_contract.errors import OptionError
 
@@ -43,7 +44,8 @@ def attached(name: str, session: object, changes: Mapping[str, Any]) -> tuple[Tu
             raise OptionError(f"{', '.join(changes)}: SageMaker has all settings of tuning job {name}; leave them out")
         assert isinstance(tuning, ServiceTuning)
         plan, boto = tuning.estimator_plan(), tuning.boto
-    estimator = estimator_class(plan)(**shared_settings(plan))
+    kind = estimator_class(plan)
+    estimator = kind(**shared_settings(plan, kind._arguments_of(plan)))
     if boto is not None:
         # The best trial is at the same account and region as its tuning job.
         estimator.options = msgspec.structs.replace(estimator.options, sagemaker_session=boto)

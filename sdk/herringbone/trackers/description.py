@@ -1,0 +1,24 @@
+"""A job under the key names of SageMaker's DescribeTrainingJob, with what was sent to trackers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from herringbone.backends.facts import find_facts, find_service_facts
+from herringbone.records.description import describe_own_job, describe_service_job, is_complete
+from herringbone.trackers.place import with_exports
+
+if TYPE_CHECKING:
+    from herringbone.protocols.backend import Backend
+    from herringbone.records.index import JobRecord
+
+
+def describe_job(record: JobRecord, backend: Backend) -> dict[str, Any]:
+    """Return the description of a job, as plain JSON values."""
+    folder = backend.home.job(record.name)
+    if is_complete(record):
+        description = describe_service_job(record, find_service_facts(record, backend))
+    else:
+        description = describe_own_job(record, folder, find_facts(record, backend), now=time.time())
+    return with_exports(description, folder)
