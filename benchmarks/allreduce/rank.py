@@ -20,8 +20,8 @@ Reduce = Callable[[np.ndarray[Any, Any]], None]
 
 
 def ours(*_: int) -> Reduce:
-    from herringbone_parallel.reduce.join.join import join
     from herringbone_parallel.reduce.join.settings import Settings
+    from herringbone_parallel.reduce.joining import join
     from herringbone_parallel.reduce.probing import measure
 
     engine = join(Settings.from_environment())

@@ -14,9 +14,9 @@ from msgspec import UNSET
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.model_parallel.mesh import Mesh
-from herringbone_contract.model_parallel.served import PARAMETERS, VERSION1
 from herringbone_contract.model_parallel.values import value_or
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters
+from herringbone_contract.served import PARAMETERS, VERSION1
 from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.mllog import POINT, START, START_ENDING, STOP, STOP_ENDING, Event, render
+from herringbone_contract.events.mllog import POINT, START, START_ENDING, STOP, STOP_ENDING, Event, render
 
 
 class RunLog:

@@ -20,7 +20,7 @@ from herringbone_contract.distribution import (
     TorchDistributed,
     parse,
 )
-from herringbone_contract.model_parallel.served import (
+from herringbone_contract.served import (
     BOTH,
     NONE,
     PYTORCH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_contract.mllog import POINT, START, STOP, Event, Reader, parse, render
+from herringbone_contract.events.mllog import POINT, START, STOP, Event, Reader, parse, render
 
 LINE = (
     ':::MLLOG {"namespace": "", "time_ms": 1556733699974, "event_type": "POINT_IN_TIME", "key": "eval_accuracy",'

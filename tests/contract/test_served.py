@@ -12,7 +12,8 @@ from herringbone_contract.distribution import (
     ResolvedModelParallel,
     parse,
 )
-from herringbone_contract.model_parallel.served import (
+from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
+from herringbone_contract.served import (
     BOTH,
     NONE,
     VERSION1,
@@ -21,7 +22,6 @@ from herringbone_contract.model_parallel.served import (
     unserved,
     unserved_parameters,
 )
-from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
 
 LIBRARIES = Path(__file__).parents[2] / "parallel" / "herringbone_parallel"
 FOLDERS = {"pytorch": "torch", "tensorflow": "tensorflow"}

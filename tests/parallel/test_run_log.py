@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.mllog import parse
+from herringbone_contract.events.mllog import parse
 from herringbone_parallel.run_log import RunLog
 
 

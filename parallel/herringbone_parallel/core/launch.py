@@ -11,9 +11,9 @@ from typing import Any
 from herringbone_contract.constants import Key, RankVariable
 from herringbone_contract.errors import DistributionError, HyperparameterError, ParallelError
 from herringbone_contract.hyperparameters import decode
-from herringbone_contract.model_parallel.served import Library, unserved_parameters
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ModelParallelV2Parameters, ResolvedModelParallelV2
+from herringbone_contract.served import Library, unserved_parameters
 from herringbone_contract.strategies import Framework
 from herringbone_parallel.core.script_settings import WITHOUT_EFFECT, merge
 

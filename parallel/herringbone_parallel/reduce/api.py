@@ -8,8 +8,8 @@ with join(Settings.from_environment()) as engine:
 
 from herringbone_parallel.reduce.collectives import agree, all_gather, barrier, broadcast
 from herringbone_parallel.reduce.engine import Engine, Handle, Stats
-from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.joining import join
 from herringbone_parallel.reduce.subsets import join_subset
 
 __all__ = [

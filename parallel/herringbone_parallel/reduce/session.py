@@ -9,8 +9,8 @@ import threading
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.joining import join
 from herringbone_parallel.reduce.probing import measure
 
 # Guards all members below. `current` reads `_engine` without it: reading one reference is atomic.

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join.join import join, local_address
 from herringbone_parallel.reduce.join.listener import listen
+from herringbone_parallel.reduce.joining import join, local_address
 
 
 def join_subset(engine: Engine, ranks: Sequence[int]) -> Engine:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from herringbone.protocols.controller_config import HostConfig
 
 _READ_BYTES = 1 << 20
-# Begins a line of MLPerf's log; `herringbone_contract.mllog.PREFIX`, without its module.
+# Begins a line of MLPerf's log; `herringbone_contract.events.mllog.PREFIX`, without its module.
 _MLLOG_MARK = b":::MLLOG "
 
 

@@ -29,8 +29,8 @@ from types import FrameType
 
 from herringbone.records.job_events import append_lines
 from herringbone.records.logs import STAMP_CHARS, LogLine, Metric, parse_line
-from herringbone_contract import mllog
 from herringbone_contract.constants import LIVE_MARK, split_line
+from herringbone_contract.events import mllog
 from herringbone_contract.events.format import LOG, MLLOG, Event, batches, encode
 from herringbone_contract.resources import host_names
 

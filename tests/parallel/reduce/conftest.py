@@ -21,9 +21,9 @@ from herringbone_entry.channel.reserved_port import ReservedPort
 from herringbone_parallel.reduce import build
 from herringbone_parallel.reduce.cores import native
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.listener import listen
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.joining import join
 from herringbone_parallel.reduce.server import Server
 
 if native.library() is None:

@@ -15,8 +15,8 @@ import numpy as np
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import barrier
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.joining import join
 
 
 def report(**event: object) -> None:

@@ -17,11 +17,11 @@ from herringbone_entry.channel.reserved_port import ReservedPort
 from herringbone_parallel.core.sums.credits import Window
 from herringbone_parallel.reduce.cores.messages import VERSION
 from herringbone_parallel.reduce.elements import Element
-from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.join.rails import addresses_of, rail_of
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.topology import Topology
+from herringbone_parallel.reduce.joining import join
 from herringbone_parallel.reduce.server import Server
 from tests.parallel.reduce.conftest import KINDS
 

@@ -12,7 +12,7 @@ from herringbone.events.from_log import Finder, find_metrics
 from herringbone.plan.options.typed import MetricDefinition
 from herringbone.records.logs import FileLogs, LogLine, Metric, parse_line, select_lines
 from herringbone.show.console import Console
-from herringbone_contract.mllog import START, STOP, Event, render
+from herringbone_contract.events.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
 MARK = b"2026-11-21T11:44:37.123456Z "

@@ -16,11 +16,11 @@ import msgspec
 
 from herringbone_contract.distribution import Distribution, parse
 from herringbone_contract.errors import DistributionError, ParallelError
-from herringbone_contract.model_parallel.served import Library as Source
-from herringbone_contract.model_parallel.served import unserved
 from herringbone_contract.prediction.answer import Memory, Prediction, Range, StepTime
 from herringbone_contract.prediction.question import Hosts, Work
 from herringbone_contract.rules import check_layout
+from herringbone_contract.served import Library as Source
+from herringbone_contract.served import unserved
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.prediction.layout import Layout, layout_of
 from herringbone_parallel.core.prediction.measurement import Measurement, Timings

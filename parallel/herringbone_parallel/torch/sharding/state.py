@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.model_parallel.served import RECENT_TORCH
 from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
+from herringbone_contract.served import RECENT_TORCH
 from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes

@@ -17,7 +17,7 @@ from herringbone.plan.channels import is_piped
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
-from herringbone_contract.model_parallel.served import Library
+from herringbone_contract.served import Library
 
 _NAME = "local"
 _REFUSED = {

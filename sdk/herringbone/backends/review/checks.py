@@ -27,7 +27,7 @@ from herringbone.plan.shown import OWN_HOSTS
 from herringbone.records.home import JobFolder, find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, UnsupportedError
-from herringbone_contract.model_parallel.served import Library
+from herringbone_contract.served import Library
 
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend

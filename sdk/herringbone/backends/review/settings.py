@@ -9,8 +9,8 @@ from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.layout import ranks_on_host
-from herringbone_contract.model_parallel.served import PARAMETERS, Library, unserved
 from herringbone_contract.model_parallel.values import value_or
+from herringbone_contract.served import PARAMETERS, Library, unserved
 
 # The repositories of AWS's Deep Learning Containers for training, in any registry. Offline, only the name tells them
 # from other images.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from herringbone.backends.review.checks import brings_packages
 from herringbone.plan.plan import JobPlan
 from herringbone.system.packages import installed_version, is_older
-from herringbone_contract.model_parallel.served import RECENT_TORCH, needs_recent_torch
+from herringbone_contract.served import RECENT_TORCH, needs_recent_torch
 
 _NEEDED = ".".join(str(number) for number in RECENT_TORCH)
 

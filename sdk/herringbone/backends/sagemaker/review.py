@@ -20,7 +20,7 @@ from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel.served import Library
+from herringbone_contract.served import Library
 
 _NAME = "sagemaker"
 # CreateTrainingJob accepts at most this many channels.

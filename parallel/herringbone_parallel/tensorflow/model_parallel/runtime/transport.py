@@ -31,11 +31,11 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
-from herringbone_parallel.reduce.join.join import local_address
 from herringbone_parallel.reduce.join.listener import Acceptor, listen
 from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.wire_values import whole
+from herringbone_parallel.reduce.joining import local_address
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
 _CONNECT_SECONDS = 30.0
