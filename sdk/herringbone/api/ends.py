@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from herringbone.records.home import find_home
 from herringbone.records.index import COMPLETED, STOPPED
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def end_line(record: JobRecord, *, seconds: float, model: str | None, checkpoint
 def kept_checkpoints(record: JobRecord) -> str | None:
     """Return where the checkpoints of a job are: `checkpoint_s3_uri`, or a folder of the job; None without any."""
     from herringbone.records.description import checkpoint_folders
-    from herringbone.records.home import find_home
 
     plan = record.plan_dict
     if uri := plan.get("options", {}).get("checkpoint_s3_uri"):

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from herringbone.plan.options.typed import MetricDefinition, parse_options
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
+from herringbone.tuner.analytics import TunerAnalytics
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition, define
-from herringbone.tuner.description import best_of
+from herringbone.tuner.description import best_of, parameter_ranges
 from herringbone.tuner.names import check_tuning_name, default_tuning_name
 from herringbone.tuner.options import asks, tag_list, with_defaults
 from herringbone.tuner.parameters import ParameterRange
+from herringbone.tuner.strategies.autotune import autotuned
+from herringbone.tuner.strategies.warm_start import prior_trials
 from herringbone.tuner.tuning import Tuning
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 
@@ -245,14 +248,10 @@ class HyperparameterTuner:
 
     def analytics(self) -> TunerAnalytics:
         """Return the results as tables: `tuner.analytics().dataframe()`."""
-        from herringbone.tuner.analytics import TunerAnalytics
-
         return TunerAnalytics(self._found())
 
     def hyperparameter_ranges(self) -> dict[str, list[dict[str, Any]]]:
         """Return the ranges as CreateHyperParameterTuningJob takes them."""
-        from herringbone.tuner.description import parameter_ranges
-
         return parameter_ranges(self.definition("tuning").ranges)
 
     def identical_dataset_and_algorithm_tuner(self, additional_parents: Sequence[str] | None = None) -> Self:
@@ -283,8 +282,6 @@ class HyperparameterTuner:
         """Return what `fit` would search under this name; a seed that is not given is drawn only then."""
         static, ranges = dict(self.estimator._hyperparameters), self._ranges
         if self.options["autotune"] and self._backend_name != _SAGEMAKER:
-            from herringbone.tuner.strategies.autotune import autotuned
-
             free = {key: value for key, value in static.items() if key not in ranges}
             made, _ = autotuned(free, self.options["hyperparameters_to_keep_static"])
             ranges = {**made, **ranges}
@@ -323,7 +320,6 @@ class HyperparameterTuner:
         if not definition.parents:
             return definition
         from herringbone.api.tuning.attaching import results_of
-        from herringbone.tuner.strategies.warm_start import prior_trials
 
         priors = prior_trials(definition, {parent: results_of(parent) for parent in definition.parents})
         return msgspec.structs.replace(definition, priors=priors)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, overload
 import msgspec
 
 from herringbone.events.source import EventFile
+from herringbone.events.tables import metrics_html
 from herringbone.events.view import MAX_SERIES, Series, SeriesKey
 from herringbone.records.logs import Metric
 from herringbone_contract.events.format import MAX_EVENT_BYTES
@@ -91,9 +92,6 @@ class Metrics(Sequence[Metric]):
 
     def _repr_html_(self) -> str:
         """Show the metrics in a notebook, each with its course."""
-        # Imported here: only notebooks need it.
-        from herringbone.events.tables import metrics_html
-
         return metrics_html(self.series)
 
     def numbered(self) -> Iterator[tuple[Series, int]]:

@@ -19,7 +19,7 @@ from herringbone.backends.review.settings import is_of_aws
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.plan.inputs import TrainingInput
 from herringbone.plan.links import results_of_job
-from herringbone.plan.options.typed import changed_options
+from herringbone.plan.options.typed import InstanceGroup, changed_options
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.serve.errors import ApiError, invalid, over_limit
@@ -231,8 +231,6 @@ def _hosts_arguments(request: Mapping[str, Any], kinds: Mapping[str, HostType], 
     arguments: dict[str, Any] = {} if number is None else {"gpus": number}
     resources = request["ResourceConfig"]
     if groups := resources.get("InstanceGroups"):
-        from herringbone.plan.options.typed import InstanceGroup
-
         return arguments | {
             "instance_groups": [
                 InstanceGroup(group["InstanceGroupName"], backends[group["InstanceType"]], group["InstanceCount"])

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.tuner.description import parameter_ranges
+from herringbone.tuner.description import parameter_ranges, trial_summary
 from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -88,8 +88,6 @@ class TunerAnalytics:
 
     def training_job_summaries(self, force_refresh: bool = False) -> list[dict[str, Any]]:
         """Return the trials as plain dicts under the key names of HyperParameterTrainingJobSummary."""
-        from herringbone.tuner.description import trial_summary
-
         self.rows(force_refresh)
         definition = self._tuning.definition()
         return [trial_summary(definition, record) for record in self._trials or ()]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.backends.registry import backend_named
 from herringbone.plan.plan import parse_plan
 from herringbone.records.again import refuse_masked
 from herringbone.system.polling import Pace, Pauses
-from herringbone.system.processes import is_alive, may_live
+from herringbone.system.processes import is_alive, may_live, sees
 from herringbone.tuner.description import describe_tuning
 from herringbone.tuner.searcher.launch import start_searcher
 from herringbone.tuner.searcher.searching import search
@@ -117,8 +118,6 @@ class OwnTuning:
 
     def kill(self) -> None:
         """Kill the running trials of a search that was asked to stop."""
-        from herringbone.backends.registry import backend_named
-
         backend = backend_named(self._store.record().backend)
         for record in self._store.trials():
             if not record.done:
@@ -197,6 +196,4 @@ def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
 
 
 def _elsewhere(process: str, where: str) -> bool:
-    from herringbone.system.processes import sees
-
     return sees(where) is None and may_live(process, where)

@@ -16,6 +16,7 @@ from herringbone.api.remote_function.bundle import find_cloudpickle, name_of, re
 from herringbone.api.remote_function.call import RemoteCall
 from herringbone.plan.inputs import Inputs
 from herringbone.system.interrupt import OnInterrupt, check_choice
+from herringbone.views.notebook.choice import console_of
 from herringbone_contract.errors import OptionError
 
 Result = TypeVar("Result")
@@ -77,7 +78,6 @@ class RemoteFunction(Generic[Result]):
 
         Raises what the function raises, and the errors of `RemoteCall.result`.
         """
-        from herringbone.views.notebook.choice import console_of
         from herringbone_contract.errors import JobFailedError
 
         call = self._submitted(arguments, keywords, show_start=True)

@@ -25,6 +25,7 @@ from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS
 from herringbone.records.home import JobFolder, find_home
+from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, UnsupportedError
 from herringbone_contract.served import Library
@@ -231,8 +232,6 @@ _ESCAPES = ". In a file:// address %3A stands for a colon, and %25 for a %: give
 
 def _check_augmented(channel: Channel, path: Path) -> list[dict[str, Any]]:
     """Return the lines of an AugmentedManifestFile of this machine. Raises `InputError` for one that cannot be used."""
-    from herringbone.s3.pipes.records import parse_lines
-
     if not path.is_file():
         raise InputError(f"channel {channel.name!r}: {path} is a folder, and an AugmentedManifestFile is one file")
     return parse_lines(path.read_bytes(), channel.input.attribute_names or (), str(path))

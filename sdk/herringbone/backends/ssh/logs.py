@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.files import FileKey, RemoteFiles
+from herringbone.events.source import EventFile, by_time, decode_lines
 from herringbone.records.logs import LogLine, parse_line
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ class RemoteEvents:
     """
 
     def __init__(self, files: RemoteFiles, here: Path, close: Callable[[], None]) -> None:
-        from herringbone.events.source import EventFile
-
         self._files = files
         self._here = EventFile(here)
         self._close = close
@@ -86,8 +85,6 @@ class RemoteEvents:
         self._close()
 
     def _joined(self, lines: Mapping[FileKey, Sequence[bytes]]) -> list[Event]:
-        from herringbone.events.source import by_time, decode_lines
-
         hosts = [decode_lines(b"\n".join(of_file)) for of_file in lines.values()]
         return by_time([*hosts, self._here.read()])
 

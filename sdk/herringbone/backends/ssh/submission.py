@@ -47,6 +47,7 @@ from herringbone.backends.ssh.upload import (
     uploads_of,
 )
 from herringbone.plan.plan import JobPlan, plan_to_send
+from herringbone.show.console import Console
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
 
@@ -271,7 +272,6 @@ class Submission:
         # Imported here: most jobs run as processes and need no container code.
         from herringbone.backends.docker.review import check_image
         from herringbone.backends.ssh.images import provide_image
-        from herringbone.show.console import Console
 
         connections = [self._connection(host) for host in self._machines]
         say = Console(sys.stderr).say

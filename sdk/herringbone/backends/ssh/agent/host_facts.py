@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from herringbone.backends.ssh.agent.store import machine_engine
 from herringbone.system import nvidia_smi
 from herringbone_contract.errors import EngineError, UnsupportedError
 
@@ -61,8 +62,6 @@ def detailed_facts() -> dict[str, Any]:
 
 def engine_version() -> str | None:
     """Return the version of the machine's container engine; None when no engine answers."""
-    from herringbone.backends.ssh.agent.store import machine_engine
-
     try:
         return str(machine_engine().get("/version")["Version"])
     except (EngineError, UnsupportedError):

@@ -23,6 +23,7 @@ from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.plan.host_tree import write_json
+from herringbone.protocols.host_access import LocalAccess
 from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
@@ -160,9 +161,6 @@ class ProcessHost(MachineHost):
         self._supervisor = supervisor
 
     def access(self, name: str, host: str) -> HostAccess:
-        # Imported here: only a shell and a debugger need it.
-        from herringbone.protocols.host_access import LocalAccess
-
         self._check_here(self.describe(name))
         folder = self._home.job(name)
         return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
