@@ -20,20 +20,26 @@ class AfterImport:
         self._name = name
         self._act = act
 
-    def find_spec(self, name: str, *_: object) -> Any:
-        """Return None, so that Python asks the next finder; for that one module, its specification."""
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        """Return None, so that Python asks the next finder; for that one module, its specification.
+
+        Libraries also look for modules that they do not import, so this finder stays until the module has run.
+        """
         if name != self._name:
             return None
-        from importlib.util import find_spec
-
-        # Once is enough, and the next line asks all finders.
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        # A list that another thread may change meanwhile.
+        finders = list(sys.meta_path)
+        after = finders[finders.index(self) + 1 :] if self in finders else ()
+        found = (finder.find_spec(name, path, target) for finder in after if hasattr(finder, "find_spec"))
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             loader, execute = spec.loader, spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
+                # Once is enough.
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 self._act(module)
 
             loader.__dict__["exec_module"] = exec_module

@@ -16,6 +16,9 @@ import_hooks.install("", "", "")
 before = len(sys.meta_path)
 import library
 print("ours" in sys.modules)
+if "LOOK_UPS" in os.environ:
+    from importlib.util import find_spec
+    print(*(find_spec("library.part").name for _ in range(2)), "ours" in sys.modules)
 import library.part
 print(library.part.complete, len(sys.meta_path) - before)
 """
@@ -38,3 +41,10 @@ def test_a_module_of_ours_runs_after_the_librarys(tmp_path: Path) -> None:
 
 def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
     assert run(tmp_path) == ["False", "False", "0"]
+
+
+def test_a_look_up_without_an_import_changes_nothing(tmp_path: Path) -> None:
+    # TensorFlow looks for Keras before it imports it, and transformers looks for torch.
+    variables = {"HERRINGBONE_ACCELERATE": "FSDP_VERSION", "LOOK_UPS": "2"}
+    names = ["library.part"] * 2
+    assert run(tmp_path, **variables) == ["False", *names, "False", "True", "-1"]
