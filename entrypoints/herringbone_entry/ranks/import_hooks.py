@@ -26,6 +26,8 @@ _WATCHED = {
     "pytorch_lightning.trainer.trainer": "herringbone_entry.ranks.lightning",
 }
 
+# Adds the calls that Keras 3 removed and TensorFlow's own tutorials still make.
+_KERAS = "herringbone_parallel.tensorflow.keras_compat.resets"
 # Modules that ours complete, where the launcher has set accelerate's variables.
 _COMPLETIONS = {
     "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
@@ -47,6 +49,7 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
         sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
     for name, ours in _WATCHED.items() if sys.platform == "linux" else ():
         sys.meta_path.insert(0, AfterImport(name, partial(_watch, ours)))
+    sys.meta_path.insert(0, AfterImport("keras", partial(_watch, _KERAS)))
     if orders and sys.platform == "linux":
         sys.meta_path.insert(0, ListenerStart(orders))
     if listen:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from tests.parallel.tensorflow.ranks import Ranks
+import herringbone_entry
+from herringbone_parallel.tensorflow.keras_compat import resets
+from tests.parallel.tensorflow.ranks import PYTHON, Ranks, environment
 
 pytestmark = pytest.mark.tensorflow
 
@@ -109,3 +116,39 @@ def test_modules_that_moved_are_found(script) -> None:
 def test_a_script_of_that_time_trains(script) -> None:
     means = script("old_script")
     assert means[-1] < means[0] / 1.2
+
+
+PLAIN = """
+from herringbone_entry.ranks import import_hooks
+import_hooks.install("", "", "")
+IMPORT
+
+class Old(keras.metrics.Mean):
+    def reset_states(self):
+        super().reset_states()
+        print("reset")
+
+metric = Old()
+metric.update_state(3.0)
+metric.reset_states()
+others = [name for name in ("fit_generator", "predict_classes") if hasattr(keras.Model, name)]
+print(float(metric.result()), hasattr(keras.Model, "reset_states"), others)
+"""
+
+
+@pytest.mark.parametrize("imports", ["import tensorflow as tf; keras = tf.keras", "import keras"])
+def test_a_script_without_our_libraries_resets_metrics_by_the_old_name(imports: str) -> None:
+    if not PYTHON.exists():
+        pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+    values = environment()
+    values["PYTHONPATH"] += os.pathsep + str(Path(herringbone_entry.__file__).parents[1])
+    answer = subprocess.run(
+        [PYTHON, "-c", PLAIN.replace("IMPORT", imports)], env=values, capture_output=True, text=True, timeout=100
+    )
+    assert answer.stdout.splitlines() == ["reset", "0.0 True []"], answer.stderr
+
+
+@pytest.mark.parametrize(("version", "backend"), [("2.15.0", "tensorflow"), ("3.15.1", "jax"), ("4.0.0", "tensorflow")])
+def test_another_keras_stays_as_it_is(version: str, backend: str) -> None:
+    # Without `metrics`: what is changed would be missing.
+    resets.watch(SimpleNamespace(__version__=version, config=SimpleNamespace(backend=lambda: backend)))

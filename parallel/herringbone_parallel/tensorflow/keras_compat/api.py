@@ -1,6 +1,7 @@
 """Support for scripts of TensorFlow 2.3 to 2.6 on Keras 3; docs/do/tensorflow-old-scripts.md has the list of calls.
 
-Imports of `smdistributed.modelparallel.tensorflow` and of `horovod` call `activate`. Otherwise Keras stays unchanged.
+Imports of `smdistributed.modelparallel.tensorflow` and of `horovod` call `activate`. Otherwise Keras stays unchanged,
+apart from the names that `resets` adds in every rank.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import keras
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
-from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers, weights
+from herringbone_parallel.tensorflow.keras_compat import models, namespaces, optimizers, resets, seeds, weights
 from herringbone_parallel.tensorflow.library_hooks import KERAS_COMPAT
 from herringbone_parallel.tensorflow.patches import Patches
 
@@ -31,7 +32,8 @@ def activate() -> None:
     check_version(keras.__version__)
     require(KERAS_COMPAT)
     patches = Patches()
-    for file in (optimizers, models, layers, namespaces, weights):
+    resets.add(keras, patches)
+    for file in (optimizers, models, seeds, namespaces, weights):
         file.patch(patches)
     _active = patches
 

@@ -1,19 +1,24 @@
-"""Calls of TensorFlow 2.3 to 2.6 that reset states and metrics, and that set seeds."""
+"""Calls of TensorFlow 2.3 to 2.6 that reset states and metrics. Keras 3 has no such names, so no other script notices.
+
+Every rank of a job gets them: `herringbone_entry.ranks.import_hooks` calls `watch`, which imports no framework.
+"""
 
 from __future__ import annotations
 
-import functools
-import random
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
-
-import keras
-import tensorflow as tf
 
 from herringbone_parallel.tensorflow.patches import Patches
 
 
-def patch(patches: Patches) -> None:
+def watch(keras: ModuleType) -> None:
+    """Add the calls to Keras 3 on TensorFlow, as soon as the script has imported `keras`; no other Keras is changed."""
+    if keras.__version__.startswith("3.") and keras.config.backend() == "tensorflow":
+        add(keras, Patches())
+
+
+def add(keras: ModuleType, patches: Patches) -> None:
+    """Add the calls; a metric's subclass may override the old name or the new one."""
     metric = keras.metrics.Metric
 
     def __init_subclass__(cls: type[Any], /, **kwargs: Any) -> None:  # noqa: N807
@@ -25,7 +30,6 @@ def patch(patches: Patches) -> None:
     patches.set(metric, "__init_subclass__", classmethod(__init_subclass__))
     patches.set(metric, "reset_states", _reset_states)
     patches.set(keras.Model, "reset_states", _reset_model)
-    patches.set(tf.random, "set_seed", _seeding(tf.random.set_seed))
 
 
 def _reset_states(metric: Any) -> None:
@@ -43,17 +47,3 @@ def _reset_model(model: Any) -> None:
     for layer in model._flatten_layers(include_self=False):
         if hasattr(layer, "reset_state"):
             layer.reset_state()
-
-
-def _seeding(set_seed: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a `tf.random.set_seed` that also seeds Python's `random`.
-
-    Keras 3 draws the seeds of initializers and dropout from there.
-    """
-
-    @functools.wraps(set_seed)
-    def call(seed: int) -> None:
-        set_seed(seed)
-        random.seed(seed)
-
-    return call
