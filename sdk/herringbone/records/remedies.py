@@ -66,11 +66,18 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
 
 
 def _missing_module(message: str, plan: Mapping[str, Any]) -> str:
+    match = re.search(r"No module named '([^']+)'", message)
+    parent, _, part = match[1].rpartition(".") if match else ("", "", "")
+    if parent:
+        # Python has imported everything before the last dot.
+        return (
+            f"{parent} where the job ran has no {part}: name in requirements.txt a release of {parent.split('.')[0]}"
+            " that has it, or the package that adds it"
+        )
     start = "not installed where the job ran: "
     source = plan.get("source") or {}
     if source.get("whole_folder") or source.get("archive"):
         return f"{start}name it in requirements.txt of source_dir"
-    match = re.search(r"No module named '([^']+)'", message)
     module = f", or with your own module {match[1]}" if match else ""
     return f"{start}give source_dir, with a requirements.txt that names it{module}"
 

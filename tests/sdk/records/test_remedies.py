@@ -33,6 +33,11 @@ def missing(path):
             "give source_dir, with a requirements.txt that names it, or with your own module timm",
         ),
         (
+            Failure(exception="ModuleNotFoundError", message="No module named 'torch.nn.old'"),
+            PLAN,
+            "torch.nn where the job ran has no old: name in requirements.txt a release of torch that has it",
+        ),
+        (
             missing("data/train.txt"),
             PLAN,
             "a copy of its code, which has no data/train.txt: give the data as a channel",
