@@ -16,6 +16,8 @@ from herringbone_parallel.tensorflow.patches import Patches, defining_class
 
 # The mean over a batch is the mean of the means over its equal parts. No other reduction has this property.
 _MEANS = ("sum_over_batch_size", "mean")
+# Losses of Keras that compare the samples of a batch, or join them in one figure, by the names of their functions.
+_OVER_THE_BATCH = frozenset({"circle", "dice", "tversky"})
 # Methods and properties that Keras asks the outermost model for, besides those of training.
 _OF_THE_WHOLE = frozenset(
     {
@@ -146,14 +148,18 @@ def _norm_in_steps(norm: Callable[..., Any], name: str, is_tracing: Callable[[],
 
 @contextmanager
 def means_only(microbatches: int) -> Iterator[None]:
-    """Raise `ParallelError` in the `with` block for a loss of the script's own that is no mean over samples."""
+    """Raise `ParallelError` in the `with` block for a loss that is no mean over samples."""
     patches = Patches()
     call = keras.losses.Loss.__call__
 
     @functools.wraps(call)
     def checked(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         function = getattr(loss, "fn", loss)
-        if not getattr(function, "__module__", type(loss).__module__).startswith("keras."):
+        # A class of the script's own may change the `call` of one of Keras's, and keep its function.
+        modules = {type(loss).__module__, getattr(function, "__module__", type(function).__module__)}
+        of_keras = all(module.startswith("keras.") for module in modules)
+        # Keras's other losses are means, so spare the memory that four samples of a large vocabulary take.
+        if not of_keras or getattr(function, "__name__", "") in _OVER_THE_BATCH:
             _refuse_other_than_mean(loss, functools.partial(call, loss), y_true, y_pred)
         return call(loss, y_true, y_pred, sample_weight)
 
@@ -167,29 +173,40 @@ def means_only(microbatches: int) -> Iterator[None]:
 
 def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any) -> None:
     """Try a loss on four samples and on their halves: the mean of the halves' losses is to be the loss of the whole."""
-    values = np.random.RandomState(0)
 
-    def sample_of(tensor: Any) -> Any:
-        shape = [4, *(extent or 2 for extent in tensor.shape[1:])]
-        # 0 is a class of each classification, and a mean as far as a loss is one.
-        drawn = values.uniform(0.1, 0.9, shape) if tensor.dtype.is_floating else np.zeros(shape)
-        return tf.cast(drawn, tensor.dtype)
+    def is_mean(classes: Sequence[int] | None) -> bool | None:
+        values = np.random.RandomState(0)
 
-    try:
-        with tf.init_scope():
-            samples = tf.nest.map_structure(sample_of, (y_true, y_pred))
-            halves = [tf.nest.map_structure(lambda whole, n=n: whole[n : n + 2], samples) for n in (0, 2)]
-            whole, *parts = [float(call(*sample)) for sample in (samples, *halves)]
-    except Exception:  # noqa: BLE001  a loss of the script's own may fail in any way on other samples than its own
+        def sample_of(tensor: Any, classes: Sequence[int] | None = None) -> Any:
+            shape = [4, *(extent or 2 for extent in tensor.shape[1:])]
+            if classes is not None:
+                drawn = np.broadcast_to(np.reshape(classes, [4, *[1] * (len(shape) - 1)]), shape)
+            else:
+                # 0 is a class of each classification, and a mean as far as a loss is one.
+                drawn = values.uniform(0.1, 0.9, shape) if tensor.dtype.is_floating else np.zeros(shape)
+            return tf.cast(drawn, tensor.dtype)
+
+        try:
+            with tf.init_scope():
+                labels = tf.nest.map_structure(functools.partial(sample_of, classes=classes), y_true)
+                samples = (labels, tf.nest.map_structure(sample_of, y_pred))
+                halves = [tf.nest.map_structure(lambda whole, n=n: whole[n : n + 2], samples) for n in (0, 2)]
+                whole, *parts = [float(call(*sample)) for sample in (samples, *halves)]
+        except Exception:  # noqa: BLE001  a loss of the script's own may fail in any way on other samples than its own
+            return None
+        return bool(np.isclose(whole, sum(parts) / 2, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+    # A loss that compares samples may see no difference between those of one class. Halves with the same classes have
+    # masks of the same size.
+    answers = [is_mean(classes) for classes in (None, (0, 1, 0, 1))]
+    if answers == [None, None]:
         # A value per sample becomes Keras's mean. A scalar may be anything.
-        is_mean = bool(loss.call(y_true, y_pred).shape.rank)
-    else:
-        is_mean = bool(np.isclose(whole, sum(parts) / 2, rtol=1e-3, atol=1e-5, equal_nan=True))
-    if not is_mean:
+        answers = [bool(loss.call(y_true, y_pred).shape.rank)]
+    if False in answers:
         raise ParallelError(
             f"fit: the loss {loss.name!r} of a batch is not the mean over its microbatches: it adds up samples,"
             " compares them with each other, or draws random numbers. Return one value per sample, or their mean,"
-            " and scale the learning rate; or use microbatches: 1"
+            " and scale the learning rate (Keras's Dice and Tversky do so with axis=...); or use microbatches: 1"
         )
 
 
