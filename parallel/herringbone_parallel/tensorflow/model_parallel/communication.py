@@ -33,7 +33,7 @@ def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
 def recv_from(src_rank: int, rank_type: RankType) -> Any:
     """Receive the object that `src_rank` sends to this rank with `send` or `broadcast`; see `send`."""
     source = _global_rank("recv_from", src_rank, rank_type)
-    return pickle.loads(_transport().receive_object(source))  # noqa: S301  same trust domain
+    return _received(source, "send")
 
 
 def broadcast(obj: Any, group: CommGroup) -> None:
@@ -55,12 +55,12 @@ def allgather(obj: Any, group: CommGroup) -> list[Any]:
     own_rank = state.get().rank
     ranks = _members("allgather", group)
     others = [rank for rank in ranks if rank != own_rank]
-    data = _pickled(obj)
+    data = _pickled(obj, "allgather")
     # Send to all before receiving from any, and wait for receipts last. Any other order lets two ranks wait for each
     # other.
     for rank in others:
         _transport().send_object(rank, data)
-    received = {rank: pickle.loads(_transport().receive_object(rank)) for rank in others}  # noqa: S301  same trust domain
+    received = {rank: _received(rank, "allgather") for rank in others}
     for rank in others:
         _transport().wait_for_receipt(rank)
     return [obj if rank == own_rank else received[rank] for rank in ranks]
@@ -83,7 +83,7 @@ def mp_barrier() -> None:
 
 
 def _send_to(peers: Sequence[int], obj: Any) -> None:
-    data = _pickled(obj)
+    data = _pickled(obj, "send")
     # To all peers first, so that they receive in parallel.
     for peer in peers:
         _transport().send_object(peer, data)
@@ -91,11 +91,23 @@ def _send_to(peers: Sequence[int], obj: Any) -> None:
         _transport().wait_for_receipt(peer)
 
 
-def _pickled(obj: Any) -> bytes:
+def _pickled(obj: Any, call: str) -> bytes:
     try:
-        return pickle.dumps(obj)
+        return pickle.dumps((call, obj))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ParallelError(f"a {type(obj).__qualname__} cannot be sent to another rank: {error}") from error
+
+
+def _received(rank: int, call: str) -> Any:
+    """Return the object that a rank sends in the same kind of call; raises `ParallelError` for another kind."""
+    its_call, obj = pickle.loads(_transport().receive_object(rank))  # noqa: S301  same trust domain
+    if its_call != call:
+        raise ParallelError(
+            f"rank {rank} makes another call than rank {state.get().rank} here. Every rank of a pipeline makes the same"
+            " calls in the same order, without `if smp.rank() == 0`: fit, evaluate and predict, save_model,"
+            " save_weights and load_weights, save and restore of smp.CheckpointManager"
+        )
+    return obj
 
 
 def _transport() -> Transport:

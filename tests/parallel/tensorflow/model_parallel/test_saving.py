@@ -22,10 +22,11 @@ def test_what_is_saved_predicts_the_same(ranks: Ranks, tmp_path: Path, model: st
 
 def test_who_saves_too_early_or_to_nowhere_hears_of_it_on_every_rank(ranks: Ranks, tmp_path: Path) -> None:
     for messages in ranks.run("saving.mistakes", 2, str(tmp_path), **ranks.model_parallel(partitions=2)):
-        early, nowhere, file = messages
+        early, nowhere, file, alone = messages
         assert early.startswith("ParallelError: save_model: call it after the first step and outside of one")
         assert nowhere.startswith(f"ParallelError: save_model('{tmp_path}/file/below'): ")
         assert "Keras would write those of one. Save a SavedModel folder: model.save_model(folder)" in file
+        assert "Every rank of a pipeline makes the same calls in the same order, without `if smp.rank() == 0`" in alone
 
 
 def test_a_file_past_the_split_model_is_refused(ranks: Ranks, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def saved(name: str, placement: list[int], folder: str) -> Any:
 
 
 def mistakes(folder: str) -> list[str]:
-    """Return the errors for saving too early, into a folder that cannot be created, and as a Keras file."""
+    """Return the errors for saving too early, into a folder that cannot be created, as a Keras file, and alone."""
     smp.init()
     case = models.CASES["dense"]
     model = case.distributed([0, 1])
@@ -79,6 +79,8 @@ def mistakes(folder: str) -> list[str]:
             model.save(f"{folder}/{path}")
         except Exception as error:  # noqa: BLE001
             messages.append(f"{type(error).__name__}: {error}")
+    # Last, because no call of these ranks meets another one afterwards.
+    messages.append(error_of(smp.barrier if smp.rank() else lambda: model.save_weights(f"{folder}/last.weights.h5")))
     return messages
 
 
