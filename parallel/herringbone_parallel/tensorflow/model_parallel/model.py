@@ -147,6 +147,14 @@ class DistributedModel(Trainer):
             )
         return super().get_weights()  # type: ignore[no-any-return]
 
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the weights of this rank, from a list of those of the whole model or of this rank alone."""
+        everywhere: list[Any] = keras.Model.weights.fget(self)
+        if len(weights) == len(everywhere):
+            local = {id(variable) for variable in self.weights}
+            weights = [value for variable, value in zip(everywhere, weights, strict=True) if id(variable) in local]
+        super().set_weights(weights)
+
 
 def _local(variables: Sequence[Any]) -> list[Any]:
     """Return the variables that this rank holds; inside a step, return all of them."""

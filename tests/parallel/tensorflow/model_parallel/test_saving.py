@@ -39,4 +39,4 @@ def test_a_file_past_the_split_model_is_refused(ranks: Ranks, tmp_path: Path) ->
             assert "ParallelError: " in error, use
             assert "is a weight of another rank, and this rank has no value of it" in error, use
         assert served == ["nothing"] * len(served)
-        assert (set_weight, left) == (1.0, 0)
+        assert (set_weight, left) == (3.0, 0)
