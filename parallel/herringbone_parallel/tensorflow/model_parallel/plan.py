@@ -265,7 +265,7 @@ def _traced(
     name = getattr(function, "__name__", "step")
     traced = trace(body, specs, name=name, deferred=rank_state.deferred)
     if rank_state.model is not None:
-        refuse_assignments(traced, rank_state.model)
+        refuse_assignments(traced, rank_state.model, rank_state.settings.microbatches)
     return result[0], traced
 
 

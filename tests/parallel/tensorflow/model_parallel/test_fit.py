@@ -141,6 +141,14 @@ def test_a_layer_with_a_state_for_each_sample_is_refused(ranks: Ranks) -> None:
             assert "a step sees the 2 microbatches of a batch one by one. Use microbatches: 1" in message
 
 
+def test_a_layer_that_changes_its_kernel_takes_one_microbatch(ranks: Ranks) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for refused, served in ranks.run("fit_refusals.changing_its_kernel", 2, **two):
+        assert refused.startswith("ParallelError: the layer of '")
+        assert "assigns to this weight in its call, which runs once for each of 2 microbatches" in refused
+        assert served == "nothing"
+
+
 def test_keras_on_another_framework_is_refused(ranks: Ranks) -> None:
     (message,) = ranks.run("fit_refusals.other_backend", 1, **ranks.model_parallel())
     assert message.startswith("ParallelError: Keras runs on jax here: set KERAS_BACKEND=tensorflow in the job's")

@@ -6,12 +6,15 @@ from typing import Any
 
 import fitting
 import keras
+import msgspec
 import numpy as np
 import pipelines
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 from keras import layers
 from pipeline_mistakes import error_of
+
+from herringbone_parallel.tensorflow.model_parallel import state
 
 
 def no_step_for_the_data() -> list[str]:
@@ -53,6 +56,20 @@ def stateful() -> list[str]:
         model.compile("sgd", "mse")
         inputs, labels = np.ones((8, 3, 2), np.float32), np.ones((8, 1), np.float32)
         messages.append(error_of(model.fit, inputs, labels, 8))
+        pipelines.another_job()
+    return messages
+
+
+def changing_its_kernel() -> list[str]:
+    """Fit a layer that assigns to its kernel in its call: with two microbatches, and with one."""
+    messages = []
+    for microbatches in (2, 1):
+        smp.init()
+        rank_state = state.get()
+        rank_state.settings = msgspec.structs.replace(rank_state.settings, microbatches=microbatches)
+        model = smp.DistributedModel(keras.Sequential([layers.SpectralNormalization(layers.Dense(1))]))
+        model.compile("sgd", "mse")
+        messages.append(error_of(model.fit, np.ones((8, 3), np.float32), np.ones((8, 1), np.float32), 8))
         pipelines.another_job()
     return messages
 

@@ -309,19 +309,28 @@ def trace(
     return traced
 
 
-def refuse_assignments(traced: Traced, model: SplitModel) -> None:
-    """Raise `ParallelError` for a step that assigns to a trained variable of the model, outside of its layers."""
+def refuse_assignments(traced: Traced, model: SplitModel, microbatches: int) -> None:
+    """Raise `ParallelError` for a step that assigns to a trained variable of the model.
+
+    With one microbatch a layer may change its own weight, as one with a spectral norm does.
+    """
     trained = {id(variable.handle): variable.path for variable in model.all_variables() if variable.trainable}
     captures = traced.graph.captures
     names = {inner.op.name: trained[id(handle)] for handle, inner in captures if id(handle) in trained}
-    # A layer may change its own weight, as one with a spectral norm does.
     operations = traced.graph.get_operations()
     inside = {operations[n].name for s in traced.stretches if s.layer is not None for n in range(s.start, s.end)}
     definition = traced.graph.as_graph_def()
     functions = {function.signature.name: function for function in definition.library.function}
-    updated = _updated([node for node in definition.node if node.name not in inside], names, functions)
+    by_layer = [[node for node in definition.node if (node.name in inside) is is_inside] for is_inside in (False, True)]
+    updated, updated_inside = (_updated(nodes, names, functions) for nodes in by_layer)
     if updated is not None:
         refuse_update(f"an assignment to {updated!r}")
+    if updated_inside is not None and microbatches > 1:
+        raise ParallelError(
+            f"the layer of {updated_inside!r} assigns to this weight in its call, which runs once for each of"
+            f" {microbatches} microbatches: the weight would be another one than that of one process. Use"
+            " microbatches: 1, or leave this layer out"
+        )
 
 
 def _updated(nodes: Iterable[Any], names: Mapping[str, str], functions: Mapping[str, Any]) -> str | None:
