@@ -53,6 +53,8 @@ class DistributedModel(Trainer):
         if module is not None:
             refuse_overridden(module)
             self.module = module
+            # Keras names losses and metrics of several outputs by them, and finds those given by name.
+            self.output_names = getattr(module, "output_names", None)
             # Only the wrapped model has variables to build, and it builds them in its own call.
             self.built = True
         rank_state.model = self

@@ -149,6 +149,15 @@ def test_a_layer_that_changes_its_kernel_takes_one_microbatch(ranks: Ranks) -> N
         assert served == "nothing"
 
 
+def test_outputs_have_the_names_of_the_wrapped_model(ranks: Ranks) -> None:
+    expected = ranks.run("fitting.outputs_by_name", 1, False)[0]
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for figures in ranks.run("fitting.outputs_by_name", 2, True, **two):
+        assert set(figures) == set(expected)
+        for name, values in figures.items():
+            _close(values, expected[name], name)
+
+
 def test_keras_on_another_framework_is_refused(ranks: Ranks) -> None:
     (message,) = ranks.run("fit_refusals.other_backend", 1, **ranks.model_parallel())
     assert message.startswith("ParallelError: Keras runs on jax here: set KERAS_BACKEND=tensorflow in the job's")

@@ -379,6 +379,28 @@ def compiled_again(split: bool) -> Any:
     return figures, [before, len(step(inputs))]
 
 
+def outputs_by_name(split: bool) -> Any:
+    """Fit a list of outputs, whose losses, weights and metrics are given by name; return the figures by their names."""
+    keras.utils.set_random_seed(1)
+    vectors = keras.Input((6,))
+    outputs = [layers.Dense(3, name=name)(vectors) for name in ("first", "second")]
+    model = keras.Model(vectors, outputs)
+    if split:
+        smp.init()
+        model = smp.DistributedModel(model)
+    inputs, labels, _ = _data("dense")
+    labels = np.eye(3, dtype=np.float32)[labels]
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        {"second": "mae", "first": "mse"},
+        loss_weights={"second": 0.5, "first": 2.0},
+        metrics={"second": ["accuracy"]},
+    )
+    # Whole batches: Keras weighs the loss of an output by the size of a batch only where the graph knows it.
+    inputs, labels = inputs[: 2 * BATCH], labels[: 2 * BATCH]
+    return model.fit(inputs, [labels, -labels], batch_size=BATCH, shuffle=False, verbose=0).history
+
+
 def a_rank_without_variables() -> Any:
     """Fit with only operations on one partition; return the number of iterations, of own variables, and the losses."""
     smp.init()
