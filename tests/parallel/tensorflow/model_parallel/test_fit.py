@@ -88,13 +88,6 @@ def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tm
         "ParallelError: compile: global_clipnorm=1.0 needs the gradients of all ranks",
         "ParallelError: compile: a LossScaleOptimizer looks for overflows in the gradients of one rank",
         "ParallelError: compile: MeanSquaredError(reduction='sum') of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss '_sum_of_squares' of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss '_distance_to_others' of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss 'sum_of_errors' of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss '_hardest_of_other_classes' of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss 'tversky' of a batch is not the mean over its microbatches",
-        "ParallelError: fit: the loss 'circle' of a batch is not the mean over its microbatches",
-        *["nothing"] * 2,
         f"ParallelError: ModelCheckpoint('{tmp_path}/model.keras') saves the model of one rank",
         "ParallelError: BackupAndRestore saves the optimizer of one rank: use smp.CheckpointManager",
         "ParallelError: TensorBoard(histogram_freq=...) reads weights that other ranks hold",
@@ -122,6 +115,22 @@ def test_no_batch_is_taken_for_the_end_of_the_data(ranks: Ranks) -> None:
         for message, words in zip(messages, expected, strict=True):
             assert message.startswith("ParallelError: ")
             assert words in message
+
+
+def test_a_loss_that_is_no_mean_over_samples_is_refused(ranks: Ranks) -> None:
+    names = [
+        "_sum_of_squares",
+        "_distance_to_others",
+        "sum_of_errors",
+        "_hardest_of_other_classes",
+        "tversky",
+        "circle",
+    ]
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for *refused, one, other in ranks.run("fit_refusals.losses_of_batches", 2, **two):
+        for name, message in zip(names, refused, strict=True):
+            assert message.startswith(f"ParallelError: fit: the loss {name!r} of a batch is not the mean over its")
+        assert (one, other) == ("nothing", "nothing")
 
 
 def test_a_term_that_adds_up_samples_is_refused(ranks: Ranks) -> None:

@@ -46,6 +46,46 @@ def _ending(error: Exception) -> Any:
     return loss
 
 
+def losses_of_batches() -> list[str]:
+    """Fit with losses that are no mean over samples, and with two that are."""
+    smp.init()
+    model, inputs, labels = fitting._small([0, 1])
+    messages = []
+    losses = [_sum_of_squares, _distance_to_others, _SumOfErrors(name="sum_of_errors"), _hardest_of_other_classes]
+    for loss in (*losses, "tversky", keras.losses.Circle(), _mean_of_the_unmasked, keras.losses.Dice(axis=-1)):
+        model.compile("adam", loss)
+        of_classes = loss is _mean_of_the_unmasked or isinstance(loss, keras.losses.Circle)
+        targets = labels if of_classes else np.zeros((len(inputs), 3))
+        messages.append(error_of(model.fit, inputs, targets, fitting.BATCH, 1, 0))
+    return messages
+
+
+def _sum_of_squares(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_sum(tf.square(y_true - y_pred))
+
+
+def _distance_to_others(y_true: Any, y_pred: Any) -> Any:
+    """Compare each sample with all others of the batch; each has a value."""
+    return tf.reduce_logsumexp(tf.matmul(y_pred, y_pred, transpose_b=True), -1)
+
+
+def _hardest_of_other_classes(y_true: Any, y_pred: Any) -> Any:
+    """Compare each sample with those of other classes; samples of one class have no others."""
+    classes = tf.cast(y_true[:, 0], tf.int32)
+    others = tf.cast(tf.not_equal(classes[:, None], classes[None]), tf.float32)
+    return tf.reduce_max(others * tf.matmul(y_pred, y_pred, transpose_b=True), -1)
+
+
+def _mean_of_the_unmasked(y_true: Any, y_pred: Any) -> Any:
+    mask = tf.cast(tf.reshape(y_true, [-1, 1]) > 0, tf.float32)
+    return tf.math.divide_no_nan(tf.reduce_sum(mask * tf.square(y_pred)), tf.reduce_sum(mask))
+
+
+class _SumOfErrors(keras.losses.MeanAbsoluteError):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_sum(tf.abs(y_true - y_pred))
+
+
 def stateful() -> list[str]:
     """Fit a layer that keeps a state for each sample of a batch: with two microbatches, and in another layer."""
     messages = []
