@@ -147,11 +147,24 @@ def _norm_in_steps(norm: Callable[..., Any], name: str, is_tracing: Callable[[],
 
 
 @contextmanager
-def means_only(microbatches: int) -> Iterator[None]:
-    """Raise `ParallelError` in the `with` block for a loss that is no mean over samples."""
+def means_only(losses: Any, microbatches: int) -> Iterator[None]:
+    """Raise `ParallelError` in the `with` block for a loss that is no mean over samples; `losses` are the model's."""
     patches = Patches()
-    call = keras.losses.Loss.__call__
+    # A class may override `__call__`, too.
+    callers = {
+        defining_class(type(loss), "__call__")
+        for loss in tf.nest.flatten(losses)
+        if isinstance(loss, keras.losses.Loss)
+    }
+    for owner in {keras.losses.Loss, *callers} if microbatches > 1 else ():
+        patches.set(owner, "__call__", _checked_for_mean(owner.__call__))
+    try:
+        yield
+    finally:
+        patches.undo()
 
+
+def _checked_for_mean(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def checked(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         function = getattr(loss, "fn", loss)
@@ -163,12 +176,7 @@ def means_only(microbatches: int) -> Iterator[None]:
             _refuse_other_than_mean(loss, functools.partial(call, loss), y_true, y_pred)
         return call(loss, y_true, y_pred, sample_weight)
 
-    if microbatches > 1:
-        patches.set(keras.losses.Loss, "__call__", checked)
-    try:
-        yield
-    finally:
-        patches.undo()
+    return checked
 
 
 def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any) -> None:
@@ -201,7 +209,8 @@ def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: 
     answers = [is_mean(classes) for classes in (None, (0, 1, 0, 1))]
     if answers == [None, None]:
         # A value per sample becomes Keras's mean. A scalar may be anything.
-        answers = [bool(loss.call(y_true, y_pred).shape.rank)]
+        values = call if type(loss).call is keras.losses.Loss.call else loss.call
+        answers = [bool(values(y_true, y_pred).shape.rank)]
     if False in answers:
         raise ParallelError(
             f"fit: the loss {loss.name!r} of a batch is not the mean over its microbatches: it adds up samples,"

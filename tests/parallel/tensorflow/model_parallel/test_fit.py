@@ -123,6 +123,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_refused(ranks: Ranks) -> None:
         "_distance_to_others",
         "sum_of_errors",
         "_hardest_of_other_classes",
+        "called",
         "tversky",
         "circle",
     ]

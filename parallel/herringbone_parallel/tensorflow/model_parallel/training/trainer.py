@@ -210,7 +210,7 @@ class _Steps:
         outputs = self._call(x, training=training)
         training_arg = {"training": training} if model._compute_loss_has_training_arg else {}
         microbatches = state.get().settings.microbatches
-        with means_only(microbatches):
+        with means_only(model.loss, microbatches):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, **training_arg)
         if microbatches > 1:
             refuse_sums(loss, _extent(x))
