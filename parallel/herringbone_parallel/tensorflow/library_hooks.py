@@ -21,6 +21,13 @@ _READS = "refuse to read a weight of another rank"
 _OLD = "read scripts of TensorFlow 2.3 to 2.6"
 _OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer."
 _APPLY = named_in(f"{_OPTIMIZER}apply_gradients")
+# The methods of TensorFlow's variables that read the value, as an addition to it does.
+READING_METHODS = (
+    *("_read_variable_op", "sparse_read", "gather_nd", "_serialize_to_tensors", "_strided_slice_assign"),
+    *("assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_mul", "scatter_div", "scatter_max"),
+    *("scatter_min", "scatter_update", "batch_scatter_update", "scatter_nd_add", "scatter_nd_sub"),
+    *("scatter_nd_max", "scatter_nd_min", "scatter_nd_update"),
+)
 # smdistributed.modelparallel: the trace of a step, and its checks.
 MODEL_PARALLEL = (
     Hook("keras.layers:Layer.__call__", "see the layers of a step", reached(_called)),
@@ -32,7 +39,7 @@ MODEL_PARALLEL = (
     Hook("tensorflow.python.ops.resource_variable_ops:UninitializedVariable", _GRAPHS, exists),
     *(
         Hook(f"tensorflow.python.ops.resource_variable_ops:UninitializedVariable.{name}", _READS, exists)
-        for name in ("_read_variable_op", "sparse_read", "gather_nd", "_serialize_to_tensors")
+        for name in READING_METHODS
     ),
     Hook("tensorflow.python.framework.ops:get_stats_for_node_def", "measure a step for the partition", exists),
 )

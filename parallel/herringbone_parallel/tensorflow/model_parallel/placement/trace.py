@@ -18,6 +18,7 @@ from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.library_hooks import READING_METHODS
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.state import DeferredVariable, SplitModel
 from herringbone_parallel.tensorflow.model_parallel.unsupported import refuse_dynamic_scale, refuse_update
@@ -234,18 +235,17 @@ def _refused_elsewhere(name: str) -> Callable[..., Any]:
 class _HeldVariable(UninitializedVariable):
     """A variable whose value one rank holds: TensorFlow would read nothing elsewhere, and raise no error."""
 
-    _read_variable_op = _refused_elsewhere("_read_variable_op")
-    sparse_read = _refused_elsewhere("sparse_read")
-    gather_nd = _refused_elsewhere("gather_nd")
-    # Checkpoints leave out a variable without a value.
-    _serialize_to_tensors = _refused_elsewhere("_serialize_to_tensors")
-
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         """Assign a value, or do nothing on other ranks: a script may set all weights of the model on each."""
         return self if _is_elsewhere(self) else super().assign(value, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<tf.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+for _name in READING_METHODS:
+    # Checkpoints, too, leave out a variable without a value.
+    setattr(_HeldVariable, _name, _refused_elsewhere(_name))
 
 
 def fill(variable: Any, value: Any) -> None:
