@@ -143,6 +143,12 @@ def named_in(caller: str) -> Callable[[str], bool]:
     return probe
 
 
+def is_set(place: str) -> bool:
+    """Say whether the constructor of the place's class sets this attribute, which only its objects have."""
+    owner, name = resolved(place)
+    return name in _names(inspect.unwrap(owner.__init__).__code__)
+
+
 def takes(*names: str) -> Callable[[str], bool]:
     """Return the probe that compares the parameters of the function at the hook's place, in their order."""
 

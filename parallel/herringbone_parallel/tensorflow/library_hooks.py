@@ -6,7 +6,7 @@ TensorFlow.
 
 from __future__ import annotations
 
-from herringbone_contract.library_hooks import Hook, exists, named_in, reached, takes
+from herringbone_contract.library_hooks import Hook, exists, is_set, named_in, reached, takes
 
 
 def _called() -> object:
@@ -18,6 +18,7 @@ def _called() -> object:
 
 _GRAPHS = "cut a step into segments"
 _READS = "refuse to read a weight of another rank"
+_COPIES = "copy an optimizer with all its settings"
 _OLD = "read scripts of TensorFlow 2.3 to 2.6"
 _OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer."
 _APPLY = named_in(f"{_OPTIMIZER}apply_gradients")
@@ -47,6 +48,12 @@ MODEL_PARALLEL = (
 DATA_PARALLEL = (
     Hook(f"{_OPTIMIZER}apply", "skip steps with incomplete sums", _APPLY),
     Hook(f"{_OPTIMIZER}_clip_gradients", "sum gradients before they are clipped", exists),
+    *(
+        Hook(f"{_OPTIMIZER}{name}", _COPIES, is_set)
+        for name in ("_tracker", "_variables", "_trainable_variables", "_iterations", "_learning_rate")
+    ),
+    Hook(f"{_OPTIMIZER}add_variable", _COPIES, takes("shape", "dtype", "aggregation", "name")),
+    Hook("keras.src.utils.tracking:TrackedList", _COPIES, takes("values", "tracker")),
 )
 _MODEL = "keras:Model."
 KERAS_COMPAT = (
