@@ -43,7 +43,7 @@ class SameBatches:
         own_seed = context.global_seed()
         # A seed of an earlier `fit` is not the script's: each `fit` shuffles in a new order.
         own_seed = None if own_seed == self._agreed_seed else own_seed
-        proposals = _of_pipeline((own_seed, secrets.randbits(31)))
+        proposals = of_pipeline((own_seed, secrets.randbits(31)))
         seeds = [seed for seed, _ in proposals]
         if any(seed != seeds[0] for seed in seeds):
             raise ParallelError(f"fit: the ranks of this pipeline shuffle with other seeds, {seeds}. {_ADVICE}")
@@ -65,7 +65,7 @@ class SameBatches:
 
 def check_same(batch: Any) -> None:
     """Raise `ParallelError` on every rank of the pipeline if the ranks have called this with different batches."""
-    digests = _of_pipeline(digest(batch))
+    digests = of_pipeline(digest(batch))
     odd = next((index for index, other in enumerate(digests) if other != digests[0]), None)
     if odd is not None:
         ranks = state.get().pipeline
@@ -99,5 +99,6 @@ def sample_of(tensors: Sequence[Any]) -> tf.Tensor:
     return tf.strings.join(samples)
 
 
-def _of_pipeline(value: Any) -> Sequence[Any]:
+def of_pipeline(value: Any) -> Sequence[Any]:
+    """Return the value of each rank of this pipeline; every one of them calls it."""
     return [value] if len(state.get().pipeline) == 1 else allgather(value, PP_GROUP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-import warnings
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import keras
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.job_folders import model_dir
 from herringbone_parallel.tensorflow.model_parallel import state
+from herringbone_parallel.tensorflow.model_parallel.batches import of_pipeline
 from herringbone_parallel.tensorflow.model_parallel.checkpoint.saving import (
     input_specs,
     load_weights,
@@ -139,15 +140,24 @@ class DistributedModel(Trainer):
         return sum(math.prod(weight.shape) for weight in keras.Model.weights.fget(self))
 
     def get_weights(self) -> list[Any]:
-        """Return the weights that this rank holds."""
-        # Keras's EarlyStopping keeps them for `set_weights`, which takes the weights of this rank, too.
-        if not sys._getframe(1).f_globals.get("__name__", "").startswith("keras."):
-            warnings.warn(
-                "get_weights: these are the weights of this rank alone. smp.allgather collects those of all ranks, and"
-                " model.save_weights(path) writes them",
-                stacklevel=2,
-            )
-        return super().get_weights()  # type: ignore[no-any-return]
+        """Return the weights of the whole model; every rank of the pipeline calls it.
+
+        Keras's own code, such as `EarlyStopping`, gets those that this rank holds.
+        """
+        rank_state = state.get()
+        if not rank_state.partitioned or sys._getframe(1).f_globals.get("__name__", "").startswith("keras."):
+            return super().get_weights()  # type: ignore[no-any-return]
+        weights = keras.Model.weights.fget(self)
+        own = {n: weight.numpy() for n, weight in enumerate(weights) if rank_state.is_local(weight)}
+        held = ChainMap(*of_pipeline(own))
+        return [held[n] for n in range(len(weights))]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the weights of the whole model, as `get_weights` returns them, or those that this rank holds."""
+        whole = keras.Model.weights.fget(self)
+        if len(weights) == len(whole):
+            weights = [value for weight, value in zip(whole, weights, strict=True) if state.get().is_local(weight)]
+        super().set_weights(weights)
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the weights of this rank, from a list of those of the whole model or of this rank alone."""

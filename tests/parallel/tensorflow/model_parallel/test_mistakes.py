@@ -76,6 +76,12 @@ def test_a_failure_reaches_the_others(ranks: Ranks) -> None:
     assert first.startswith("PeerFailedError: rank 1 on algo-2 failed: ValueError: no such word")
 
 
+def test_a_rank_that_gathers_alone_does_not_hang(ranks: Ranks) -> None:
+    first, second = ranks.run("pipeline_mistakes.rank_0_gathers_alone", 2, **ranks.model_parallel(partitions=2))
+    assert "rank 1 on algo-2 has ended, and this rank still waits for it" in first
+    assert "rank 0 on algo-1 waits in smp.send, broadcast, allgather, barrier or get_weights for this rank" in second
+
+
 def test_a_stopped_rank_is_named_within_5_seconds(ranks: Ranks) -> None:
     (text, seconds), _ = ranks.run("pipeline_mistakes.rank_1_is_stopped", 2, **ranks.model_parallel(partitions=2))
     assert "rank 1 on algo-2 stopped answering rank 0 on algo-1: nothing came for 3.5 s" in text

@@ -217,6 +217,14 @@ def rank_1_fails() -> str:
     return error_of(step, np.zeros((4, 6), np.float32))
 
 
+def rank_0_gathers_alone() -> str:
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+    step, vectors = smp.step(lambda inputs: model(inputs)), np.zeros((4, 6), np.float32)
+    step(vectors)
+    return error_of(model.get_weights) if smp.rank() == 0 else error_of(step, vectors)
+
+
 def other_batch_on_rank_1() -> tuple[str, str, str]:
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])

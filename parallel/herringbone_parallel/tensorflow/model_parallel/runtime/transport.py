@@ -189,8 +189,13 @@ class Transport:
         rank has ended, and at the limit.
         """
 
+        def called() -> Any:
+            # Messages of a rank arrive in order, and a rank that sends an object waits for its receipt.
+            return next((rank for rank in needed() if step and self._objects[rank]), None)
+
         def is_over() -> bool:
-            return ready() or self._loss is not None or step in self._failed or bool(self._goodbyes & needed())
+            ended = bool(self._goodbyes & needed()) or called() is not None
+            return ended or ready() or self._loss is not None or step in self._failed
 
         with self._changed:
             until = math.inf if seconds is None else time.monotonic() + seconds
@@ -209,6 +214,11 @@ class Transport:
                 raise PeerFailedError(self._failed[step])
             if self._loss is not None:
                 raise PeerFailedError(self._loss)
+            if (caller := called()) is not None:
+                raise ParallelError(
+                    f"{self._peers[caller].label} waits in smp.send, broadcast, allgather, barrier or get_weights for"
+                    " this rank, which waits for it in a step: every rank calls these, not one of them alone"
+                )
             gone = min(self._goodbyes & needed())
             raise PeerFailedError(f"{self._peers[gone].label} has ended, and this rank still waits for it")
 
