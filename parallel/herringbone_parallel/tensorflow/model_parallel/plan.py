@@ -29,11 +29,17 @@ from herringbone_parallel.tensorflow.model_parallel.placement.owners import (
 )
 from herringbone_parallel.tensorflow.model_parallel.placement.partitioning import agree
 from herringbone_parallel.tensorflow.model_parallel.placement.placement import Placement
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced, refuse_assignments, trace
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import (
+    Traced,
+    refuse_assignments,
+    trace,
+    variable_of,
+)
 from herringbone_parallel.tensorflow.model_parallel.results import (
     ResultSlot,
     dense_of,
     is_result,
+    of_outputs,
     sparse_of,
     template_of,
     variables_of,
@@ -159,7 +165,8 @@ class Plan:
             if isinstance(leaf, ResultSlot):
                 packed = [leaf.packed(leaves) for leaves in results]
                 return packed[0] if isinstance(packed[0], SummedOutput) else make(packed)
-            return [leaf] * len(results)
+            # A variable without a gradient has None, as in one process.
+            return None if leaf is None else [leaf] * len(results)
 
         return replace_leaves(self.template, one)
 
@@ -189,15 +196,18 @@ def make_plan(
     """
     result, traced = _traced(rank_state, function, part, specs, autograph=autograph)
     handles = model_handles(rank_state, traced)
+    # Before variables of other ranks are replaced.
+    trained = [] if rank_state.model is None else [v for v in rank_state.model.all_variables() if v.trainable]
+    gradient_of = variables_of(result, traced, [variable_of(variable) for variable in trained])
     placement = _placement(rank_state, traced, handles)
     nodes = placement.nodes()
     settings, own_rank = rank_state.settings, rank_state.pp_rank
     owners = assign_ranks(nodes, default=settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
-    variables = variables_of(result, traced)
-    assert len(variables) == len(outputs)
     # A gradient goes to the rank that holds its variable, every other result to all ranks.
-    wanted_by = [None if variable is None else placement.owners.get(id(variable.handle)) for variable in variables]
+    holders = [None if variable is None else placement.owners.get(id(variable.handle)) for variable in gradient_of]
+    variables, wanted_by = of_outputs(result, gradient_of), of_outputs(result, holders)
+    assert len(variables) == len(outputs)
     if settings.pipeline == "_only_forward" and any(node.backward for node in nodes):
         raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
     whole_cut = cut(
@@ -234,7 +244,7 @@ def make_plan(
         make=functools.partial(cutter.program, own_rank, [arguments[number] for number in used], results),
         results=results,
         used=used,
-        template=template_of(result, position_of),
+        template=template_of(result, position_of, [holder not in (None, own_rank) for holder in holders]),
         specs=[
             tf.TensorSpec([None, *output.shape[1:]] if position in open_ended else output.shape, output.dtype)
             for position, output in enumerate(traced.outputs[number] for number in local)

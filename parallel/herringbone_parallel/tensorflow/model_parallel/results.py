@@ -44,17 +44,71 @@ def is_result(leaf: Any) -> bool:
     return isinstance(leaf, tf.Tensor | tf.IndexedSlices | tf.Variable | np.ndarray)
 
 
-def variables_of(result: Any, traced: Traced) -> list[Any]:
-    """Return, for each flat output, the variable whose gradient it is, or None.
+def variables_of(result: Any, traced: Traced, trained: Sequence[Any]) -> list[Any]:
+    """Return, for each leaf of the result, the variable whose gradient it is, or None.
 
-    Raises `ParallelError` for a tensor that has a variable's shape and is computed from gradients of several variables.
+    `trained` are the model's variables that are trained, in their order. A leaf that is None may be the gradient of a
+    variable, too. Raises `ParallelError` for a leaf that may be the gradient of any of several variables.
     """
-    variables: list[Any] = []
     origins = _Origins(traced)
-    for leaf in [leaf for leaf in leaves_of(result) if is_result(leaf)]:
-        parts = tf.nest.flatten(leaf, expand_composites=True)
-        variables += [origins.variable_of(leaf, parts[0])] * len(parts)
-    return variables
+    leaves = leaves_of(result)
+    found = [origins.nearest(leaf) if is_result(leaf) else None for leaf in leaves]
+    places = rebuild(result, range(len(leaves)))
+    for items in _lists(places):
+        if _is_in_order([leaves[item] for item in items], [found[item] for item in items], trained):
+            for item, variable in zip(items, trained, strict=True):
+                found[item] = variable
+    for number, leaf in enumerate(leaves):
+        if found[number] is None and is_result(leaf):
+            found[number] = origins.furthest(leaf)
+    for items in _lists(places):
+        _refuse_unknown([leaves[item] for item in items], [found[item] for item in items], trained)
+    return found
+
+
+def _lists(places: Any) -> Iterator[list[int]]:
+    """Yield the leaves of each list and tuple of a result by their numbers; `places` has numbers as its leaves.
+
+    From such a list, and not from a dict, the gradients of other ranks are left out.
+    """
+    items = list(places.values()) if type(places) is dict else places if type(places) in (list, tuple) else []
+    if type(places) is not dict:
+        yield [item for item in items if type(item) is int]
+    for item in items:
+        yield from _lists(item)
+
+
+def _fits(leaf: Any, variable: Any) -> bool:
+    return bool(tf.TensorShape(leaf.shape).is_compatible_with(variable.shape))
+
+
+def _is_in_order(leaves: Sequence[Any], found: Sequence[Any], trained: Sequence[Any]) -> bool:
+    """Say whether a list has a gradient for each trained variable, in order; some may be constants, mixed, or None."""
+    return len(leaves) == len(trained) > 1 and all(
+        known is variable or (known is None and (leaf is None or (is_result(leaf) and leaf.shape == variable.shape)))
+        for leaf, known, variable in zip(leaves, found, trained, strict=True)
+    )
+
+
+def _refuse_unknown(leaves: Sequence[Any], found: Sequence[Any], trained: Sequence[Any]) -> None:
+    """Raise `ParallelError` for a list of gradients with a leaf more that may be a missing gradient."""
+    known = {id(variable) for variable in found}
+    missing = [variable for variable in trained if id(variable) not in known]
+    for leaf, variable in zip(leaves, found, strict=True) if len(missing) < len(trained) else ():
+        may_be = leaf is None or (is_result(leaf) and any(v.shape.rank and _fits(leaf, v) for v in missing))
+        if missing and variable is None and may_be:
+            raise _unclear(leaf, "is in a list of gradients")
+
+
+def _unclear(leaf: Any, fact: str) -> ParallelError:
+    # On each rank a list of gradients has those of the rank's own variables. With an item too many, each gradient after
+    # it would be applied to the variable of another one.
+    name = "None" if leaf is None else f"{getattr(leaf, 'name', 'a value')!r} of shape {leaf.shape}"
+    return ParallelError(
+        f"smp.step: {name}, among the results of the step, {fact}, and the step cannot see which variable it is the"
+        " gradient of. Return a list with a gradient for each of model.trainable_variables; or change each gradient by"
+        " itself; or change them after the step"
+    )
 
 
 def dense_of(result: Any) -> set[int]:
@@ -92,26 +146,27 @@ class _Origins:
         operations = [] if first is None else traced.graph.get_operations()[first:]
         self._after = {operation.name for operation in operations}
 
-    def variable_of(self, leaf: Any, tensor: Any) -> Any:
-        """Return the variable, or None; `tensor` is the leaf, or the values of a sparse one."""
+    def nearest(self, leaf: Any) -> Any:
+        """Return the variable of a result that has as many elements as the gradient, or None."""
         # The nearest gradients decide. The scale of `tf.clip_by_global_norm` depends on all of them, further away.
-        for tensors in self._levels(tensor, _same_elements):
-            found = self._variables(tensors)
-            if len(found) == 1:
-                return found[0]
-            if found:
-                break
-        several = self._variables([tensor for tensors in self._levels(tensor, _operands) for tensor in tensors])
+        for tensors in self._levels(_values(leaf), _same_elements):
+            if found := self._variables(tensors):
+                return found[0] if len(found) == 1 else None
+        return None
+
+    def furthest(self, leaf: Any) -> Any:
+        """Return the variable of a result whose operations keep no number of elements, or None.
+
+        Raises `ParallelError` for a tensor that may have a variable's shape, and is computed from several gradients.
+        """
+        levels = self._levels(_values(leaf), _operands)
+        several = self._variables([tensor for tensors in levels for tensor in tensors])
         sparse = isinstance(leaf, tf.IndexedSlices)
-        if several and (sparse or any(leaf.shape.rank and leaf.shape == variable.shape for variable in several)):
-            # On each rank a list of gradients has those of the rank's own variables. With a tensor too many, each
-            # gradient after it would be applied to the variable of another one.
-            raise ParallelError(
-                f"smp.step: {tensor.name!r} of shape {leaf.shape}, among the results of the step, is computed from"
-                f" gradients ({', '.join(sorted(variable.name for variable in several)[:3])}), and the step cannot see"
-                " which variable it is the gradient of. Change each gradient by itself, in operations that keep its"
-                " shape and outside of a tf.function; or return the gradients, and change them after the step"
-            )
+        if len(several) == 1 and (sparse or leaf.shape == several[0].shape) and several[0].shape.rank:
+            return several[0]
+        if several and (sparse or (leaf.shape.rank != 0 and any(_fits(leaf, v) for v in several))):
+            names = ", ".join(sorted(variable.name for variable in several)[:3])
+            raise _unclear(leaf, f"is computed from gradients ({names})")
         return None
 
     def _variables(self, tensors: Sequence[Any]) -> list[Any]:
@@ -132,6 +187,11 @@ class _Origins:
             }
             level = [operand for key, operand in operands.items() if key not in visited]
             visited.update(operands)
+
+
+def _values(leaf: Any) -> Any:
+    """Return the tensor, or the values of a sparse one."""
+    return tf.nest.flatten(leaf, expand_composites=True)[0]
 
 
 def _operands(tensor: Any) -> Sequence[Any]:
@@ -156,26 +216,34 @@ def _elements(tensor: Any) -> Any:
     return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else str(tensor.shape)
 
 
-def template_of(result: Any, positions: dict[int, int]) -> Any:
+def template_of(result: Any, positions: dict[int, int], elsewhere: Sequence[bool]) -> Any:
     """Return the result with a `ResultSlot` for each tensor; gradients of other ranks' variables are left out.
 
-    `positions` maps the number of a flat output to its position among this rank's results.
+    `positions` maps the number of a flat output to its position among this rank's results; `elsewhere` marks the leaves
+    that are left out.
     """
-    number = -1
+    number = 0
     leaves = []
-    for leaf in leaves_of(result):
-        if not is_result(leaf):
-            leaves.append(leaf)
-            continue
-        parts = tf.nest.flatten(leaf, expand_composites=True)
-        numbers = range(number + 1, number + 1 + len(parts))
-        number += len(parts)
-        if any(n not in positions for n in numbers):
+    for leaf, is_elsewhere in zip(leaves_of(result), elsewhere, strict=True):
+        numbers = range(number, number + _parts(leaf))
+        number += len(numbers)
+        if is_elsewhere:
             leaves.append(_ELSEWHERE)
-        else:
+        elif is_result(leaf):
             composite = leaf if isinstance(leaf, tf.IndexedSlices) else None
             leaves.append(ResultSlot(tuple(positions[n] for n in numbers), composite))
+        else:
+            leaves.append(leaf)
     return _without_elsewhere(rebuild(result, leaves))
+
+
+def of_outputs(result: Any, values: Sequence[Any]) -> list[Any]:
+    """Return a value per leaf as a value per flat output: a sparse leaf has several."""
+    return [v for leaf, v in zip(leaves_of(result), values, strict=True) for _ in range(_parts(leaf))]
+
+
+def _parts(leaf: Any) -> int:
+    return len(tf.nest.flatten(leaf, expand_composites=True)) if is_result(leaf) else 0
 
 
 def _without_elsewhere(value: Any) -> Any:

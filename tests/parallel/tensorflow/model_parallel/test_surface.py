@@ -51,8 +51,8 @@ def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(
     for held, own, everything, owners, counts in ranks.run("pipeline_surface.memory", 2, **variables):
         assert held == 2 * (6 * 6 + 6) * 4
         assert (own, everything, owners) == (4, 8, [0, 1])
-        # The parameters of the whole model; the weights of one rank, with a notice.
-        assert counts == (4 * (6 * 6 + 6), 4, [True])
+        # The parameters and the weights of the whole model, which a script may set again.
+        assert counts == (4 * (6 * 6 + 6), 8, True)
 
 
 def test_gradients_are_there_one_by_one_for_who_asks(ranks: Ranks) -> None:

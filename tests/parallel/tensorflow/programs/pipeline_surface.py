@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,13 +133,10 @@ def memory() -> Any:
             held += variable.numpy().nbytes
         except ParallelError:
             continue
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        counts = (
-            model.count_params(),
-            len(model.get_weights()),
-            ["of this rank alone" in str(w.message) for w in caught],
-        )
+    weights = model.get_weights()
+    model.set_weights([2 * weight for weight in weights])
+    doubled = [bool((after == 2 * weight).all()) for weight, after in zip(weights, model.get_weights(), strict=True)]
+    counts = model.count_params(), len(weights), all(doubled)
     return held, len(model.variables), len(model.all_variables()), sorted(set(state.get().owners.values())), counts
 
 
@@ -198,6 +194,9 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "decay": lambda gradient, weight: tf.stop_gradient(0.1 * tf.convert_to_tensor(weight) + gradient),
     "branch": lambda gradient, _: tf.cond(tf.reduce_sum(gradient) > 0, lambda: gradient * 2, lambda: gradient),
     "unit": lambda gradient, _: tf.math.l2_normalize(gradient) if gradient.shape.rank else gradient * 2,
+    "rows": lambda gradient, _: tf.map_fn(lambda row: row * 2, gradient) if gradient.shape.rank else gradient,
+    "no biases": lambda gradient, _: tf.zeros_like(gradient) if gradient.shape.rank == 1 else gradient,
+    "none": lambda gradient, _: None if gradient.shape.rank == 1 else gradient,
 }
 
 
@@ -244,9 +243,18 @@ def changed_gradients() -> tuple[list[str], list[str], list[int]]:
         expected = [change(g.outputs[0], w) for g, w in zip(gradients, weights, strict=True)]
         equal = len(changed) == len(expected) and norm.outputs[0].shape == ()
         if not equal or any(
-            np.abs(ours.outputs[0] - e).max() > 1e-6 for ours, e in zip(changed, expected, strict=True)
+            (ours is None) != (e is None) or (e is not None and np.abs(ours.outputs[0] - e).max() > 1e-6)
+            for ours, e in zip(changed, expected, strict=True)
         ):
             wrong.append(name)
+
+    def stopped(words: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model.warm * tf.stop_gradient(model(words)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    if len(smp.step(stopped)(words)) != len(model.trainable_variables):
+        wrong.append("stopped")
 
     def mixed(words: Any) -> Any:
         first, _, second, _ = gradients_of(words)[4:]

@@ -152,7 +152,9 @@ class _Recorder:
         gradients: list[Any] = compute(ys, sources, *args, **kwargs)
         # Variables that are added up have one tensor as their gradient; each needs a name of its own.
         gradients = [
-            tf.identity(gradient) if any(gradient is earlier for earlier in gradients[:number]) else gradient
+            tf.identity(gradient)
+            if any(gradient is earlier is not None for earlier in gradients[:number])
+            else gradient
             for number, gradient in enumerate(gradients)
         ]
         self._traced.gradients.append((start, count(graph)))
