@@ -46,6 +46,14 @@ def fit(strategy):
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 split = fit(strategy)
 alone = fit(tf.distribute.get_strategy())
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+for run in (model.fit, model.evaluate, model.train_on_batch):
+    try:
+        run(images[:16], labels[:16])
+    except Exception as error:
+        print("error", error)
 rank = strategy.cluster_resolver.task_id
 print("trained", rank, strategy.num_replicas_in_sync, np.abs(split - alone).max() <= 1e-5, split.tobytes().hex())
 """
@@ -100,6 +108,9 @@ def test_mirrored_workers_train_as_one_process_would(tmp_path: Path) -> None:
     results = sorted(line.split() for line in lines if line.startswith("trained "))
     assert [words[1:4] for words in results] == [["0", "2", "True"], ["1", "2", "True"]]
     assert results[0][4] == results[1][4], "the same weights and losses on both workers"
+    errors = [line for line in lines if line.startswith("error ")]
+    assert len(errors) == 6
+    assert all("Keras 3 does not train under a strategy of TensorFlow's for several hosts. Take" in e for e in errors)
 
 
 def test_a_chief_trains_on_workers_and_parameter_servers(tmp_path: Path) -> None:

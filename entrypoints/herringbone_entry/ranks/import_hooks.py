@@ -19,8 +19,10 @@ _TRAINER_MODULES = ("transformers.training_args", "transformers.trainer")
 _HUGGING_FACE = "herringbone_contract.events.hugging_face"
 _FOR_ALL = {"transformers.hf_argparser": "accept_added_arguments", "transformers.trainer": "send_logs"}
 
-# Libraries that leave a rank waiting, or alone, without a word; by the module of theirs that the script has imported.
+# Libraries that leave a rank waiting, alone, or with an unclear error; by the module of theirs that the script has
+# imported.
 _WATCHED = {
+    "keras.src.backend.tensorflow.trainer": "herringbone_entry.ranks.keras_strategies",
     "torch.utils.file_baton": "herringbone_entry.ranks.build_lock",
     "lightning.pytorch.trainer.trainer": "herringbone_entry.ranks.lightning",
     "pytorch_lightning.trainer.trainer": "herringbone_entry.ranks.lightning",
