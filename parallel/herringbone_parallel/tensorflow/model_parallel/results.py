@@ -223,7 +223,7 @@ def template_of(result: Any, positions: dict[int, int], elsewhere: Sequence[bool
     that are left out.
     """
     number = 0
-    leaves = []
+    leaves: list[Any] = []
     for leaf, is_elsewhere in zip(leaves_of(result), elsewhere, strict=True):
         numbers = range(number, number + _parts(leaf))
         number += len(numbers)
