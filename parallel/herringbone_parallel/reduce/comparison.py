@@ -38,11 +38,12 @@ def are_equal(engine: Engine, arrays: Sequence[Array]) -> bool:
 def sampled(sizes: Sequence[int]) -> list[int]:
     """Return the positions of the weights to compare again and again, given their numbers of elements.
 
-    >>> sampled([9_000, 10, 300])
-    [1, 2]
+    >>> sampled([9_000, 10, 300]), sampled([9_000, 7_000])
+    ([1, 2], [1])
     """
     smallest = sorted(range(len(sizes)), key=lambda position: sizes[position])[:_SAMPLED]
-    return [position for position in smallest if sizes[position] <= _SAMPLED_ELEMENTS]
+    # Of a large weight a part is compared, so only one of them.
+    return [position for position in smallest if sizes[position] <= _SAMPLED_ELEMENTS] or smallest[:1]
 
 
 class Comparison:
@@ -76,7 +77,7 @@ class Comparison:
 
     def _refuse_drift(self, engine: Engine) -> None:
         """Raise `ParallelError` on all ranks if the sample differs by more than rounding between any two of them."""
-        values = [np.asarray(array, np.float64).reshape(-1) for array in self._sample()]
+        values = [np.asarray(array).reshape(-1)[:_SAMPLED_ELEMENTS].astype(np.float64) for array in self._sample()]
         joined = np.concatenate([np.zeros(0), *values])
         first, *others = [np.frombuffer(data) for data in all_gather(engine, joined.tobytes())]
         limit = _DRIFT * float(np.abs(first).max(initial=0.0))
