@@ -181,42 +181,48 @@ def _checked_for_mean(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any) -> None:
     """Try a loss on four samples and on their halves: the mean of the halves' losses is to be the loss of the whole."""
-
-    def is_mean(classes: Sequence[int] | None) -> bool | None:
-        values = np.random.RandomState(0)
-
-        def sample_of(tensor: Any, classes: Sequence[int] | None = None) -> Any:
-            shape = [4, *(extent or 2 for extent in tensor.shape[1:])]
-            if classes is not None:
-                drawn = np.broadcast_to(np.reshape(classes, [4, *[1] * (len(shape) - 1)]), shape)
-            else:
-                # 0 is a class of each classification, and a mean as far as a loss is one.
-                drawn = values.uniform(0.1, 0.9, shape) if tensor.dtype.is_floating else np.zeros(shape)
-            return tf.cast(drawn, tensor.dtype)
-
-        try:
-            with tf.init_scope():
-                labels = tf.nest.map_structure(functools.partial(sample_of, classes=classes), y_true)
-                samples = (labels, tf.nest.map_structure(sample_of, y_pred))
-                halves = [tf.nest.map_structure(lambda whole, n=n: whole[n : n + 2], samples) for n in (0, 2)]
-                whole, *parts = [float(call(*sample)) for sample in (samples, *halves)]
-        except Exception:  # noqa: BLE001  a loss of the script's own may fail in any way on other samples than its own
-            return None
-        return bool(np.isclose(whole, sum(parts) / 2, rtol=1e-3, atol=1e-5, equal_nan=True))
-
-    # A loss that compares samples may see no difference between those of one class. Halves with the same classes have
-    # masks of the same size.
-    answers = [is_mean(classes) for classes in (None, (0, 1, 0, 1))]
-    if answers == [None, None]:
+    last = max(1, (tf.nest.flatten(y_pred)[0].shape[-1] or 0) - 1)
+    # A loss may compare samples of two classes, and weigh, or leave out, those of one. 0 and 1 are classes of each
+    # classification of several.
+    trials = [_is_mean(call, y_true, y_pred, classes) for classes in (None, (0, 1, 0, 1), (0, last, last, last))]
+    if trials.count(None) == len(trials):
         # A value per sample becomes Keras's mean. A scalar may be anything.
         values = call if type(loss).call is keras.losses.Loss.call else loss.call
-        answers = [bool(values(y_true, y_pred).shape.rank)]
-    if False in answers:
+        trials = [bool(values(y_true, y_pred).shape.rank)]
+    if False in trials:
         raise ParallelError(
             f"fit: the loss {loss.name!r} of a batch is not the mean over its microbatches: it adds up samples,"
             " compares them with each other, or draws random numbers. Return one value per sample, or their mean,"
             " and scale the learning rate (Keras's Dice and Tversky do so with axis=...); or use microbatches: 1"
         )
+
+
+def _is_mean(
+    call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any, classes: Sequence[int] | None
+) -> bool | None:
+    """Say whether a loss of samples with these labels is the mean of the losses of their halves; None if it fails.
+
+    Without `classes`, labels are random numbers, and 0 for integers.
+    """
+    values = np.random.RandomState(0)
+
+    def sample_of(tensor: Any, classes: Sequence[int] | None = None) -> Any:
+        shape = [4, *(extent or 2 for extent in tensor.shape[1:])]
+        if classes is not None:
+            drawn = np.broadcast_to(np.reshape(classes, [4, *[1] * (len(shape) - 1)]), shape)
+        else:
+            drawn = values.uniform(0.1, 0.9, shape) if tensor.dtype.is_floating else np.zeros(shape)
+        return tf.cast(drawn, tensor.dtype)
+
+    try:
+        with tf.init_scope():
+            labels = tf.nest.map_structure(functools.partial(sample_of, classes=classes), y_true)
+            samples = (labels, tf.nest.map_structure(sample_of, y_pred))
+            halves = [tf.nest.map_structure(lambda whole, n=n: whole[n : n + 2], samples) for n in (0, 2)]
+            whole, *parts = [float(call(*sample)) for sample in (samples, *halves)]
+    except Exception:  # noqa: BLE001  a loss of the script's own may fail in any way on other samples than its own
+        return None
+    return bool(np.isclose(whole, sum(parts) / 2, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def refuse_callbacks(callbacks: Any) -> None:

@@ -47,7 +47,7 @@ def _ending(error: Exception) -> Any:
 
 
 def losses_of_batches() -> list[str]:
-    """Fit with losses that are no mean over samples, and with two that are."""
+    """Fit with losses that are no mean over samples, and with one that is."""
     smp.init()
     model, inputs, labels = fitting._small([0, 1])
     messages = []
