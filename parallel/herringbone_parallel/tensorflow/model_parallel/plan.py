@@ -194,11 +194,8 @@ def make_plan(
 
     The first plan partitions the model: each variable gets its first value on the rank that holds it.
     """
-    result, traced = _traced(rank_state, function, part, specs, autograph=autograph)
+    result, traced, gradient_of = _traced(rank_state, function, part, specs, autograph=autograph)
     handles = model_handles(rank_state, traced)
-    # Before variables of other ranks are replaced.
-    trained = [] if rank_state.model is None else [v for v in rank_state.model.all_variables() if v.trainable]
-    gradient_of = variables_of(result, traced, [variable_of(variable) for variable in trained])
     placement = _placement(rank_state, traced, handles)
     nodes = placement.nodes()
     settings, own_rank = rank_state.settings, rank_state.pp_rank
@@ -258,8 +255,8 @@ def make_plan(
 
 def _traced(
     rank_state: State, function: Callable[..., Any], part: Any, specs: Sequence[tf.TensorSpec], *, autograph: bool
-) -> tuple[Any, Traced]:
-    """Return the result of the step function on placeholders, and the graph that it made."""
+) -> tuple[Any, Traced, list[Any]]:
+    """Return the result of the step function on placeholders, its graph, and the variable of each gradient."""
     result: list[Any] = []
 
     def body(*placeholders: Any) -> list[Any]:
@@ -276,7 +273,8 @@ def _traced(
     traced = trace(body, specs, name=name, deferred=rank_state.deferred)
     if rank_state.model is not None:
         refuse_assignments(traced, rank_state.model, rank_state.settings.microbatches)
-    return result[0], traced
+    trained = [] if rank_state.model is None else [v for v in rank_state.model.all_variables() if v.trainable]
+    return result[0], traced, variables_of(result[0], traced, [variable_of(variable) for variable in trained])
 
 
 def _placement(rank_state: State, traced: Traced, handles: dict[int, Any]) -> Placement:

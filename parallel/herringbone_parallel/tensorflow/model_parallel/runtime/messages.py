@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from enum import IntEnum
@@ -118,3 +119,17 @@ def _restored(description: bytes, data: Any) -> Any:
     dimensions = description[0]
     shape = struct.unpack_from(f"<{dimensions}q", description, 1)
     return data.view(np.dtype(description[1 + 8 * dimensions :].decode())).reshape(shape)
+
+
+def send_available(connection: socket.socket, buffers: list[Any]) -> list[Any]:
+    """Send the bytes that the kernel takes without waiting, and return the rest."""
+    rest = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
+    # A full buffer raises BlockingIOError. A broken connection raises as well; the writer then sees the same error.
+    with contextlib.suppress(OSError):
+        while rest:
+            sent = connection.sendmsg(rest, (), socket.MSG_DONTWAIT)
+            while rest and sent >= rest[0].nbytes:
+                sent -= rest.pop(0).nbytes
+            if rest:
+                rest[0] = rest[0][sent:]
+    return rest

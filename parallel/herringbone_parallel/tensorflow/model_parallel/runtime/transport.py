@@ -36,12 +36,18 @@ from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.wire_values import whole
 from herringbone_parallel.reduce.joining import local_address
-from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
+from herringbone_parallel.tensorflow.model_parallel.runtime.messages import (
+    Key,
+    Kind,
+    Message,
+    parts,
+    receive,
+    send_available,
+)
 
 _CONNECT_SECONDS = 30.0
 _GOODBYE_SECONDS = 5.0
-# A host that has vanished is noticed after about this time.
-_SILENCE_MS = 4000
+_SILENCE_MS = 4000  # A host that has vanished is noticed after about this time.
 # The kernel's buffer of a local connection: a sender need not wait for the reader. Linux doubles the value.
 _LOCAL_BUFFER_BYTES = 4 << 20
 # A waiting rank looks this often for a peer that has stopped answering.
@@ -89,7 +95,7 @@ class _Peer:
             # Bytes may bypass the outbox only while it is empty. Otherwise they would overtake an earlier message, or
             # land in the middle of the one that the writer is sending.
             if not self.unsent:
-                buffers = _send_available(self.connection, buffers)
+                buffers = send_available(self.connection, buffers)
             if buffers:
                 self.unsent += 1
                 self.outbox.put(buffers)
@@ -123,7 +129,7 @@ class Transport:
         self._receipts: dict[int, int] = defaultdict(int)
         # The number of tensors that have arrived.
         self.arrived = 0
-        # The first loss; later ones are mostly its consequences.
+        # The first loss. Later ones are mostly its consequences.
         self._loss: str | None = None
         # The messages of other ranks about a failed step, by step.
         self._failed: dict[int, str] = {}
@@ -189,13 +195,13 @@ class Transport:
         rank has ended, and at the limit.
         """
 
-        def called() -> Any:
+        def stuck() -> set[int]:
             # Messages of a rank arrive in order, and a rank that sends an object waits for its receipt.
-            return next((rank for rank in needed() if step and self._objects[rank]), None)
+            return {rank for rank in needed() if step and self._objects[rank]}
 
         def is_over() -> bool:
-            ended = bool(self._goodbyes & needed()) or called() is not None
-            return ended or ready() or self._loss is not None or step in self._failed
+            ended = stuck() | (self._goodbyes & needed())
+            return bool(ended) or ready() or self._loss is not None or step in self._failed
 
         with self._changed:
             until = math.inf if seconds is None else time.monotonic() + seconds
@@ -214,10 +220,10 @@ class Transport:
                 raise PeerFailedError(self._failed[step])
             if self._loss is not None:
                 raise PeerFailedError(self._loss)
-            if (caller := called()) is not None:
+            if callers := stuck():
                 raise ParallelError(
-                    f"{self._peers[caller].label} waits in smp.send, broadcast, allgather, barrier or get_weights for"
-                    " this rank, which waits for it in a step: every rank calls these, not one of them alone"
+                    f"{self._peers[min(callers)].label} waits in smp.send, broadcast, allgather, barrier or get_weights"
+                    " for this rank, which waits for it in a step: every rank calls these, not one of them alone"
                 )
             gone = min(self._goodbyes & needed())
             raise PeerFailedError(f"{self._peers[gone].label} has ended, and this rank still waits for it")
@@ -311,20 +317,6 @@ class Transport:
             if not self._closing and peer.rank not in self._goodbyes and self._loss is None:
                 self._loss = message
             self._changed.notify_all()
-
-
-def _send_available(connection: socket.socket, buffers: list[Any]) -> list[Any]:
-    """Send the bytes that the kernel takes without waiting, and return the rest."""
-    rest = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
-    # A full buffer raises BlockingIOError. A broken connection raises as well; the writer then sees the same error.
-    with contextlib.suppress(OSError):
-        while rest:
-            sent = connection.sendmsg(rest, (), socket.MSG_DONTWAIT)
-            while rest and sent >= rest[0].nbytes:
-                sent -= rest.pop(0).nbytes
-            if rest:
-                rest[0] = rest[0][sent:]
-    return rest
 
 
 def connect(engine: Engine, settings: Settings) -> Transport:
