@@ -154,13 +154,6 @@ class DistributedModel(Trainer):
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the weights of the whole model, as `get_weights` returns them, or those that this rank holds."""
-        whole = keras.Model.weights.fget(self)
-        if len(weights) == len(whole):
-            weights = [value for weight, value in zip(whole, weights, strict=True) if state.get().is_local(weight)]
-        super().set_weights(weights)
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set the weights of this rank, from a list of those of the whole model or of this rank alone."""
         everywhere: list[Any] = keras.Model.weights.fget(self)
         if len(weights) == len(everywhere):
             local = {id(variable) for variable in self.weights}

@@ -197,9 +197,7 @@ def _refuse_other_than_mean(loss: Any, call: Callable[[Any, Any], Any], y_true: 
         )
 
 
-def _is_mean(
-    call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any, classes: Sequence[int] | None
-) -> bool | None:
+def _is_mean(call: Callable[[Any, Any], Any], y_true: Any, y_pred: Any, classes: Sequence[int] | None) -> bool | None:
     """Say whether a loss of samples with these labels is the mean of the losses of their halves; None if it fails.
 
     Without `classes`, labels are random numbers, and 0 for integers.
