@@ -23,7 +23,7 @@ _INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int
 
 
 def _has_namespaces() -> bool:
-    code = "from herringbone import namespaces as n; n.unshare(n.NEW_MOUNTS | n.NEW_PROCESSES | n.NEW_NETWORK)"
+    code = "from herringbone.system import namespaces as n; n.unshare(n.NEW_MOUNTS | n.NEW_PROCESSES | n.NEW_NETWORK)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 

@@ -226,7 +226,7 @@ def test_secrets_of_a_waiting_job_are_in_no_argument_and_no_file(machine, holder
 
 def test_a_waiter_imports_little_while_it_waits():
     code = (
-        "import sys; from herringbone.slots import waiter; "
+        "import sys; from herringbone.backends import waiter; "
         "print(sorted(set(sys.modules) & {'sqlite3', 'yaml', 'click', 'rich', 'asyncio', 'pathspec'}))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
