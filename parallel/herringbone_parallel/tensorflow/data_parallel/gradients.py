@@ -93,10 +93,25 @@ def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], options
     order = order_of_readiness([_last_computed(gradients[number]) for number in dense])
     packed = [options.compression.compress(densified(gradients[number])) for number in dense]
     tensors = [tensor for tensor, _ in packed]
+    sparse = [number for number, gradient in enumerate(gradients) if gradient is not None and number not in dense]
+    if sparse and not dense:
+        _compare_sparse(results, sparse, variables, options)
+        return results
     reduction = _reduction([variables[number] for number in dense], tensors, order, options)
     for number, total, (_, context) in zip(dense, reduction(tensors), packed, strict=True):
         results[number] = options.compression.decompress(total, context)
     return results
+
+
+def _compare_sparse(results: list[Any], sparse: list[int], variables: Sequence[Any], options: ReduceOptions) -> None:
+    """Compare the ranks' weights where no gradient is dense: with the sum of a zero, before which ranks compare."""
+    zero = tf.zeros([1])
+    total = _reduction([None], [zero], [0], options, [variables[number] for number in sparse])([zero])
+    for number in sparse:
+        # In a graph nothing else waits for the sum.
+        with tf.control_dependencies(total):
+            values = tf.identity(results[number].values)
+        results[number] = tf.IndexedSlices(values, results[number].indices, results[number].dense_shape)
 
 
 def densified(gradient: Any) -> Any:
@@ -130,25 +145,33 @@ def is_readable(variable: Any) -> bool:
 
 def _comparison(description: str, variables: Sequence[Any]) -> Comparison:
     """Return the comparison of gradients with this description, and of these variables, between the ranks."""
-    readable = [variable for variable in variables if is_readable(variable)]
 
     def values() -> list[Array]:
-        return [np.asarray(variable.numpy()) for variable in readable]
+        return [np.asarray(variable.numpy()) for variable in variables]
 
-    floats = [variable for variable in readable if tf.as_dtype(variable.dtype).is_floating]
+    floats = [variable for variable in variables if tf.as_dtype(variable.dtype).is_floating]
     few = [floats[position] for position in sampled([int(np.prod(variable.shape)) for variable in floats])]
     return Comparison(description, values, _REMEDY, lambda: [np.asarray(variable.numpy()) for variable in few])
 
 
 def _reduction(
-    variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], options: ReduceOptions
+    variables: Sequence[Any],
+    tensors: Sequence[tf.Tensor],
+    order: list[int],
+    options: ReduceOptions,
+    more: Sequence[Any] = (),
 ) -> Reduction:
-    """Return the reduction of these gradients; eager code reuses that of the previous step."""
+    """Return the reduction of these gradients; eager code reuses that of the previous step.
+
+    The ranks' values of the variables, and of `more`, are compared before.
+    """
     specs, dtypes = described([name_of(variable) for variable in variables], tensors)
     current = state.get()
     # A tape also computes gradients of tensors. A tensor is another object in every step, so its id cannot be in the
     # key: each step would add an entry.
-    key = (tuple(specs), options, tuple(id(variable) if is_readable(variable) else None for variable in variables))
+    all_variables = (*variables, *more)
+    read = [variable for variable in all_variables if is_readable(variable)]
+    key = (tuple(specs), options, tuple(id(variable) if is_readable(variable) else None for variable in all_variables))
     if tf.executing_eagerly() and key in current.reductions:
         return current.reductions[key]  # type: ignore[no-any-return]
     buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=options.most_bytes)
@@ -157,9 +180,9 @@ def _reduction(
     if key not in current.comparisons:
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
-        current.comparisons[key] = _comparison("\n".join(lines), variables)
+        current.comparisons[key] = _comparison("\n".join(lines), read)
     starts = current.observe(buckets)
-    compared = [inner_variable(variable) for variable in variables if is_readable(variable)]
+    compared = [inner_variable(variable) for variable in read]
     comparison = current.comparisons[key]
     reduction = Reduction(current.engine, buckets, comparison, op=options.op.value, compared=compared, starts=starts)
     if tf.executing_eagerly():

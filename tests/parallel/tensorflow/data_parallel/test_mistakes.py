@@ -15,6 +15,7 @@ pytestmark = pytest.mark.tensorflow
         ("mistakes.other_model_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "[4, 9]'"]),
         ("mistakes.other_type_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "float64 [4, 8]'"]),
         ("mistakes.other_rate_on_rank_1", ["ranks 0 and 1 have drifted apart by step 8", "learning rates"]),
+        ("mistakes.other_rate_of_a_table_on_rank_1", ["ranks 0 and 1 have drifted apart by step 8", "learning rates"]),
         ("mistakes.no_broadcast", ["the ranks train from different weights: call broadcast_variables"]),
         ("mistakes.no_broadcast_in_fit", ["the ranks train from different weights: call broadcast_variables"]),
     ],

@@ -64,6 +64,22 @@ def other_rate_on_rank_1() -> None:
         _step(model, optimizer)
 
 
+def other_rate_of_a_table_on_rank_1() -> None:
+    """As `other_rate_on_rank_1`, for a model whose only gradient is sparse, in a function."""
+    sdp.init()
+    table = tf.Variable(tf.ones([4, 2]))
+
+    @tf.function
+    def step(rate: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [0, 2]))
+        [gradient] = sdp.DistributedGradientTape(tape).gradient(loss, [table])
+        table.scatter_sub(tf.IndexedSlices(gradient.values * rate, gradient.indices))
+
+    for number in range(8):
+        step(tf.constant(0.01 if number > 3 and sdp.rank() else 0.1))
+
+
 def broadcast_after_the_first_step() -> list[float]:
     sdp.init()
     model, optimizer = _model(8, seed=sdp.rank()), keras.optimizers.SGD(0.1)
