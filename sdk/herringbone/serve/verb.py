@@ -6,16 +6,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from herringbone.backends.registry import backend_for
 from herringbone.cli.commands import json_option
+from herringbone.records.home import find_home
+from herringbone.serve.settings import DEFAULT_REGION, Mapping, Settings, check_account, parse_mapping
+from herringbone.serve.signing.keys import KeyFile
+from herringbone.system.documents import read_document
 from herringbone_contract.errors import UsageError
-
-if TYPE_CHECKING:
-    from herringbone.serve.settings import Settings
-    from herringbone.serve.signing.keys import KeyFile
 
 _file = click.Path(path_type=Path)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -73,10 +74,6 @@ def command(ctx: click.Context, /, keys: Path | None, **options: Any) -> int:
 def _settings(
     *, backend: str, account: str, regions: tuple[str, ...], mapping: Path | None, buckets: Path | None, **_: Any
 ) -> Settings:
-    from herringbone.backends.registry import backend_for
-    from herringbone.serve.settings import DEFAULT_REGION, Mapping, Settings, check_account, parse_mapping
-    from herringbone.system.documents import read_document
-
     if backend_for(backend, setting="--backend").name == "sagemaker":
         raise UsageError(f"--backend {backend}: jobs of this service run on hosts of your own, not at AWS")
     regions = regions or (DEFAULT_REGION,)
@@ -148,9 +145,6 @@ def remove(keys: Path | None, name: str, *, as_json: bool) -> int:
 
 
 def _key_file(path: Path | None) -> KeyFile:
-    from herringbone.records.home import find_home
-    from herringbone.serve.signing.keys import KeyFile
-
     if path is not None:
         return KeyFile(path)
     home = find_home()
