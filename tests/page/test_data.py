@@ -110,6 +110,7 @@ def test_progress_counts_down_until_the_end():
         "total": 20.0,
         "unit": "step",
         "eta": 70.0,
+        "late": None,
         "fraction": 0.25,
     }
     over = JobRecord(

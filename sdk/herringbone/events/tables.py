@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.events.view import NO_STEP, chosen_metric
+from herringbone.events.summary import in_order
+from herringbone.events.view import NO_STEP
 from herringbone.show.charts import chart
 from herringbone.show.html import table_of_cells
 
@@ -22,10 +23,7 @@ def metric_rows(series: Iterable[Series]) -> list[tuple[str, str]]:
     for one in series:
         if one.values and (one.name not in by_name or _order(one) < _order(by_name[one.name])):
             by_name[one.name] = one
-    first = chosen_metric(by_name, None)
-    return [
-        (name, _metric_cell(by_name[name])) for name in sorted(by_name, key=lambda name: name != first)[:MOST_METRICS]
-    ]
+    return [(name, _metric_cell(by_name[name])) for name in in_order(by_name)[:MOST_METRICS]]
 
 
 def _order(series: Series) -> int:

@@ -15,8 +15,6 @@ from herringbone_contract.events.format import Event
 
 # The step of a value whose source counts no steps.
 NO_STEP = -1
-# The metric of a row, unless the user names one: the first of these names, then any name that ends with "loss".
-_LOSSES = ("loss", "train_loss", "train/loss", "training_loss")
 # Steps that the throughput is computed over.
 _RECENT_STEPS = 50
 _RECENT_SAMPLES = 600
@@ -252,17 +250,3 @@ class JobView:
 
     def _take_bill(self, event: Event) -> None:
         self.bill = str(event["text"])
-
-
-def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
-    """Return the metric that stands for the job: the one the user wants, else a loss, else the first; None without any.
-
-    >>> chosen_metric(["accuracy", "eval/loss"], None), chosen_metric(["accuracy"], None), chosen_metric(["a"], "b")
-    ('eval/loss', 'accuracy', None)
-    """
-    known = dict.fromkeys(names)
-    if wanted is not None:
-        return wanted if wanted in known else None
-    by_name = {name.lower(): name for name in reversed(known)}
-    usual = next((by_name[name] for name in _LOSSES if name in by_name), None)
-    return usual or next((name for name in known if name.lower().endswith("loss")), next(iter(known), None))

@@ -92,15 +92,17 @@ def shown_percent(fraction: float | None) -> str:
     return "" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.0f} %"
 
 
-def shown_eta(seconds: float | None) -> str:
-    """Return the time that is left; "" where nothing is known, "late" where it is over.
+def shown_eta(seconds: float | None, late: float | None = None) -> str:
+    """Return the time that is left; "" where nothing is known, and how late a job is whose time is over.
 
-    >>> shown_eta(200.4), shown_eta(-3.0), shown_eta(None)
-    ('3 min 20 s', 'late', '')
+    >>> shown_eta(200.4), shown_eta(0.0, late=20.0), shown_eta(None)
+    ('3 min 20 s', '20 s late', '')
     """
     if seconds is None or not math.isfinite(seconds):
         return ""
-    return "late" if seconds < 0 else shown_span(float(round(seconds))).replace(".0 s", " s")
+    if late is not None and round(late) > 0:
+        return f"{shown_eta(late)} late"
+    return shown_span(float(round(seconds))).replace(".0 s", " s")
 
 
 def bar(fraction: float, width: int) -> str:

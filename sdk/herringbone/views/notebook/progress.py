@@ -11,7 +11,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.live import LiveView
-from herringbone.events.view import JobView, chosen_metric
+from herringbone.events.summary import chosen_metric
+from herringbone.events.view import JobView
 from herringbone.records.state_lines import shown_state
 from herringbone.show.cells import bar, shown_eta
 from herringbone.show.charts import chart, escaped, progress_bar
@@ -129,7 +130,7 @@ def shown(record: JobRecord, view: JobView, last: str, notes: list[str], *, now:
         facts.append(shown_span(float(int(row.seconds))).replace(".0 s", " s"))
     if view.progress is not None:
         facts.append(progress_text(view.progress))
-    if eta := shown_eta(row.eta):
+    if eta := shown_eta(row.eta, row.late):
         facts.append(f"ETA {eta}")
     if row.value is not None:
         facts.append(f"{row.metric} {row.value:.4g}")

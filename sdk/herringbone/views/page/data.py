@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herringbone.events.comparison import as_tiles, compare, prediction_of
+from herringbone.events.summary import JobSummary, in_order, summary_of
 from herringbone.events.view import NO_STEP, JobView, Series
 from herringbone.plan.shown import plan_rows
 from herringbone.records.description import address, failure_of
@@ -73,8 +74,7 @@ def job_data(
 
 def row_data(record: JobRecord, view: JobView | None, *, now: float, failure: str | None = None) -> dict[str, Any]:
     """Return a job's line in the list; `failure` is the JSON of its failure, which rows of a list do not have."""
-    progress = None if view is None else view.progress
-    loss = None if view is None else _loss(view)
+    summary = JobSummary() if view is None else summary_of(view, running=not record.done, now=now)
     return {
         "name": record.name,
         "backend": record.backend,
@@ -87,51 +87,28 @@ def row_data(record: JobRecord, view: JobView | None, *, now: float, failure: st
         "ended": record.ended,
         "seconds": None if record.started is None else max(0.0, (record.ended or now) - record.started),
         "progress": None
-        if progress is None
+        if summary.done is None
         else {
-            "done": rounded(progress.done),
-            "total": rounded(progress.total),
-            "unit": _text(progress.unit),
-            # A job that is over has no seconds left, whatever it reported last.
-            "eta": None if record.done or progress.eta is None else max(0.0, progress.eta - (now - progress.time)),
-            "fraction": rounded(progress.fraction),
+            "done": rounded(summary.done),
+            "total": rounded(summary.total),
+            "unit": _text(summary.unit),
+            "eta": summary.eta,
+            "late": summary.late,
+            "fraction": rounded(summary.fraction),
         },
-        "rate": rounded(None if view is None else view.steps_per_second),
-        "loss": loss,
+        "rate": rounded(summary.steps_per_second),
+        "loss": _loss(summary),
         "why": printable(why_ended(record, record.failure or failure)),
-        "alerts": [] if view is None else _alerts(record, view),
+        "alerts": list(summary.alerts),
     }
 
 
-def _alerts(record: JobRecord, view: JobView) -> list[str]:
-    """Return what a running job suffers from now, in one word each."""
-    if record.done:
-        return []
-    newest = {
-        kind: events[-1]["t"] for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events
-    }
-    moved = max((series.last_time for series in view.series.values() if series.values), default=0.0)
-    # A metric after the hang says that the job goes on.
-    if newest.get("hang", 0.0) < moved:
-        newest.pop("hang", None)
-    return list(newest)
-
-
-def _loss(view: JobView) -> dict[str, Any] | None:
-    """Return name and last value of the metric that tells most about the training: the loss, else the first one."""
-    names = list(dict.fromkeys(key[0] for key in view.series))
-    ranked = sorted(names, key=lambda name: (_loss_order(name), names.index(name)))
-    if not ranked:
+def _loss(summary: JobSummary) -> dict[str, Any] | None:
+    """Return name and newest value of the metric that stands for the job."""
+    if not summary.metric:
         return None
-    value = view.last(ranked[0])
-    return {"name": _text(ranked[0]), "value": rounded(value), "text": None if value is None else f"{value:.4g}"}
-
-
-def _loss_order(name: str) -> int:
-    low = name.lower()
-    if low in ("loss", "train_loss", "train/loss", "train:loss", "training_loss"):
-        return 0
-    return 1 if "loss" in low and "val" not in low and "eval" not in low else 2 if "loss" in low else 3
+    text = None if summary.value is None else f"{summary.value:.4g}"
+    return {"name": _text(summary.metric), "value": rounded(summary.value), "text": text}
 
 
 def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> list[dict[str, Any]]:
@@ -139,7 +116,7 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
     by_name: dict[str, list[Series]] = {}
     for one in series:
         by_name.setdefault(one.name, []).append(one)
-    names = sorted(by_name, key=lambda name: (_loss_order(name), list(by_name).index(name)))
+    names = in_order(by_name)
     chosen = [
         (name, sorted(by_name[name], key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.source)))
         for name in names

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from herringbone.events.view import NO_STEP, chosen_metric
+from herringbone.events.summary import gpus_of, in_order, number_of
+from herringbone.events.view import NO_STEP
 from herringbone.show.cells import fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent, sparkline
 from herringbone.system.times import shown_span
-from herringbone.views.top.rows import Row, gpus_of, number_of, progress_cell
+from herringbone.views.top.rows import Row, progress_cell
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView, Series
@@ -57,8 +58,7 @@ def _metrics(view: JobView, wanted: str | None) -> tuple[tuple[str, ...], ...]:
             continue
         if series.name not in by_name or _rank(series) < _rank(by_name[series.name]):
             by_name[series.name] = series
-    first = chosen_metric(by_name, wanted)
-    names = sorted(by_name, key=lambda name: name != first)[:MOST_METRICS]
+    names = in_order(by_name, wanted)[:MOST_METRICS]
     rows = [
         (
             name,
@@ -160,7 +160,7 @@ def heading(row: Row) -> str:
     if row.total is not None and row.done is not None:
         words.append(f"{row.done:g} of {row.total:g} {row.unit}".rstrip())
     if row.eta is not None:
-        words.append(f"ETA {shown_eta(row.eta)}")
+        words.append(f"ETA {shown_eta(row.eta, row.late)}")
     if row.steps_per_second is not None:
         words.append(f"{shown_number(row.steps_per_second)} steps/s")
     if row.seconds is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from herringbone.events.view import chosen_metric
+from herringbone.events.summary import summary_of
 from herringbone.records.state_lines import shown_state
 from herringbone.show.cells import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 from herringbone.system.texts import shortened
@@ -30,9 +30,8 @@ _LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY
 class Row:
     """One job, or one search, at one moment; None and "" stand for what is not known.
 
-    `cpu` is in cores, `gpu` is the mean use of the job's GPUs from 0 to 1, memory is in bytes: sums over all hosts.
-    `eta` is in seconds. `metric` is the name of the metric whose last value is `value`. `trouble` says why the row may
-    be older than it looks. A job that is a trial has the name of its search in `tuning`, and its number and values in
+    What it knows from events is what `events.summary.JobSummary` says. `trouble` says why the row may be older than it
+    looks. A job that is a trial has the name of its search in `tuning`, and its number and values in
     `trial`; the best trial is in `trial` of a search. `group` is when the search was created.
     """
 
@@ -47,6 +46,7 @@ class Row:
     unit: str = ""
     fraction: float | None = None
     eta: float | None = None
+    late: float | None = None
     metric: str = ""
     value: float | None = None
     steps_per_second: float | None = None
@@ -78,7 +78,7 @@ class Row:
 def row_of(
     record: JobRecord, view: JobView, *, now: float, last_line: str = "", metric: str | None = None, trouble: str = ""
 ) -> Row:
-    """Return the row of a job.
+    """Return the row of a job: its summary, its state and its times.
 
     >>> from herringbone.events.view import JobView
     >>> from herringbone.records.index import JobRecord
@@ -87,23 +87,10 @@ def row_of(
     >>> row = row_of(record, JobView().take_all([event]), now=12.0)
     >>> row.state, row.fraction, row.eta, row.steps_per_second
     ('Training', 0.25, 28.0, None)
-
-    The ETA is the one that a source has reported, less the time since then; without a source there is none. Throughput
-    and resources are those of this moment, so a job that is over has none.
     """
     running = not record.done
-    progress = view.progress
-    shown_metric = chosen_metric((key[0] for key in view.series if isinstance(key[0], str)), metric)
-    row: dict[str, Any] = {}
-    if progress is not None:
-        row |= {"done": number_of(progress.done), "total": number_of(progress.total), "unit": str(progress.unit)}
-        row |= {"fraction": number_of(progress.fraction)}
-        if running and (eta := number_of(progress.eta)) is not None:
-            row["eta"] = eta - max(0.0, now - progress.time)
-    if shown_metric is not None:
-        row |= {"metric": shown_metric, "value": view.last(shown_metric)}
-    if running:
-        row |= {"steps_per_second": view.steps_per_second, **resources(view)}
+    summary = asdict(summary_of(view, running=running, now=now, metric=metric))
+    del summary["alerts"]
     return Row(
         name=record.name,
         backend=record.backend,
@@ -113,43 +100,8 @@ def row_of(
         seconds=None if record.started is None else (record.ended or now) - record.started,
         last_line=last_line,
         trouble=trouble,
-        **row,
+        **summary,
     )
-
-
-def resources(view: JobView) -> dict[str, float | None]:
-    """Return use of processors, memory and GPUs at this moment, over all hosts; None where no host measures it."""
-    samples = [samples[-1] for samples in view.samples.values() if samples]
-    gpus = [gpu for sample in samples for gpu in gpus_of(sample)]
-    uses = [use for gpu in gpus if (use := number_of(gpu.get("use"))) is not None]
-    return {
-        "cpu": _sum(sample.get("cpu") for sample in samples),
-        "memory": _sum(sample.get("memory") for sample in samples),
-        "gpu": sum(uses) / len(uses) if uses else None,
-        "gpu_memory": _sum(gpu.get("memory") for gpu in gpus),
-    }
-
-
-def gpus_of(sample: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the GPUs of a sample; what is no GPU is left out."""
-    gpus = sample.get("gpus")
-    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-
-
-def _sum(values: Iterable[object]) -> float | None:
-    numbers = [number for value in values if (number := number_of(value)) is not None]
-    return sum(numbers) if numbers else None
-
-
-def number_of(value: object) -> float | None:
-    """Return a number of an event; None for anything else, which only a damaged event or a script has there."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
@@ -208,7 +160,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         NAME: [row.name for row in rows],
         STATE: [row.state for row in rows],
         "PROGRESS": [progress_cell(row) for row in rows],
-        "ETA": [shown_eta(row.eta) for row in rows],
+        "ETA": [shown_eta(row.eta, row.late) for row in rows],
         METRIC: [shown_number(row.value) for row in rows],
         TRIAL: [fitted(row.trial, _MOST_TRIAL) for row in rows],
         "STEPS/S": [shown_number(row.steps_per_second) for row in rows],

@@ -6,9 +6,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from herringbone.events.summary import number_of
 from herringbone.tuner.description import best_of
 from herringbone.views.top.detail import MOST_LINES, Detail
-from herringbone.views.top.rows import Row, number_of
+from herringbone.views.top.rows import Row
 from herringbone.views.tunings.shown import headline, progress, shown_values, trial_table
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ import math
 import pytest
 from tests.sdk.views.top.made import HOSTILE
 
-from herringbone.events.view import JobView, chosen_metric
+from herringbone.events.summary import chosen_metric
+from herringbone.events.view import JobView
 from herringbone.records.index import JobRecord
 from herringbone.show.cells import fitted, num_columns, shown_eta, sparkline
 from herringbone.views.top.detail import MOST_METRICS, MOST_RANKS, detail_of, lines_of
@@ -66,7 +67,12 @@ def test_an_eta_is_never_invented(events):
 
 
 def test_an_eta_that_is_over_says_so():
-    assert [shown_eta(row(now=now).eta) for now in (10.0, 5.0, 39.5, 41.0)] == ["30 s", "30 s", "0 s", "late"]
+    assert [shown_eta(one.eta, one.late) for one in (row(now=now) for now in (10.0, 5.0, 39.5, 41.0))] == [
+        "30 s",
+        "30 s",
+        "0 s",
+        "1 s late",
+    ]
 
 
 @pytest.mark.parametrize(

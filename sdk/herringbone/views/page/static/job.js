@@ -134,7 +134,7 @@ export class JobView {
       progress && h("div", { class: "tile progress" }, h("dt", {}, "progress"), h("dd", {},
         progress.fraction === null ? done : `${(progress.fraction * 100).toFixed(1)} %`,
         progress.fraction !== null && h("small", {}, done), progressBar(progress, job.done))),
-      progress && progress.eta !== null && tile("time left", shownSpan(progress.eta)),
+      progress && progress.eta !== null && (progress.late ? tile("late by", shownSpan(progress.late)) : tile("time left", shownSpan(progress.eta))),
       job.loss && tile(job.loss.name, job.loss.text ?? "–"),
       job.rate !== null && tile("throughput", shownNumber(job.rate, 3), "steps/s"),
       tile(job.done ? "duration" : "running for", shownSpan(job.seconds)),

@@ -132,7 +132,7 @@ export class ListView {
 function progressText(job) {
   const { progress } = job;
   if (progress.fraction === null) return `${shownNumber(progress.done, 7)} ${progress.unit}`;
-  const left = progress.eta !== null ? `, ${shownSpan(progress.eta)} left` : "";
+  const left = progress.eta === null ? "" : progress.late ? `, ${shownSpan(progress.late)} late` : `, ${shownSpan(progress.eta)} left`;
   return `${Math.floor(progress.fraction * 100)} %${left}`;
 }
 
