@@ -24,7 +24,7 @@ from herringbone.convert.script import convert_script
 from herringbone.engine.docker_settings import current_context, proxy_variables, read_context, registry_login
 from herringbone.images.build import split_name
 from herringbone.plan.inputs import parse_inputs
-from herringbone.plan.job_names import check_job_name
+from herringbone.plan.names import check_job_name
 from herringbone.plan.options.typed import parse_options, size_in_bytes
 from herringbone.records.logs import parse_line
 from herringbone.system.documents import read_document

@@ -11,7 +11,7 @@ from herringbone import Estimator
 from herringbone.backends.ssh.agent.line import MachineLine
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.line.claims import fitting, place_of, wants_on
+from herringbone.backends.ssh.line import fitting, place_of, wants_on
 from herringbone.records.home import Home
 from herringbone_contract.errors import UnsupportedError
 

@@ -1,14 +1,18 @@
-"""The first and the last line of a job that a caller waits for: its name, and how it ended."""
+"""Lines about a job for who waits for it: before it starts, its first one and its last."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from herringbone.records.home import find_home
 from herringbone.records.index import COMPLETED, STOPPED
+from herringbone.show.console import Console
 
 if TYPE_CHECKING:
+    from herringbone.plan.plan import JobPlan
     from herringbone.records.index import JobRecord
 
 
@@ -48,3 +52,17 @@ def kept_checkpoints(record: JobRecord) -> str | None:
             if any(kept.iterdir()):
                 return str(kept)
     return None
+
+
+def say_before(plan: JobPlan, *, show_start: bool) -> None:
+    """Show the job's first line, if wanted, and the notes of its plan."""
+    if show_start:
+        Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
+    for note in plan.notes:
+        say_of(plan)(note)
+
+
+def say_of(plan: JobPlan) -> Callable[[str], None]:
+    """Return the function that shows a note about a job that has not started."""
+    # On standard error: the log, or a program's own output, may be on standard output.
+    return lambda note: Console(sys.stderr).say(f"job {plan.job_name}: {note}")

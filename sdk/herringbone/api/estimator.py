@@ -14,8 +14,8 @@ import msgspec
 from herringbone.backends.registry import backend_for
 from herringbone.code.git import Checkout, check_inside, checked_out
 from herringbone.plan.inputs import Inputs, parse_inputs
-from herringbone.plan.job_names import check_job_name, default_job_name
 from herringbone.plan.links import result_folders
+from herringbone.plan.names import check_job_name, default_job_name
 from herringbone.plan.options.signature import ExplicitSignature
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import Options, changed_options, parse_options
@@ -260,8 +260,8 @@ class Estimator:
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
+        from herringbone.api.ends import say_before, say_of
         from herringbone.api.job import TrainingJob
-        from herringbone.api.notices import say_before, say_of
 
         check_choice(on_interrupt)
         show_log = logs not in (False, None, "None")

@@ -70,7 +70,7 @@ class OwnHostsBackend(ABC):
 
     def repack(self, name: str, say: Callable[[str], None]) -> Path:
         # Imported here: only this verb needs it.
-        from herringbone.backends.repack import repack
+        from herringbone.backends.results import repack
 
         try:
             model = repack(self.describe(name), self._home.job(name), say)
@@ -91,7 +91,7 @@ class OwnHostsBackend(ABC):
         if part == "model":
             return self._model(record, into)
         if part == "checkpoints":
-            from herringbone.backends.checkpoints import fetch_checkpoints
+            from herringbone.backends.results import fetch_checkpoints
 
             return fetch_checkpoints(record, self._home.job(name), into)
         output = self.output_of(record)

@@ -15,12 +15,12 @@ import msgspec
 
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.inputs import Channel, parse_inputs
+from herringbone.plan.names import check_environment, check_hyperparameters
 from herringbone.plan.option_errors import explain
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.secrets import check_arguments, masked_options, masked_request
 from herringbone.plan.shown import plan_rows, rows_text
 from herringbone.plan.source import SourceCode
-from herringbone.plan.taken_names import check_environment, check_hyperparameters
 from herringbone.show.html import html_table
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key

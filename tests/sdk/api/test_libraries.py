@@ -5,7 +5,7 @@ import pytest
 from herringbone import Estimator, Framework, HuggingFace, PyTorch, SKLearn, TensorFlow, XGBoost
 from herringbone.aws.image_uris import image_uri
 from herringbone.backends.process.review import review
-from herringbone.backends.review.libraries import missing_package
+from herringbone.backends.review.frameworks import missing_package
 from herringbone.plan.frameworks import image_version, script_framework
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 

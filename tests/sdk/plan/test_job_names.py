@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from herringbone.plan.job_names import check_job_name, default_job_name
+from herringbone.plan.names import check_job_name, default_job_name
 from herringbone_contract.errors import JobNameError
 
 

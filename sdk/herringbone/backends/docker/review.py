@@ -9,9 +9,8 @@ from pathlib import Path
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import volume_mounts
 from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import unserved_settings
-from herringbone.backends.review.tensorflow import old_tensorflow
-from herringbone.backends.review.torch import too_old_image
 from herringbone.engine.client import Engine
 from herringbone.plan.channels import is_piped
 from herringbone.plan.plan import JobPlan, refuse

@@ -9,11 +9,17 @@ from pathlib import Path
 
 from herringbone.backends.process.gpus import wants_of
 from herringbone.backends.review.checks import check_files, check_served, unused_of
-from herringbone.backends.review.libraries import missing_package
-from herringbone.backends.review.mxnet import Installed, installed_mxnet, missing_mxnet
+from herringbone.backends.review.frameworks import (
+    Installed,
+    installed_mxnet,
+    installed_tensorflow,
+    installed_torch,
+    missing_mxnet,
+    missing_package,
+    missing_tensorflow,
+    too_old_here,
+)
 from herringbone.backends.review.settings import check_ranks
-from herringbone.backends.review.tensorflow import installed_tensorflow, missing_tensorflow
-from herringbone.backends.review.torch import installed_torch, too_old_here
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone.plan.source import SourceCode
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus

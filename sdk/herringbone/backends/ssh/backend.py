@@ -24,7 +24,7 @@ from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
-from herringbone.backends.ssh.line.start import wait_in_line
+from herringbone.backends.ssh.line import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
 from herringbone.backends.ssh.retry import Retry
 from herringbone.backends.ssh.review import planned_machines, review
@@ -220,7 +220,7 @@ class SshBackend(OwnHostsBackend):
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
-        from herringbone.backends.ssh.requests import MachineAnswers
+        from herringbone.backends.ssh.access import MachineAnswers
 
         record = self._index.get(name)
         if record.service is None:

@@ -10,11 +10,10 @@ from herringbone.backends.review.checks import (
     tensorboard_folder,
     unused_of,
 )
+from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
-from herringbone.backends.review.tensorflow import old_tensorflow
-from herringbone.backends.review.torch import too_old_image
 from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
-from herringbone.backends.ssh.line.claims import fitting, wants_on
+from herringbone.backends.ssh.line import fitting, wants_on
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.constants import SHARED_MODEL_DIR

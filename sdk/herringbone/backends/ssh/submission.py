@@ -32,7 +32,7 @@ from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runtime_of
-from herringbone.backends.ssh.line.claims import fitting, request_of
+from herringbone.backends.ssh.line import fitting, request_of
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone.backends.ssh.transport.protocol import Transport

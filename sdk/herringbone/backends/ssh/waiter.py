@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, read_inventory
-from herringbone.backends.ssh.line.claims import candidates, fitting, place_of, request_of
+from herringbone.backends.ssh.line import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
 from herringbone.backends.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals

@@ -10,7 +10,7 @@ import pytest
 
 from herringbone import MXNet
 from herringbone.backends.registry import backend_for
-from herringbone.backends.review.mxnet import missing_mxnet
+from herringbone.backends.review.frameworks import missing_mxnet
 from herringbone.images.recipe import make_recipe
 from herringbone.plan.plan import JobPlan, make_plan
 from herringbone_contract.errors import DistributionError, OptionError

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from herringbone import TensorFlow
-from herringbone.backends.review.tensorflow import missing_tensorflow, old_tensorflow
+from herringbone.backends.review.frameworks import missing_tensorflow, old_tensorflow
 from herringbone.plan.plan import JobPlan, make_plan
 
 LIBRARY = {"smdistributed": {"dataparallel": {"enabled": True}}}

@@ -4,8 +4,8 @@ import pytest
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
+from herringbone.backends.review.frameworks import too_old_image
 from herringbone.backends.review.settings import check_ranks
-from herringbone.backends.review.torch import too_old_image
 from herringbone.plan.plan import make_plan
 from herringbone_contract.errors import DistributionError, UnsupportedError
 

@@ -5,7 +5,7 @@ import pytest
 from herringbone import PyTorch
 from herringbone.backends.registry import backend_for
 from herringbone.cli.__main__ import main
-from herringbone.plan.job_names import check_job_name
+from herringbone.plan.names import check_job_name
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, JobNameError, UnsupportedError
 
