@@ -8,6 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
+# An anchor of a text that has moved to another page, so that older links to it work.
+SET_ANCHOR = re.compile(r"<a id=[\"']([\w-]+)[\"']></a>")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 SOURCES = (".py", ".sh", ".toml", ".md", ".yaml", ".yml", ".tf", ".c", ".h", "")
 MENTION = re.compile(r"(?<![\w./-])docs/[\w./-]*\w")
@@ -21,12 +23,14 @@ def tracked():
 
 
 def anchors(text):
-    """Return the anchors that a code host and the site make of a page's headings.
+    """Return the anchors that a code host and the site make of a page's headings, and those that `<a id=...>` sets.
 
     >>> sorted(anchors("# The `distribution` dict\\n## Which image, when?\\n## Which image, when?"))
     ['the-distribution-dict', 'which-image-when', 'which-image-when-1']
+    >>> sorted(anchors("# Moved\\n<a id='the-job-folder'></a>[the job folder](lives.md)"))
+    ['moved', 'the-job-folder']
     """
-    found = set()
+    found = set(SET_ANCHOR.findall(text))
     for heading in HEADING.findall(FENCE.sub("", text)):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
