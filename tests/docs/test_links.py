@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +79,16 @@ def test_mentions_of_pages_in_code_and_messages_lead_somewhere():
                 if not (ROOT / name).exists() and not list(ROOT.glob(f"{name}-*.md"))
             ]
     assert broken == []
+
+
+def test_the_page_of_rooms_has_every_room_of_the_client_and_names_tests_that_exist():
+    text = page(ROOT / "docs" / "contribute" / "rooms.md")
+    contracts = tomllib.loads(page(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    rooms = {room for layer in layers for room in layer.split(" | ")}
+    assert {room for room in rooms if f"`{room}/`" not in text} == set()
+    names = re.findall(r"`((?:tests|benchmarks|scripts|\.ci)/[\w./-]+)", text)
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
 def test_index_lists_every_page_once():
