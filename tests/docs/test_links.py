@@ -90,6 +90,8 @@ def test_the_page_of_rooms_has_every_room_of_the_client_and_names_tests_that_exi
     assert {room for room in rooms if f"`{room}/`" not in text} == set()
     names = re.findall(r"`((?:tests|benchmarks|scripts|\.ci)/[\w./-]+)", text)
     assert [name for name in names if not (ROOT / name).exists()] == []
+    pieces = re.findall(r"^(tests/\S+):", page(ROOT / ".ci" / "proofs"), re.MULTILINE)
+    assert [piece for piece in pieces if piece.removesuffix("/data_parallel").split("/")[-1] not in text] == []
 
 
 def test_index_lists_every_page_once():
