@@ -130,9 +130,8 @@ def past_the_split_model(folder: str) -> tuple[dict[str, str], list[str], float,
     # Neither the file, nor weights that a script sets on every rank, leave values of another rank here.
     inner.set_weights([np.ones(variable.shape) for variable in model.all_variables()])
     # The split model takes those of the whole model, too, or those of this rank.
-    model.set_weights(
-        [weight + variable for weight, variable in zip(model.get_weights(), model.variables, strict=True)]
-    )
+    model.set_weights(model.get_weights())
+    model.set_weights([np.full(variable.shape, 2.0) for variable in model.variables])
     model.set_weights([np.full(variable.shape, 3.0) for variable in model.all_variables()])
     left = tf.raw_ops.ReadVariableOp(resource=other.value.handle, dtype=tf.float32)
     return errors, served, float(model.variables[0].numpy().mean()), int(tf.size(left))
