@@ -1,14 +1,14 @@
 """Base class for backends that run a detached controller per job: start it, hand it the job, read the result.
 
     client                                              controller (a session of its own)
-    claim the name (jobs/lifecycle.py)
+    claim the name (backends/lifecycle.py)
     open descriptors, start the controller  ---------->  imports its modules, waits on standard input
     write the job's folder, start containers
     write the config to its standard input  ---------->  runs the job, writes the row
     return                                               ends with the job
 
 The client prepares the job while the controller's Python starts, so neither waits for the other. See
-docs/understand/architecture.md for the processes and the folder.
+docs/understand/lives.md for the processes and the folder.
 """
 
 from __future__ import annotations

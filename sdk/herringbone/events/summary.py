@@ -15,7 +15,7 @@ _LOSSES = ("loss", "train_loss", "train/loss", "train:loss", "training_loss")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """What the events of a job say at one moment; None and "" stand for what is not known.
+    """A job at one moment, by its events; None and "" stand for what is not known.
 
     `eta` are the seconds until the end that a source has reported, less the time since then; `late` are the seconds
     since then, where that end is over. `metric` is the name of the metric whose newest value is `value`. `cpu` is in
