@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from herringbone.events.summary import summary_of
+from herringbone.events.summary import JobSummary, summary_of
 from herringbone.records.state_lines import shown_state
 from herringbone.show.cells import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
 from herringbone.system.texts import shortened
@@ -27,12 +27,12 @@ _LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(JobSummary):
     """One job, or one search, at one moment; None and "" stand for what is not known.
 
-    What it knows from events is what `events.summary.JobSummary` says. `trouble` says why the row may be older than it
-    looks. A job that is a trial has the name of its search in `tuning`, and its number and values in
-    `trial`; the best trial is in `trial` of a search. `group` is when the search was created.
+    `trouble` says why the row may be older than it looks. A job that is a trial has the name of its search in `tuning`,
+    and its number and values in `trial`; the best trial is in `trial` of a search. `group` is when the search was
+    created.
     """
 
     name: str
@@ -41,19 +41,6 @@ class Row:
     running: bool
     created: float
     seconds: float | None = None
-    done: float | None = None
-    total: float | None = None
-    unit: str = ""
-    fraction: float | None = None
-    eta: float | None = None
-    late: float | None = None
-    metric: str = ""
-    value: float | None = None
-    steps_per_second: float | None = None
-    cpu: float | None = None
-    memory: float | None = None
-    gpu: float | None = None
-    gpu_memory: float | None = None
     last_line: str = ""
     trouble: str = ""
     kind: str = "job"
@@ -70,7 +57,8 @@ class Row:
         """Return the row as JSON values: numbers that are not finite are words."""
         return {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
+            # What identifies the job comes first.
+            for name, value in sorted(asdict(self).items(), key=lambda item: item[0] in JobSummary.__slots__)
             if name != "group"
         }
 
@@ -90,7 +78,6 @@ def row_of(
     """
     running = not record.done
     summary = asdict(summary_of(view, running=running, now=now, metric=metric))
-    del summary["alerts"]
     return Row(
         name=record.name,
         backend=record.backend,
