@@ -25,7 +25,7 @@ from benchmarks.pipeline.ranks import Ranks
 from torch import nn
 
 import herringbone_parallel.torch.model_parallel.api as smp
-from herringbone_contract.partition_file import PartitionFile, parse
+from herringbone_contract.model_parallel.partition_file import PartitionFile, parse
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.partition_file import PartitionFile, parse, to_text
+from herringbone_contract.model_parallel.partition_file import PartitionFile, parse, to_text
 
 
 def load(path: Path, modules: Iterable[str], partitions: int) -> dict[str, int]:

@@ -29,7 +29,7 @@ from herringbone.plan.options.typed import parse_options, size_in_bytes
 from herringbone.records.logs import parse_line
 from herringbone.system.documents import read_document
 from herringbone.system.times import parse_span
-from herringbone_contract import partition_file, reduce_servers
+from herringbone_contract import reduce_servers
 from herringbone_contract.constants import split_line
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import HerringboneError
@@ -37,6 +37,7 @@ from herringbone_contract.events import mllog
 from herringbone_contract.failure import Failure, Frame
 from herringbone_contract.failure_text import parse_failure, parse_summary
 from herringbone_contract.hyperparameters import decode, decode_values, encode, split
+from herringbone_contract.model_parallel import partition_file
 from herringbone_contract.reduce_servers import is_rail
 from herringbone_contract.resources import parse_resource_config
 from herringbone_contract.served import Library, unserved

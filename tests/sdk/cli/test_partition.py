@@ -7,7 +7,7 @@ import json
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone_contract.partition_file import ModuleAssignment, PartitionFile, PartitionLoad, to_text
+from herringbone_contract.model_parallel.partition_file import ModuleAssignment, PartitionFile, PartitionLoad, to_text
 
 
 def place(path: str, partition: int | None, size: int) -> ModuleAssignment:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.partition_file import PartitionLoad
+from herringbone_contract.model_parallel.partition_file import PartitionLoad
 from herringbone_parallel.core.partition.bounds import least_greatest_cost
 from herringbone_parallel.core.partition.chain import split_contiguous
 from herringbone_parallel.core.partition.costs import CostTree

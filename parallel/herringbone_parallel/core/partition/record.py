@@ -1,8 +1,8 @@
-"""Converts a decision to the format of `herringbone_contract.partition_file`."""
+"""Converts a decision to the format of `herringbone_contract.model_parallel.partition_file`."""
 
 from __future__ import annotations
 
-from herringbone_contract.partition_file import ModuleAssignment, PartitionFile
+from herringbone_contract.model_parallel.partition_file import ModuleAssignment, PartitionFile
 from herringbone_parallel.core.partition.costs import CostTree
 from herringbone_parallel.core.partition.decide import Decision
 
@@ -10,7 +10,7 @@ from herringbone_parallel.core.partition.decide import Decision
 def record(tree: CostTree, decision: Decision) -> PartitionFile:
     """Return the partition file of a decision about a cost tree.
 
-        text = herringbone_contract.partition_file.to_text(record(tree, decide(tree, 2, memory_weight=0.8)))
+        text = partition_file.to_text(record(tree, decide(tree, 2, memory_weight=0.8)))
 
     Each module's entry repeats its costs, so that a reader needs no cost tree to understand the file.
     """

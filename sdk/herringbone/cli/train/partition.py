@@ -9,7 +9,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone_contract.errors import InputError, ParallelError
-from herringbone_contract.partition_file import PartitionFile, parse, to_text
+from herringbone_contract.model_parallel.partition_file import PartitionFile, parse, to_text
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

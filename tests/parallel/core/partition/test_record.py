@@ -5,7 +5,7 @@ import json
 import pytest
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.partition_file import parse, to_text
+from herringbone_contract.model_parallel.partition_file import parse, to_text
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.record import record

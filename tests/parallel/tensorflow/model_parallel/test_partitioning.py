@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_contract.partition_file import parse
+from herringbone_contract.model_parallel.partition_file import parse
 from tests.parallel.tensorflow.model_parallel.test_equality import compare
 from tests.parallel.tensorflow.ranks import Ranks
 

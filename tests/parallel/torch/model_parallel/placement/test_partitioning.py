@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from herringbone_contract.partition_file import parse
+from herringbone_contract.model_parallel.partition_file import parse
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.models import layers
 from tests.parallel.torch.ranks import RankFailedError, Ranks
