@@ -1,0 +1,164 @@
+"""Write files that other processes read, and lock files that other processes lock.
+
+    write_whole("state.json", content, synced=True)
+    with locked("state.lock"):
+        ...
+
+A reader finds the old file or the new one, never a part, however the writer ends. After a power failure this holds only
+for files that are synced, because the kernel may store a file's new name before the file's content. A sync costs
+milliseconds, so only these files, which nothing can make again, are synced:
+
+    keys of the service, its records of jobs and searches     herringbone.serve
+    a search: its definition, its trials, its state, its place in a bucket                      herringbone.tuner
+    objects, their facts and the parts of uploads of the S3 server: clients were told that they are stored
+    checkpoints, their manifests and the name of the newest one                                 herringbone_parallel
+    the end of a job in the report that other machines read                                     herringbone.controller
+    packed code: a file that is named by its digest is used without a look at its content       herringbone.code, .ssh
+
+Not synced: requests and their answers, orders to ranks, caches, reports of progress, pages, places of exports. They
+are made again, or mean nothing once the machine has failed. The index of jobs is SQLite's, which syncs by itself
+(`herringbone.records.index`).
+
+These sites have reasons for a way of their own:
+
+    slots.folder                      opens all files relative to a folder that is shared by users
+    s3.front.store                    gives a file its name relative to a folder of a bucket, without following links
+    records.checkpoints               renames in a tree that a script may change
+    backends.ssh.agent.bootstrap      runs on machines that have no package of ours yet
+    records.end_file                  is written in place: a new file would need room on a full disk
+    ssh.agent.lock                    keeps its content in the locked file, which no rename may replace
+    channel.unix_socket               binds a socket, and renames it once it listens
+    controller.artifacts, downloads   rename folders
+    parallel/torch/checkpoint         writes each rank's tensors in place; the manifest makes them a checkpoint
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    AnyPath = str | os.PathLike[str]
+
+_LOCK_POLL_SECONDS = 0.02
+
+
+def write_whole(
+    path: AnyPath, content: bytes, *, mode: int = 0o600, synced: bool = False, exclusive: bool = False
+) -> None:
+    """Replace a file by one with this content, completely or not at all.
+
+    >>> write_whole("/tmp/whole.json", b"{}")
+    >>> oct(os.stat("/tmp/whole.json").st_mode & 0o777)
+    '0o600'
+
+    `mode` is the new file's, less the umask, from its first byte on; `synced` as in `replacing`. With `exclusive`, a
+    file that exists is left as it is: raises `FileExistsError`. Raises `OSError`, for example for a full disk; the old
+    file is then as it was.
+    """
+    with replacing(path, synced=synced, exclusive=exclusive) as partial:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            rest = memoryview(content)
+            while rest:
+                # A disk that is almost full takes a part, and reports the error with the next write.
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing(path: AnyPath, *, synced: bool = False, exclusive: bool = False) -> Iterator[str]:
+    """Give the body a free name in the folder of `path`; the file that it makes there replaces the one at `path`.
+
+    >>> with replacing("model.pt") as partial: torch.save(model, partial)                        # doctest: +SKIP
+
+    An error of the body removes its file and leaves the old one. With `synced`, content and name are on the disk when
+    this returns. The name is hidden and ends in `.partial`; a process that is killed leaves such a file behind.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 - pathlib costs controllers and ranks milliseconds
+    # A random name: several processes, on several machines, may write the same file at once.
+    partial = os.path.join(folder, f".{os.urandom(8).hex()}.partial")  # noqa: PTH118
+    try:
+        yield partial
+        if synced:
+            # Before the rename: after a power failure the name must not lead to a file without its content.
+            sync(partial)
+        if exclusive:
+            # Unlike a rename, a link replaces nothing.
+            os.link(partial, path)
+        else:
+            os.replace(partial, path)  # noqa: PTH105
+    finally:
+        # After a rename there is nothing to remove.
+        with contextlib.suppress(OSError):
+            os.unlink(partial)  # noqa: PTH108
+    if synced:
+        sync(folder or ".")
+
+
+def sync(path: AnyPath) -> None:
+    """Return once the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and store its names by themselves.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def locked(path: AnyPath, *, shared: bool = False) -> io.FileIO:
+    """Wait for the lock of a file, which is made if there is none; return the open file, whose end frees the lock.
+
+    The kernel frees the lock when the file is closed or the process ends, however it ends. Programs that this process
+    starts do not hold the lock. Several may hold a `shared` lock, of a file that exists. A lock excludes other calls of
+    the same process, too. Raises `OSError`.
+    """
+    while True:
+        if (file := _lock(path, shared=shared, wait=True)) is not None:
+            return file
+
+
+def try_locked(path: AnyPath, *, seconds: float = 0.0) -> io.FileIO | None:
+    """Return what `locked` does, or None if others hold the lock for `seconds`.
+
+    >>> with try_locked("/tmp/some.lock") as first: try_locked("/tmp/some.lock") is None
+    True
+    """
+    deadline = time.monotonic() + seconds
+    while (file := _lock(path, shared=False, wait=False)) is None and time.monotonic() < deadline:
+        time.sleep(_LOCK_POLL_SECONDS)
+    return file
+
+
+def _lock(path: AnyPath, *, shared: bool, wait: bool) -> io.FileIO | None:
+    # Imported with the first lock: most ranks take none, and clients on Windows have no such module.
+    import fcntl
+
+    # NFS gives the lock of a writer only for a file that is open for writing.
+    file = io.FileIO(os.fspath(path), "r" if shared else "a+", opener=_open_private)
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        # Its holder may have removed or renamed the file meanwhile, and others lock a new one.
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # noqa: PTH116
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,152 @@
+"""A disk that loses what was not synced, at any moment: the states in which a power cut may leave a folder.
+
+The kernel stores contents and names in any order unless it is asked to sync them. `PowerCut` watches the calls that a
+program makes while it writes below a folder, and builds from each moment the folders that the next start may find: each
+name and each content that was not synced is there, or is not, or is there in part, by chance.
+
+    with PowerCut(folder) as cut:
+        write()
+    for left, over in cut.folders(tmp_path / "left"):      # `over`: the power failed after the program was done
+        ...
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+# Calls that change names or contents; each is followed by a moment at which the power may fail.
+_CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "rename", "link", "symlink", "unlink", "mkdir")
+# A name -> the file that it leads to, by its number. A number of None is the removal of the name.
+Names = dict[str, int]
+Change = tuple[str, int | None]
+
+
+class _Moment:
+    """The tree at a moment: names and contents that are on the disk, and what may be there, too."""
+
+    def __init__(self, cut: PowerCut) -> None:
+        self.stored = {folder: dict(names) for folder, names in cut.stored.items()}
+        self.pending = {folder: list(changes) for folder, changes in cut.pending.items()}
+        self.synced, self.now = dict(cut.synced), dict(cut.now)
+        self.is_folder = dict(cut.is_folder)
+
+
+class PowerCut:
+    """Watches the calls of this process that change what is below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.stored: dict[int, Names] = {}
+        self.pending: dict[int, list[Change]] = {}
+        self.synced: dict[int, bytes] = {}
+        self.now: dict[int, bytes] = {}
+        self.is_folder: dict[int, bool] = {}
+        self._moments: list[_Moment] = []
+        self._patches: list[Any] = []
+        # Open, so that no new file gets the number of a removed one.
+        self._kept: list[int] = []
+
+    def __enter__(self) -> PowerCut:
+        self._look(synced=True)
+        for name in _CALLS:
+            self._patches.append(mock.patch.object(os, name, self._watched(name, getattr(os, name))))
+            self._patches[-1].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for patch in self._patches:
+            patch.stop()
+        self._note()
+        for descriptor in self._kept:
+            os.close(descriptor)
+
+    def folders(self, into: Path, *, tries: int = 8) -> Iterator[tuple[Path, bool]]:
+        """Yield folders that a power cut may leave, `tries` for each moment; each is removed before the next."""
+        chance = random.Random(7)
+        for number, moment in enumerate(self._moments):
+            for _ in range(tries):
+                shutil.rmtree(into, ignore_errors=True)
+                _build(moment, os.stat(self._folder).st_ino, into, chance)
+                yield into, number == len(self._moments) - 1
+
+    def _watched(self, name: str, call: Any) -> Any:
+        def watched(*args: Any, **keywords: Any) -> Any:
+            result = call(*args, **keywords)
+            if name == "fsync":
+                self._sync(os.fstat(args[0]).st_ino)
+            self._note()
+            return result
+
+        return watched
+
+    def _sync(self, number: int) -> None:
+        self._look()
+        if self.is_folder.get(number):
+            for name, leads_to in self.pending.pop(number, []):
+                if leads_to is None:
+                    self.stored[number].pop(name, None)
+                else:
+                    self.stored[number][name] = leads_to
+        elif number in self.now:
+            self.synced[number] = self.now[number]
+
+    def _note(self) -> None:
+        self._look()
+        self._moments.append(_Moment(self))
+
+    def _look(self, *, synced: bool = False) -> None:
+        """Compare the tree with what was seen before; each difference is a change that is not on the disk yet."""
+        for top, _, _ in os.walk(self._folder):
+            folder = os.stat(top).st_ino
+            seen: Names = {}
+            for entry in os.scandir(top):
+                number = seen[entry.name] = entry.inode()
+                if number not in self.is_folder and entry.is_file(follow_symlinks=False):
+                    self._kept.append(_OPEN(entry.path, os.O_RDONLY))
+                self.is_folder[number] = entry.is_dir(follow_symlinks=False)
+                if entry.is_file(follow_symlinks=False):
+                    self.now[number] = Path(entry.path).read_bytes()
+                    if synced:
+                        self.synced[number] = self.now[number]
+            self.is_folder[folder] = True
+            if synced:
+                self.stored[folder] = seen
+                continue
+            before = dict(self.stored.setdefault(folder, {}))
+            changes = self.pending.setdefault(folder, [])
+            for name, leads_to in changes:
+                before[name] = leads_to  # type: ignore[assignment]
+            changes += [(name, number) for name, number in seen.items() if before.get(name) != number]
+            changes += [(name, None) for name, number in before.items() if number is not None and name not in seen]
+
+
+_OPEN = os.open
+
+
+def _build(moment: _Moment, folder: int, into: Path, chance: random.Random) -> None:
+    into.mkdir()
+    names: dict[str, int | None] = dict(moment.stored.get(folder, {}))
+    names.update(change for change in moment.pending.get(folder, []) if chance.random() < 0.5)
+    for name, number in names.items():
+        if number is None:
+            continue
+        if moment.is_folder[number]:
+            _build(moment, number, into / name, chance)
+        else:
+            (into / name).write_bytes(_content(moment, number, chance))
+            (into / name).chmod(0o600)
+
+
+def _content(moment: _Moment, number: int, chance: random.Random) -> bytes:
+    """Return what is left of a file: what was synced, what was written since, a part of it, or zeros in its place."""
+    now, synced = moment.now.get(number, b""), moment.synced.get(number, b"")
+    if now == synced:
+        return now
+    whole = chance.randrange(len(now) + 1)
+    return chance.choice([synced, now, now[:whole], now[:whole] + bytes(len(now) - whole)])
