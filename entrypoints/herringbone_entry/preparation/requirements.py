@@ -11,7 +11,6 @@ content, under a lock, so that jobs that start together share it:
 from __future__ import annotations
 
 import codecs
-import fcntl
 import hashlib
 import io
 import itertools
@@ -25,11 +24,13 @@ import sys
 import time
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import InputError, LaunchError
+from herringbone_contract.files import locked, try_locked, write_whole
 
 _READY = "herringbone-ready"
 _LINK_OPTIONS = ("-f", "--find-links")
@@ -38,6 +39,8 @@ _INCLUDE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
 _BUILT = frozenset({"__pycache__", ".git", "build", "dist"})
 _ERROR_LINES = 3
 _PIECE_BYTES = 1 << 20
+# The locks of the environments that this process uses.
+_used: list[FileIO] = []
 
 
 def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log: Callable[[str], None]) -> Path:
@@ -55,9 +58,8 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
     environments.mkdir(parents=True, exist_ok=True)
     base = package if requirements is None else requirements.parent
     assert base is not None
-    with (environments / f"{digest}.lock").open("w") as lock:
-        # The kernel releases the lock when its holder dies, so a killed job blocks nobody.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # The kernel releases the lock when its holder dies, so a killed job blocks nobody.
+    with locked(environments / f"{digest}.lock"):
         for folder in _generations(environments / digest):
             ready = folder / _READY
             made = _made(ready)
@@ -72,7 +74,7 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
                 _install(folder, requirements, package, base, log)
                 break
         # Never closed, so that the lock shows for the life of this process that the environment is used.
-        fcntl.flock(os.open(ready, os.O_RDONLY), fcntl.LOCK_SH)
+        _used.append(locked(ready, shared=True))
     return folder / "bin" / "python"
 
 
@@ -180,11 +182,12 @@ def _made(ready: Path) -> dict[str, str | None] | None:
 def _is_unused(ready: Path) -> bool:
     """Report whether no running job imports from an environment."""
     try:
-        with ready.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = try_locked(ready)
     except OSError:
         return False
-    return True
+    if lock is not None:
+        lock.close()
+    return lock is not None
 
 
 def _install(
@@ -200,10 +203,7 @@ def _install(
         # The package itself is a part of the fingerprint.
         _pip(python, [str(package)], base, log)
     made = {name: content_of(base / name) if fixed else "" for name, fixed in targets.items()}
-    # A rename is atomic: a file of that name is complete.
-    partial = folder / f"{_READY}.partial"
-    partial.write_text(json.dumps(made), encoding="utf-8")
-    partial.replace(folder / _READY)
+    write_whole(folder / _READY, json.dumps(made).encode(), mode=0o666)
 
 
 def _make(folder: Path) -> None:

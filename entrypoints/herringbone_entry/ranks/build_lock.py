@@ -7,7 +7,6 @@ the file behind, and every later job would wait for it without end. Source: torc
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sys
 import time
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from herringbone_contract.files import locked
 
 # Another machine or container may build in the same folder, and its processes are not visible here.
 _LONGEST_BUILD_S = 600.0
@@ -64,17 +65,12 @@ def _open_files() -> Iterator[os.stat_result]:
 
 def _remove(path: Path, older_than_s: float) -> bool:
     """Remove a lock of this age; return False where it is younger, or gone."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        # One rank at a time: another one may remove this lock and take a new one of the same name.
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime >= older_than_s:
-                path.unlink()
-                return True
-        return False
-    finally:
-        os.close(folder)
+    # One rank at a time: another one may remove this lock and take a new one of the same name.
+    with contextlib.suppress(OSError), locked(path.with_name(f".{path.name}.herringbone")):
+        if time.time() - path.stat().st_mtime >= older_than_s:
+            path.unlink()
+            return True
+    return False
 
 
 def _print(text: str) -> None:

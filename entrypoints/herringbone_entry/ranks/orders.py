@@ -20,6 +20,8 @@ import os
 import threading as threading
 from typing import Any
 
+from herringbone_contract.files import write_whole
+
 # The name of an order -> its module, imported when the first such order comes. Its function `obey(order)` returns the
 # members of the answer.
 _MODULES = {
@@ -75,10 +77,4 @@ def _carry_out(order: dict[str, Any], folder: str) -> None:
     path = f"{folder}/answer-{order['id']}.json"
     # Without an answer the supervisor stops waiting.
     with contextlib.suppress(OSError, TypeError, ValueError):
-        text = json.dumps(answer).encode()
-        file = os.open(f"{path}.partial", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, text)
-        finally:
-            os.close(file)
-        os.rename(f"{path}.partial", path)  # noqa: PTH104
+        write_whole(path, json.dumps(answer).encode())

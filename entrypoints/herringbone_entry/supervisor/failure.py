@@ -14,6 +14,7 @@ from typing import Any
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.failure import Failure, Frame, summary
 from herringbone_contract.failure_text import words_of
+from herringbone_contract.files import write_whole
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import read_file
 
@@ -155,7 +156,7 @@ def write(paths: Paths, failure: Failure) -> None:
     # A full disk may be the failure itself. The log and the exit code then have to do.
     with contextlib.suppress(OSError):
         Path(paths.output).mkdir(parents=True, exist_ok=True)
-        Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+        write_whole(paths.failure_record, failure.to_json().encode(), mode=0o666)
     # Mode x: a file of the user's own stays.
     with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
         file.write(summary(failure))

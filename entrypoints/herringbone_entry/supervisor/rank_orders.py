@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from herringbone_contract.files import write_whole
 from herringbone_entry import processes
 from herringbone_entry.channel import attach
 from herringbone_entry.event_loop import Loop
@@ -53,7 +54,8 @@ class RankOrder:
         if not self._folder:
             return self._on_answer({"error": "this host has no folder for orders; set TMPDIR to one that it may write"})
         try:
-            self._write()
+            # The last step makes it visible, and fails if an earlier order is still there.
+            write_whole(self._path, json.dumps(self._content).encode(), exclusive=True)
         except FileExistsError:
             return self._on_answer(
                 {"error": "the rank has not taken an earlier order yet; its main thread is in a library"}
@@ -65,19 +67,6 @@ class RankOrder:
             return self._on_answer({"error": "the rank takes no orders: it only starts, or it runs another program"})
         self._loop.later(_POLL_SECONDS, self._look)
         return None
-
-    def _write(self) -> None:
-        # The last step makes it visible, and fails if an earlier order is still there.
-        partial = f"{self._path}.{self._content['id']}"
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, json.dumps(self._content).encode())
-        finally:
-            os.close(file)
-        try:
-            os.link(partial, self._path)
-        finally:
-            os.unlink(partial)  # noqa: PTH108
 
     def _wake(self) -> bool:
         """Wake the rank; return whether it can be."""

@@ -21,12 +21,12 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.constants import HostVariable, RankVariable
 from herringbone_contract.errors import LaunchError
 from herringbone_contract.failure import exit_code_of
+from herringbone_contract.files import write_whole
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import lay_out
 from herringbone_entry import processes
@@ -247,7 +247,7 @@ class RunningSupervisor:
         # A disk that is full, or a folder of another user, is no reason to fail.
         with contextlib.suppress(OSError):
             versions = json.dumps(find_versions(self._prepared.python, sys.path))
-            Path(host.paths.versions).write_text(versions, encoding="utf-8")
+            write_whole(host.paths.versions, versions.encode(), mode=0o666)
 
     def _observe(self) -> dict[str, str]:
         """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""
