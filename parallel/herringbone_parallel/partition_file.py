@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import write_whole
 from herringbone_contract.model_parallel.partition_file import PartitionFile, parse, to_text
 
 
@@ -29,12 +30,9 @@ def load(path: Path, modules: Iterable[str], partitions: int) -> dict[str, int]:
 
 def write(path: Path, file: PartitionFile) -> None:
     """Write the file completely or not at all, with the folders above it. Raises `ParallelError` when it cannot."""
-    # In the same folder, because a rename is atomic only within one file system.
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(to_text(file))
-        part.replace(path)
+        write_whole(path, to_text(file).encode(), mode=0o666)
     except OSError as error:
         raise ParallelError(
             f"the partition file {str(path)!r} cannot be written: {error.strerror}. Name a path that the first rank can"

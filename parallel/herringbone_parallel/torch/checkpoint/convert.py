@@ -29,12 +29,13 @@ import torch
 from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHED, checked_tag
 from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import replacing, sync
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile, safetensors_file
 from herringbone_parallel.torch.checkpoint.reading import Reader
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver, note_newest
-from herringbone_parallel.torch.checkpoint.writing import in_place, sync_folder, write
+from herringbone_parallel.torch.checkpoint.writing import in_place, write
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _DCP_METADATA = ".metadata"
@@ -231,18 +232,17 @@ def _write_safetensors(target: Path, model: Mapping[str, Any]) -> int:
     ]
     numbers = range(len(pieces))
     planned = safetensors_file(target.name, described, numbers, {"format": "pt"})
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    plan = PlannedFile(unfinished.name, planned.header, planned.pieces)
-    written = write(target.parent, [plan], described, in_place(pieces, numbers), 0)
-    return _finish(unfinished, target, written.files[unfinished.name].bytes)
+    with replacing(target, synced=True) as partial:
+        plan = PlannedFile(Path(partial).name, planned.header, planned.pieces)
+        write(target.parent, [plan], described, in_place(pieces, numbers), 0)
+    return target.stat().st_size
 
 
 def _write_pickle(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
     content = dict(model) if optimizer is None else {"model": dict(model), "optimizer": numbered(optimizer)}
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    torch.save(content, unfinished)
-    return _finish(unfinished, target, unfinished.stat().st_size)
+    with replacing(target, synced=True) as partial:
+        torch.save(content, partial)
+    return target.stat().st_size
 
 
 def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
@@ -256,16 +256,10 @@ def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
         (workspace / tag).rename(target)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
-    sync_folder(folder)
+    sync(folder)
     if newest_tag(folder) is None:
         note_newest(folder, tag)
     return Reader(target).manifest.bytes
-
-
-def _finish(unfinished: Path, target: Path, count: int) -> int:
-    unfinished.replace(target)
-    sync_folder(target.parent)
-    return count
 
 
 def main() -> int:

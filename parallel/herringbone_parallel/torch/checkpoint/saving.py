@@ -38,6 +38,7 @@ from herringbone_contract.checkpoint.manifest import (
     to_json,
 )
 from herringbone_contract.checkpoint.verification import hidden, hidden_tag
+from herringbone_contract.files import sync, write_whole
 from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt, host_name
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
@@ -48,9 +49,7 @@ from herringbone_parallel.torch.checkpoint.writing import (
     Staging,
     Written,
     in_place,
-    sync_folder,
     write,
-    write_whole,
 )
 
 # In the hidden folder while it is written: ranks that see it share the folder with the first rank.
@@ -281,22 +280,22 @@ class _Job:
         planned = files(rank, described, self._plan.chosen[rank], self._save)
         written = write(self._path, planned, described, self._staged, rank)
         if self._content is not None:
-            write_whole(self._path / USER_CONTENT, self._content)
+            write_whole(self._path / USER_CONTENT, self._content, mode=0o666, synced=True)
             written.files[USER_CONTENT] = _whole_file(self._content, rank)
         return written, self._described
 
     def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
         if not self._manages:
             return
-        write_whole(self._path / MANIFEST, to_json(self._manifest(parts)))
+        write_whole(self._path / MANIFEST, to_json(self._manifest(parts)), mode=0o666, synced=True)
         (self._path / _SHARED).unlink(missing_ok=True)
-        sync_folder(self._path)
+        sync(self._path)
         final = self._folder / self._tag
         if final.is_dir():
             # A folder cannot take the place of another in one step: until the second rename, readers find this one.
             final.rename(self._path.with_name(self._path.name.removesuffix(UNFINISHED) + REPLACED))
         self._path.rename(final)
-        sync_folder(self._folder)
+        sync(self._folder)
         note_newest(self._folder, self._tag)
         self._clean()
         if self._on_complete is not None:
@@ -356,15 +355,8 @@ class _Job:
 
 def note_newest(folder: Path, tag: str) -> None:
     """Make this checkpoint the newest one."""
-    # A rename is atomic: a reader finds the old name or the new one, never half of it.
-    # A name of its own, because groups of ranks may write it at the same time.
-    unfinished = folder / f".{NEWEST}.{secrets.token_hex(8)}{UNFINISHED}"
-    try:
-        write_whole(unfinished, f"{tag}\n".encode())
-        unfinished.replace(folder / NEWEST)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    sync_folder(folder)
+    # Groups of ranks may write it at the same time.
+    write_whole(folder / NEWEST, f"{tag}\n".encode(), mode=0o666, synced=True)
 
 
 def _names_only(groups: Mapping[str, Any]) -> dict[str, Any]:

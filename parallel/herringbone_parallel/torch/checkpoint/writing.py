@@ -80,23 +80,6 @@ def write(
     return written
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a new file, and return once it is on the disk."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Return once the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _write_summed(descriptor: int, data: memoryview) -> int:
     checksum = 0
     for start in range(0, len(data), _PART_BYTES):

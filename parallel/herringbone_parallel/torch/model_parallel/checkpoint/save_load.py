@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import replacing
 from herringbone_parallel.torch.model_parallel import ranks, state
 
 
@@ -65,13 +66,9 @@ def load(
 
 def write_whole(path: Path, content: Any, **options: Any) -> None:
     """Write a file with `torch.save`; it appears completely or not at all."""
-    # The rank is in the name, because replicas may write the same file at the same time.
-    unfinished = path.with_name(f".{path.name}.{state.get().rank}.unfinished")
-    try:
-        torch.save(content, unfinished, **options)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # Replicas may write the same file at the same time.
+    with replacing(path, synced=True) as partial:
+        torch.save(content, partial, **options)
 
 
 def read_whole(path: Path, **options: Any) -> Any:
