@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.events.source import decode_lines
 from herringbone_contract.errors import RequestError
 from herringbone_contract.events.requests import Request, encode
+from herringbone_contract.files import write_whole
 
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
@@ -113,17 +114,13 @@ def send(folder: JobFolder, request: Request) -> Path:
     Raises `RequestError` while the controller takes none: it must not get the signal then, of which it would die.
     """
     path = folder.requests / f"{request['id']}.json"
-    partial = path.with_suffix(".partial")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        # Whole at once: the controller may look into the folder at any moment.
+        write_whole(path, encode(request))
     except FileNotFoundError:
         raise RequestError(f"job {folder.path.name}: {_UNKNOWN}") from None
     except OSError as error:
         raise RequestError(f"job {folder.path.name}: the request cannot be written: {error}") from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(encode(request))
-    # Renamed when it is whole: the controller may look into the folder at any moment.
-    partial.rename(path)
     return path
 
 

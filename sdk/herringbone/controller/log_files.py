@@ -9,6 +9,7 @@ import sys
 import time
 
 from herringbone_contract.constants import EVENT_MARK, LIVE_MARK, line_prefix, live_path
+from herringbone_contract.files import write_whole
 
 _LIVE = b"] " + LIVE_MARK
 # A longer line is broken here: output without newlines must not fill the memory.
@@ -216,14 +217,7 @@ class LogFile:
             if not self._live:
                 os.unlink(self._live_path)  # noqa: PTH108
                 return
-            # A new file for each state, so that no reader sees the half of one.
-            temporary = f"{self._live_path}.new"
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                os.write(file, b"".join(self._live.values()))
-            finally:
-                os.close(file)
-            os.replace(temporary, self._live_path)  # noqa: PTH105
+            write_whole(self._live_path, b"".join(self._live.values()))
 
     def _flush(self, now: float) -> None:
         if self._rest:

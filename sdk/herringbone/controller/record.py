@@ -25,6 +25,7 @@ from herringbone.records.state_lines import why_of
 from herringbone.slots.release import free
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
+from herringbone_contract.files import write_whole
 
 # The loop that drains the hosts' output waits this long for another process's lock of the index.
 _BUSY_SECONDS = 1.0
@@ -128,18 +129,22 @@ class FileRecord:
 
     def begin(self, **columns: Any) -> None:
         """Write these columns and drop all others, which an earlier attempt's controller wrote."""
-        _replace(self._path, columns)
+        self._write(columns)
 
     def update(self, **columns: Any) -> None:
         # Read and write need no lock: the controller is the only writer of its report.
-        self.begin(**{**read_report(self._path), **columns})
+        self._write({**read_report(self._path), **columns})
 
     def finish(self, **columns: Any) -> None:
-        self.update(**columns)
+        # Nothing else knows the end of a job whose machine loses its power now.
+        self._write({**read_report(self._path), **columns}, synced=True)
 
     def requested_grace(self) -> float | None:
         request = read_stop_request(self._path)
         return None if request is None else request["grace"]
+
+    def _write(self, columns: dict[str, Any], *, synced: bool = False) -> None:
+        write_whole(self._path, json.dumps(columns).encode(), mode=0o666, synced=synced)
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def read_stop_request(report: Path) -> dict[str, Any] | None:
 
 def write_stop_request(report: Path, grace: float | None) -> None:
     """Ask the controller that writes `report` to stop the job, with `grace` seconds or the job's own."""
-    _replace(stop_request_path(report), {"grace": grace})
+    write_whole(stop_request_path(report), json.dumps({"grace": grace}).encode(), mode=0o666)
 
 
 def stop_request_path(report: Path) -> Path:
@@ -247,10 +252,3 @@ def broken(config: ControllerConfig, error: BaseException) -> None:
     free(config["claim"])
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
     record_of(config).finish(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
-
-
-def _replace(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON to a file next to `path` and rename it: rename is atomic, also on NFS."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content))
-    partial.replace(path)

@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from herringbone.code.files import code_files
 from herringbone.plan.plan import JobPlan
 from herringbone.records.home import Home
 from herringbone_contract.constants import HostVariable, Key
+from herringbone_contract.files import replacing, write_whole
 from herringbone_contract.hyperparameters import decode_values, split
 
 # Packages that decide the operations of a step; the others come with the code.
@@ -94,14 +94,7 @@ def identity(plan: JobPlan) -> dict[str, Any]:
 def write(path: Path, text: str) -> None:
     """Write a file of the cache, complete or not at all, readable by its owner alone."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            file.write(text)
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_whole(path, text.encode())
 
 
 def used(path: Path) -> None:
@@ -133,10 +126,8 @@ def prune(folder: Path, pattern: str, most: int) -> None:
 
 def link(folder: Path, target: Path) -> None:
     """Let another name lead to a measurement's folder, in place of where it led before."""
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as scratch:
-        new = Path(scratch, "link")
-        new.symlink_to(target.name)
-        new.replace(folder)
+    with contextlib.suppress(OSError), replacing(folder) as partial:
+        Path(partial).symlink_to(target.name)
 
 
 def _digest(value: Any) -> str:

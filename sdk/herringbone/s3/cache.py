@@ -10,7 +10,6 @@ change, because they share it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import threading
@@ -24,6 +23,7 @@ from typing import IO, Protocol
 from herringbone.s3.names import StoredObject
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.files import try_locked
 
 LIMIT_VARIABLE = "HERRINGBONE_S3_CACHE_GB"
 _DEFAULT_GB = 100.0
@@ -132,23 +132,20 @@ class ObjectCache:
         """Download an object, or wait for the process that does."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_name(path.name + _PARTIAL)
-        while True:
-            with partial.open("a+b") as file:
-                _lock(file, count)
-                if not _is_same(file, partial):
-                    # The holder has renamed its file, so this one is the object now, or was removed.
-                    if self._is_here(path, stored):
-                        return
-                    continue
-                if self._is_here(path, stored):
-                    partial.unlink()
-                    return
-                file.truncate(0)
-                _fill(partial, stored, source, count)
-                partial.rename(path)
-                # After the rename: nobody could go on with a read-only file of a process that died before it.
-                path.chmod(_READ_ONLY)
+        # The kernel frees the lock when its holder dies, and the next one starts over.
+        while (file := try_locked(partial)) is None:
+            # Raises once this call is to end: another process may hold the lock for hours, and Ctrl-C must not wait.
+            count(0)
+            time.sleep(_POLL_SECONDS)
+        with file:
+            if self._is_here(path, stored):
+                partial.unlink()
                 return
+            file.truncate(0)
+            _fill(partial, stored, source, count)
+            partial.rename(path)
+            # After the rename: nobody could go on with a read-only file of a process that died before it.
+            path.chmod(_READ_ONLY)
 
     def _path(self, stored: StoredObject, source: Source) -> Path:
         identity = "\0".join((source.endpoint, stored.bucket, stored.key, stored.etag, str(stored.size)))
@@ -227,32 +224,8 @@ def _fill(partial: Path, stored: StoredObject, source: Source, count: Count) -> 
     os.utime(partial, ns=(time.time_ns(), stored.modified * 1_000_000_000))
 
 
-def _lock(file: IO[bytes], count: Count) -> None:
-    """Wait for the lock of a download; the kernel frees it when its holder dies, and the next one starts over."""
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # Raises once this call is to end: another process may hold the lock for hours, and Ctrl-C must not wait.
-            count(0)
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
-
-
-def _is_same(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _remove_abandoned(partial: Path) -> None:
     """Remove a download whose process has died."""
-    with partial.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        if _is_same(file, partial):
+    if (file := try_locked(partial)) is not None:
+        with file:
             partial.unlink()

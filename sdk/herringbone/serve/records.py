@@ -10,7 +10,6 @@ a job whose submission was cut is found by its file.
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +18,9 @@ from typing import Any
 import msgspec
 
 from herringbone.records.home import Home
-from herringbone.serve.files import write_private
 from herringbone.serve.links import Held
 from herringbone_contract.errors import InputError
+from herringbone_contract.files import try_locked, write_whole
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +99,7 @@ class RecordFolder:
         return self._folder / f"{name}.json"
 
     def _write(self, record: ServiceRecord) -> None:
-        write_private(self._path(record.name), msgspec.json.encode(record))
+        write_whole(self._path(record.name), msgspec.json.encode(record), synced=True)
 
     def _load(self) -> Iterator[ServiceRecord]:
         for path in self._folder.iterdir():
@@ -128,14 +127,12 @@ class Records(RecordFolder):
         home.make()
         folder.mkdir(mode=0o700, exist_ok=True)
         # Held until this process ends, however it ends.
-        self._lock_file = (folder / "lock").open("a")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock_file.close()
+        lock = try_locked(folder / "lock")
+        if lock is None:
             raise InputError(
                 f"another `herringbone serve` runs with the jobs of {home.path}; stop it, or set HERRINGBONE_HOME"
-            ) from None
+            )
+        self._lock_file = lock
         super().__init__(folder / "jobs")
         self.tunings = RecordFolder(folder / "tunings")
 

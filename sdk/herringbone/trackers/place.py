@@ -9,17 +9,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.system.processes import identity, may_live, place
 from herringbone_contract.errors import InputError
+from herringbone_contract.files import try_locked, write_whole
 from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
@@ -74,38 +75,27 @@ class Place:
 
     def write(self, state: ExportState) -> None:
         """Replace what is stored. Raises `JobRemovedError` when the job's folder is gone."""
-        path = self._exports / f"{self._stem}.json"
-        new = path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(asdict(state)))
-            new.replace(path)
+            self._write(state)
         except FileNotFoundError:
             raise JobRemovedError from None
 
     def write_first(self, state: ExportState) -> None:
         """Write what is stored first, unless the exporter itself was faster."""
-        path = self._exports / f"{self._stem}.json"
-        new = path.with_suffix(".first")
-        new.write_text(json.dumps(asdict(state)))
-        # Unlike a rename, a link replaces nothing.
         with suppress(FileExistsError):
-            path.hardlink_to(new)
-        new.unlink()
+            self._write(state, exclusive=True)
 
-    @contextmanager
-    def held(self, job: str) -> Iterator[None]:
+    def held(self, job: str) -> FileIO:
         """Keep other processes from exporting to the same destination. Raises `InputError` when one does."""
-        path = self._exports / f"{self._stem}.lock"
-        path.touch(mode=0o600)
-        with path.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(
-                    f"job {job}: another process exports it to this destination at this moment; its values arrive "
-                    f"without you (`herringbone describe {job}` shows how many)"
-                ) from None
-            yield
+        if (lock := try_locked(self._exports / f"{self._stem}.lock")) is None:
+            raise InputError(
+                f"job {job}: another process exports it to this destination at this moment; its values arrive "
+                f"without you (`herringbone describe {job}` shows how many)"
+            )
+        return lock
+
+    def _write(self, state: ExportState, *, exclusive: bool = False) -> None:
+        write_whole(self._exports / f"{self._stem}.json", json.dumps(asdict(state)).encode(), exclusive=exclusive)
 
 
 def make_exports(folder: JobFolder) -> Path:

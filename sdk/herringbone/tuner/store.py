@@ -18,7 +18,6 @@ follows from the trial's number. So the next searcher knows every job that may e
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import math
@@ -35,11 +34,11 @@ from herringbone.records.index import COMPLETED, FAILED, IN_PROGRESS, STOPPED, T
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.trials import Proposal, Trial, TrialState
 from herringbone_contract.errors import HerringboneError, InputError, JobNameError
+from herringbone_contract.files import sync, try_locked, write_whole
 
 VERSION = 1
 # A look of another process holds the lock for microseconds.
 _LOCK_SECONDS = 2.0
-_LOCK_PAUSE = 0.02
 # A searcher says so often that it lives, and submits a job in less than the second time.
 _BEAT_SECONDS, _SILENT_SECONDS = 10.0, 600.0
 _SHOWN_CHARS = 1_000
@@ -192,6 +191,7 @@ class TuningStore:
             try:
                 # Not `replace`: an empty folder of that name is replaced by both, a full one by neither.
                 partial.rename(self.path)
+                sync(self.path.parent)
             except OSError:
                 raise JobNameError(
                     f"tuning job name {self.name!r} is taken; choose another, or leave it out to get a generated one"
@@ -219,7 +219,7 @@ class TuningStore:
 
     def set_state(self, state: TuningState) -> None:
         """Replace the state. Only the searcher, which holds the lock, does so."""
-        write_whole(self.path / "state.json", msgspec.json.encode(state))
+        write_whole(self.path / "state.json", msgspec.json.encode(state), synced=True)
 
     def ask_to_stop(self) -> None:
         """Leave the request to stop, which every searcher sees, also one that is started later."""
@@ -259,24 +259,20 @@ class TuningStore:
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
         """Hold the searcher's lock; gives False where another process holds it."""
-        # The descriptor is not inherited, so jobs that this process starts do not hold the lock.
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            yield _lock(descriptor, time.monotonic() + _LOCK_SECONDS)
-        finally:
-            os.close(descriptor)
+        lock = try_locked(self.path / "lock", seconds=_LOCK_SECONDS)
+        with lock or contextlib.nullcontext():
+            yield lock is not None
 
     @property
     def is_searched(self) -> bool:
         """True while a searcher runs."""
-        try:
-            descriptor = os.open(self.path / "lock", os.O_RDWR)
-        except OSError:
-            return False
-        try:
-            return not _lock(descriptor, 0.0)
-        finally:
-            os.close(descriptor)
+        path = self.path / "lock"
+        # A look must not make the file, whose time says when a searcher lived.
+        with contextlib.suppress(OSError):
+            if path.exists():
+                with try_locked(path) or contextlib.nullcontext() as lock:
+                    return lock is None
+        return False
 
     def beat(self) -> None:
         """Say that the searcher lives, to machines that may not see its lock: the lock's file gets a new time."""
@@ -318,6 +314,9 @@ class TuningStore:
                 os.ftruncate(descriptor, whole)
                 raise OSError("the disk is full")
             os.fsync(descriptor)
+            if not size:
+                # The name of the new file, too.
+                sync(self.path)
         except OSError as error:
             raise HerringboneError(
                 f"tuning job {self.name}: {path} cannot be written: {error.strerror or error}; free space on its disk, "
@@ -366,28 +365,6 @@ def encode_record(record: TuningRecord) -> bytes:
     return json.dumps(msgspec.to_builtins(record)).encode()
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file by one that is complete, also after a power failure."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 def _json_number(value: float) -> float | str:
     # JSON has no NaN, and msgspec would write null.
     return value if value - value == 0 else str(value)
-
-
-def _lock(descriptor: int, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOCK_PAUSE)
-        else:
-            return True

@@ -12,7 +12,7 @@ from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
 from herringbone.tuner.searcher.runner import Searcher
 from herringbone.tuner.searcher.trial_jobs import JobLook
-from herringbone.tuner.store import TuningRecord, TuningStore, encode_record, write_whole
+from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone_contract.errors import IndexBusyError, LaunchError
 
@@ -117,7 +117,7 @@ def make_store(folder, **settings):
     )
     folder.mkdir(parents=True)
     record = TuningRecord(definition=definition, plan={}, backend="local_process", created=0.0)
-    write_whole(folder / "tuning.json", encode_record(record))
+    (folder / "tuning.json").write_bytes(encode_record(record))
     return TuningStore(folder)
 
 

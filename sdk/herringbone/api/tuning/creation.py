@@ -21,12 +21,13 @@ from herringbone.tuner.code_copy import copy_code
 from herringbone.tuner.definition import check_local
 from herringbone.tuner.names import trial_job_name
 from herringbone.tuner.own import OwnTuning
-from herringbone.tuner.store import TuningRecord, TuningStore, encode_record, write_whole
+from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone.tuner.trial_plan import checkpoint_folder, shared_plan, with_metrics
 from herringbone.tuner.trials import Proposal
 from herringbone_contract.constants import STEERING_PREFIX
 from herringbone_contract.errors import JobNameError, OptionError
+from herringbone_contract.files import write_whole
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def create_tuning(
                 tags=tuple(dict(tag) for tag in tags),
                 no_links_below=no_links_below,
             )
-            write_whole(folder / "tuning.json", encode_record(record))
+            write_whole(folder / "tuning.json", encode_record(record), synced=True)
     stderr = Console(sys.stderr)
     for note in plan.notes:
         stderr.say(f"tuning job {definition.name}: {note}")

@@ -16,6 +16,7 @@ from typing import Any
 
 from herringbone.aws.session import AwsSession
 from herringbone_contract.errors import HerringboneError
+from herringbone_contract.files import write_whole
 
 _HOUR_SECONDS = 3_600
 # The Pricing API runs in a few regions only; each answers for all regions.
@@ -113,7 +114,7 @@ class Prices:
         price = answers[0] if answers else None
         with contextlib.suppress(OSError):
             self._cache.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(price), encoding="utf-8")
+            write_whole(path, json.dumps(price).encode())
         return price
 
     def _request(self, instance_type: str, answers: list[float | None]) -> None:

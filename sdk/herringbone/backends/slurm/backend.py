@@ -47,6 +47,7 @@ from herringbone.records.index import PENDING, UPLOADING, JobRecord
 from herringbone.records.job_events import JobEvents
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import RequestError, SlurmError
+from herringbone_contract.files import write_whole
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
@@ -237,10 +238,8 @@ class SlurmBackend(OwnHostsBackend):
             fill_host(plan, host, folder, exclude=self._home.path, interface=interface)
         report = self._report_path(plan.job_name)
         config = config_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
-        # The mode is set on creation: the file must never be readable by others, not even for a moment.
-        descriptor = os.open(config_path(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(config, file)
+        # Its mode is 0600 from the first byte on: others must never be able to read it.
+        write_whole(config_path(folder), json.dumps(config).encode())
 
     def _send(self, plan: JobPlan, slurm: SlurmCommands) -> str:
         """Hand the job to Slurm and return its id there."""

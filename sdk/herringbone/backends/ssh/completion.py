@@ -13,7 +13,6 @@ job, a file lock lets one of them do it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from herringbone.records.index import COMPLETED, FAILED, STOPPED, UPLOADING, Job
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
+from herringbone_contract.files import locked
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import Paths
 
@@ -117,9 +117,8 @@ class Completion:
         # A job that was submitted elsewhere has no folder here yet.
         self._folder.path.mkdir(mode=0o700, exist_ok=True)
         self._folder.logs.mkdir(exist_ok=True)
-        with (self._folder.path / "ending.lock").open("w") as lock:
-            # Between processes; the kernel frees it when this process dies, and the next one starts over.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Between processes; the kernel frees it when this process dies, and the next one starts over.
+        with locked(self._folder.path / "ending.lock"):
             # Read under the lock: the previous holder may have completed the job or started the next attempt.
             record = self._index.get(self._record.name)
             if not record.done and record.service == self._record.service:

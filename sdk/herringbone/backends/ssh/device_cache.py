@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from herringbone.backends.ssh.inventory import Machine
+from herringbone_contract.files import write_whole
 from herringbone_contract.prediction.devices import Device
 
 
@@ -72,7 +73,7 @@ class DeviceCache:
         )
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path(machine).write_bytes(msgspec.json.encode(measured))
+            write_whole(self._path(machine), msgspec.json.encode(measured))
 
     def of(self, machine: Machine) -> MeasuredDevice | None:
         """Return the device of a machine as it was measured last; None if it was not, or the file is damaged."""

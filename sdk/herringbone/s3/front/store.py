@@ -29,6 +29,7 @@ from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone_contract import safe_tree
+from herringbone_contract.files import write_whole
 
 OWN = ".herringbone"
 _READ_BYTES = 1 << 20
@@ -133,6 +134,8 @@ class Store:
             with _place(top, path_of(key)) as (parent, target):
                 self._write_facts(top, key, state, etag, meta)
                 os.replace(file.name, target, dst_dir_fd=parent)
+                # The client is told that its object is stored.
+                os.fsync(parent)
         return Facts(key, state.st_size, etag, state.st_mtime, meta)
 
     def open(self, bucket: str, key: str) -> tuple[IO[bytes], Facts]:
@@ -215,9 +218,8 @@ class Store:
     def _write_facts(self, top: Path, key: str, state: os.stat_result, etag: str, meta: dict[str, str]) -> None:
         path = self._facts_path(top, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{threading.get_ident()}")
-        partial.write_text(json.dumps({"of": _mark(state), "key": key, "etag": etag, "meta": meta}))
-        partial.replace(path)
+        facts = {"of": _mark(state), "key": key, "etag": etag, "meta": meta}
+        write_whole(path, json.dumps(facts).encode(), synced=True)
 
     @staticmethod
     def _facts_path(top: Path, key: str) -> Path:

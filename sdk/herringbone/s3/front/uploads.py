@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.refusals import S3Error
 from herringbone.s3.front.store import OWN, Store
+from herringbone_contract.files import sync, write_whole
 
 MAX_PART = 10_000
 # All parts but the last one.
@@ -47,7 +48,7 @@ class Uploads:
         upload = os.urandom(16).hex()
         folder = self._store.bucket(bucket) / OWN / "uploads" / upload
         folder.mkdir(parents=True)
-        (folder / "upload.json").write_text(json.dumps({"key": key, "meta": meta}))
+        write_whole(folder / "upload.json", json.dumps({"key": key, "meta": meta}).encode(), synced=True)
         return upload
 
     def check(self, bucket: str, key: str, upload: str) -> None:
@@ -58,8 +59,11 @@ class Uploads:
         """Keep a file of `Store.new_file` as a part; an earlier part of that number is gone then."""
         folder, _ = self._upload(bucket, key, upload)
         file.flush()
+        # `complete` takes a part for what its name says.
+        sync(file.name)
         with self._lock:
             os.replace(file.name, folder / f"{number:05}-{etag}")  # noqa: PTH105
+            sync(folder)
             for part in self._parts(folder):
                 if part.number == number and part.etag != etag:
                     part.path.unlink(missing_ok=True)

@@ -7,18 +7,15 @@ The file has the secrets themselves, because a signature can be checked with not
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import msgspec
 
-from herringbone.serve.files import write_private
 from herringbone_contract.errors import InputError
+from herringbone_contract.files import locked, write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ID_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -104,25 +101,19 @@ class KeyFile:
         self._state, self._keys = mark, {key.key_id: key for key in document.keys}
         return self._keys
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Hold the file's lock: of two programs that change it together, the second one reads what the first wrote."""
+    def _changing(self) -> FileIO:
+        """Take the file's lock: of two programs that change it together, the second reads what the first wrote."""
         # Not the file itself, which each change replaces.
         lock = self.path.with_name(f".{self.path.name}.lock")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return locked(lock)
         except OSError as error:
             raise InputError(f"the file of keys {self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _write(self, keys: list[AccessKey]) -> None:
         try:
             document = msgspec.json.encode(_Document(keys=keys))
-            write_private(self.path, msgspec.json.format(document, indent=2) + b"\n")
+            write_whole(self.path, msgspec.json.format(document, indent=2) + b"\n", synced=True)
         except OSError as error:
             raise InputError(f"the file of keys {self.path} cannot be written: {error.strerror}") from None

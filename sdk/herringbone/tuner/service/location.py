@@ -14,8 +14,8 @@ import msgspec
 
 from herringbone.aws.session import AwsLocation
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.store import write_whole
 from herringbone_contract.errors import JobNameError
+from herringbone_contract.files import sync, write_whole
 from herringbone_contract.masking import masked_hyperparameters
 
 _FILE = "service.json"
@@ -43,7 +43,9 @@ def claim_folder(folder: Path, record: ServiceRecord) -> None:
             "generated one"
         ) from None
     definition = msgspec.structs.replace(record.definition, static=masked_hyperparameters(record.definition.static))
-    write_whole(folder / _FILE, msgspec.json.encode(msgspec.structs.replace(record, definition=definition)))
+    content = msgspec.json.encode(msgspec.structs.replace(record, definition=definition))
+    write_whole(folder / _FILE, content, synced=True)
+    sync(folder.parent)
 
 
 def release_folder(folder: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 import re
-import tempfile
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from herringbone.views.page.files import listed_files
 from herringbone.views.page.live import LiveJob
 from herringbone.views.page.log_pages import Choice
 from herringbone_contract.errors import HerringboneError, InputError
+from herringbone_contract.files import write_whole
 
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
@@ -47,7 +46,7 @@ def write_report(name: str, path: Path, backend: Backend | None = None) -> Path:
         job.look()
         text = report_of(job)
     try:
-        _write(path, text)
+        write_whole(path, text.encode(), mode=0o666)
     except OSError as error:
         raise InputError(f"the report cannot be written to {path}: {error.strerror}; name another file") from error
     return path
@@ -130,22 +129,3 @@ def _json(data: dict[str, Any]) -> str:
 
 def _read(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            file.write(text)
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    # The system tells it only in exchange for another one.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

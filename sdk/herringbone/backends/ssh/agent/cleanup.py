@@ -23,6 +23,7 @@ from herringbone.backends.ssh.agent.bootstrap import READY
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
+from herringbone_contract.files import write_whole
 
 USES = "uses.json"
 
@@ -50,7 +51,7 @@ class StaleFiles(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def note_uses(folder: Path, uses: Uses) -> None:
     """Record, in a job's folder, which parts of the work folder the job uses."""
-    (folder / USES).write_bytes(msgspec.json.encode(uses))
+    write_whole(folder / USES, msgspec.json.encode(uses))
 
 
 def clean(home: Home, *, older: float, now: float, idle: bool, environment: Path, dry: bool) -> list[StaleFiles]:

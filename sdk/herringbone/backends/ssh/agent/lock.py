@@ -11,14 +11,14 @@ other's holder, and a holder that cannot be seen keeps the lock.
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from herringbone.system.processes import may_live, place, sees
+from herringbone_contract.files import locked
 
 
 class MachineLock:
@@ -43,7 +43,7 @@ class MachineLock:
 
         Several owners that are `shared` may have the lock at a time.
         """
-        with self._open() as file:
+        with locked(self._path) as file:
             # The same holder may ask again: a retry of the client's request must not fail on its own lock.
             others = self._without(holder, self._read(file))
             if (blocker := self._blocker(others, shared=shared)) is not None:
@@ -54,25 +54,25 @@ class MachineLock:
 
     def blocker(self, *, holder: str, shared: bool = False) -> dict[str, Any] | None:
         """Return the owner for whom `acquire` would be refused; None without one."""
-        with self._open() as file:
+        with locked(self._path) as file:
             return self._blocker(self._without(holder, self._read(file)), shared=shared)
 
     def hand_over(self, holder: str, to: str) -> None:
         """Make the process `to` the holder, if `holder` has the lock."""
-        # One write under flock: at no moment is the machine free between the agent and the controller.
-        with self._open() as file:
+        # One write under the lock: at no moment is the machine free between the agent and the controller.
+        with locked(self._path) as file:
             owners = self._read(file)
             _write(file, [{**owner, "holder": to} if self._is(owner, holder) else owner for owner in owners])
 
     def release(self, holder: str) -> None:
         """Free the lock, if `holder` has it."""
-        with self._open() as file:
-            # Emptied, not removed: another process may wait in flock on this very file.
+        with locked(self._path) as file:
+            # Emptied, not removed: another process may wait for the lock of this very file.
             _write(file, self._without(holder, self._read(file)))
 
     def owner(self) -> dict[str, Any] | None:
         """Return the claim of the present owner, of several the first; None when the lock is free."""
-        with self._open() as file:
+        with locked(self._path) as file:
             return next(iter(self._read(file)), None)
 
     def unseen(self, owner: dict[str, Any]) -> str | None:
@@ -99,15 +99,7 @@ class MachineLock:
     def _without(self, holder: str, owners: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [owner for owner in owners if not self._is(owner, holder)]
 
-    @contextmanager
-    def _open(self) -> Iterator[IO[str]]:
-        # "a+" creates a missing file and never truncates an existing one before flock is held.
-        with self._path.open("a+") as file:
-            # flock guards one read and write only. The kernel drops it when this file is closed, also by a kill.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-
-    def _read(self, file: IO[str]) -> list[dict[str, Any]]:
+    def _read(self, file: FileIO) -> list[dict[str, Any]]:
         file.seek(0)
         try:
             content = json.loads(file.read())
@@ -117,9 +109,9 @@ class MachineLock:
             return []  # empty, or half written by a process that was killed while it wrote
 
 
-def _write(file: IO[str], owners: list[dict[str, Any]]) -> None:
-    # Mode "a+" writes at the end of the file, which is its start once the file is empty.
+def _write(file: FileIO, owners: list[dict[str, Any]]) -> None:
+    # In place, because the lock is that of this file. What is written goes to its end, its start once it is empty.
     file.truncate(0)
     if owners:
         # One owner is written as earlier releases do, which see by it that the machine is not free.
-        file.write(json.dumps(owners[0] if len(owners) == 1 else owners))
+        file.write(json.dumps(owners[0] if len(owners) == 1 else owners).encode())

@@ -27,6 +27,7 @@ from herringbone.protocols.host_access import LocalAccess
 from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
+from herringbone_contract.files import write_whole
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
 from herringbone_contract.variables import of_the_shell
@@ -80,7 +81,7 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
 def write_notes(config: HostConfig, folder: Path) -> None:
     """Record, in the job's folder, the machines of the job's hosts and the uploads that the job uses."""
     # A client elsewhere reads the machines (`herringbone hosts jobs`), a clean-up reads the uploads.
-    (folder / MACHINES).write_text(json.dumps(config.machines))
+    write_whole(folder / MACHINES, json.dumps(config.machines).encode())
     data = tuple(location.digest for location in config.data.values() if location.digest is not None)
     note_uses(folder, Uses(code=config.code, data=data, environment=Path(sys.prefix).name))
 

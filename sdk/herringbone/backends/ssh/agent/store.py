@@ -7,15 +7,16 @@ data/.DIGEST.partial    the same, while the client still copies it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import EngineError
+from herringbone_contract.files import try_locked, write_whole
 
 if TYPE_CHECKING:
     from herringbone.backends.docker.image import Image
@@ -39,7 +40,7 @@ class FileStore:
     def __init__(self, home: Home) -> None:
         self._code, self._data = code_folder(home), data_folder(home)
         # By digest: the lock of an upload, which the kernel frees with this process.
-        self._locks: dict[str, IO[str]] = {}
+        self._locks: dict[str, FileIO | None] = {}
         # Uploads that another connection sends at this moment, too.
         self._doubled: set[str] = set()
 
@@ -60,12 +61,8 @@ class FileStore:
 
     def add_code(self, digest: str, content: bytes) -> None:
         """Store packed code."""
-        target = self._archive(digest)
-        # Jobs that share the machine may send the same code at once.
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        partial.write_bytes(content)
-        # A rename is atomic: after a kill, a file with the digest's name is complete or absent.
-        partial.replace(target)
+        # Jobs that share the machine may send the same code at once. A file with the digest's name is used unseen.
+        write_whole(self._archive(digest), content, synced=True)
 
     def complete(self, digest: str) -> None:
         """Give data that has arrived completely its final name."""
@@ -87,10 +84,8 @@ class FileStore:
         """Use a folder of our own where another connection sends the same data now: its end would rename the folder."""
         if digest in self._locks:
             return
-        lock = self._locks[digest] = (self._data / f".{digest}.lock").open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        self._locks[digest] = try_locked(self._data / f".{digest}.lock")
+        if self._locks[digest] is None:
             self._doubled.add(digest)
 
 
