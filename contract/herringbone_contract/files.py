@@ -5,31 +5,33 @@
         ...
 
 A reader finds the old file or the new one, never a part, however the writer ends. After a power failure this holds only
-for files that are synced, because the kernel may store a file's new name before the file's content. A sync costs
-milliseconds, so only these files, which nothing can make again, are synced:
+for files that are synced, because the kernel may store a file's new name before its content. A sync costs milliseconds,
+so only files that nothing can make again, or that are used without a look at their content, are synced:
 
-    keys of the service, its records of jobs and searches     herringbone.serve
-    a search: its definition, its trials, its state, its place in a bucket                      herringbone.tuner
-    objects, their facts and the parts of uploads of the S3 server: clients were told that they are stored
-    checkpoints, their manifests and the name of the newest one                                 herringbone_parallel
-    the end of a job in the report that other machines read                                     herringbone.controller
-    packed code: a file that is named by its digest is used without a look at its content       herringbone.code, .ssh
+    serve                   keys, records of jobs and of searches
+    tuner                   definition, trials and state of a search, and its place at AWS
+    s3.front                objects with their facts, and uploads with their parts: clients think that they are stored
+    controller.record       the end of a job in the report that other machines read
+    backends.ssh.agent      packed code that a machine keeps under its digest
+    parallel                checkpoints, their manifests, the name of the newest one, files of `smp.save`
 
-Not synced: requests and their answers, orders to ranks, caches, reports of progress, pages, places of exports. They
-are made again, or mean nothing once the machine has failed. The index of jobs is SQLite's, which syncs by itself
-(`herringbone.records.index`).
+Not synced: requests and orders with their answers, caches, progress bars, pages, places of exports, and all that a
+running job says about itself. The index of jobs is SQLite's, which syncs by itself; see `records.index`.
 
-These sites have reasons for a way of their own:
+Some sites keep a way of their own:
 
-    slots.folder                      opens all files relative to a folder that is shared by users
-    s3.front.store                    gives a file its name relative to a folder of a bucket, without following links
-    records.checkpoints               renames in a tree that a script may change
-    backends.ssh.agent.bootstrap      runs on machines that have no package of ours yet
-    records.end_file                  is written in place: a new file would need room on a full disk
-    ssh.agent.lock                    keeps its content in the locked file, which no rename may replace
-    channel.unix_socket               binds a socket, and renames it once it listens
-    controller.artifacts, downloads   rename folders
-    parallel/torch/checkpoint         writes each rank's tensors in place; the manifest makes them a checkpoint
+    slots.folder                    opens its files, and the lock, relative to a folder that several users share
+    s3.front.store, .uploads        a body of any size comes in before its name is known; no link is followed on the way
+    code.archive                    the archive's name is the digest of its content
+    s3.cache                        the file that is locked becomes the object
+    records.checkpoints             renames links in a tree that a script may change
+    records.end_file                is written in place: a new file would need room on a full disk
+    backends.ssh.agent.lock         has its content in the locked file, so it writes in place
+    backends.ssh.agent.bootstrap    runs where no package of ours is yet
+    entry's channel.unix_socket     binds a socket, and renames it once it listens
+    parallel's reduce.build         its compiler makes the file, before the package that has this module is installed
+
+A folder is whole by the rename of a hidden one; each room that has such folders does that itself.
 """
 
 from __future__ import annotations

@@ -287,9 +287,9 @@ class _Job:
     def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
         if not self._manages:
             return
-        write_whole(self._path / MANIFEST, to_json(self._manifest(parts)), mode=0o666, synced=True)
         (self._path / _SHARED).unlink(missing_ok=True)
-        sync(self._path)
+        # This syncs the names of all files in the folder, too.
+        write_whole(self._path / MANIFEST, to_json(self._manifest(parts)), mode=0o666, synced=True)
         final = self._folder / self._tag
         if final.is_dir():
             # A folder cannot take the place of another in one step: until the second rename, readers find this one.

@@ -28,6 +28,7 @@ from herringbone_parallel.torch.checkpoint.reading import find
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from tests.parallel.torch.checkpoint import thread_ranks
 from tests.parallel.torch.processes import PROCESSES
+from tests.power_cut import PowerCut
 
 KILLS = 6
 ROWS = 1 << 10
@@ -37,6 +38,23 @@ def state_at(step: int, rank: int) -> dict[str, Any]:
     """Return rank 0's or rank 1's half of a state in which every value tells the step."""
     half = torch.full((ROWS // 2, 64), float(step))
     return {"model": {"weight": Piece(half, (rank * ROWS // 2, 0), (ROWS, 64)), f"own-{rank}": torch.tensor(step)}}
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
+    def save(step: int) -> None:
+        state = {"model": {"weight": torch.full((8,), float(step))}, "step": step}
+        checkpoint.save(folder, f"step-{step}", state, peers=Peers.alone())
+
+    folder, left = tmp_path / "checkpoints", tmp_path / "left"
+    save(0)
+    with PowerCut(folder) as cut:
+        save(1)
+    during, after = set(), set()
+    for found, over in cut.folders(left, tries=4):
+        tag = (found / "newest").read_text().strip()
+        assert not verify(found / tag)
+        (after if over else during).add(tag)
+    assert (during, after) == ({"step-0", "step-1"}, {"step-1"})
 
 
 def save_until_killed(folder: str, connection: Any) -> None:
