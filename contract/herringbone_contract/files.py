@@ -56,8 +56,8 @@ def write_whole(
 ) -> None:
     """Replace a file by one with this content, completely or not at all.
 
-    >>> write_whole("/tmp/whole.json", b"{}")
-    >>> oct(os.stat("/tmp/whole.json").st_mode & 0o777)
+    >>> write_whole("state.json", b"{}")
+    >>> oct(os.stat("state.json").st_mode & 0o777)
     '0o600'
 
     `mode` is the new file's, less the umask, from its first byte on; `synced` as in `replacing`. With `exclusive`, a
@@ -133,7 +133,7 @@ def locked(path: AnyPath, *, shared: bool = False) -> io.FileIO:
 def try_locked(path: AnyPath, *, seconds: float = 0.0) -> io.FileIO | None:
     """Return what `locked` does, or None if others hold the lock for `seconds`.
 
-    >>> with try_locked("/tmp/some.lock") as first: try_locked("/tmp/some.lock") is None
+    >>> with try_locked("state.lock") as first: try_locked("state.lock") is None
     True
     """
     deadline = time.monotonic() + seconds

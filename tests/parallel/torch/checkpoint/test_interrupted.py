@@ -26,6 +26,7 @@ from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece
 from herringbone_parallel.torch.checkpoint.reading import find
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
+from herringbone_parallel.torch.model_parallel.checkpoint.save_load import write_whole
 from tests.parallel.torch.checkpoint import thread_ranks
 from tests.parallel.torch.processes import PROCESSES
 from tests.power_cut import PowerCut
@@ -55,6 +56,16 @@ def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new_checkpoint(tmp_path
         assert not verify(found / tag)
         (after if over else during).add(tag)
     assert (during, after) == ({"step-0", "step-1"}, {"step-1"})
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new_file_of_smp_save(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    write_whole(folder / "part.pt", {"step": 0})
+    with PowerCut(folder) as cut:
+        write_whole(folder / "part.pt", {"step": 1})
+    steps = {(torch.load(left / "part.pt")["step"], over) for left, over in cut.folders(tmp_path / "left", tries=20)}
+    assert steps == {(0, False), (1, False), (1, True)}
 
 
 def save_until_killed(folder: str, connection: Any) -> None:
