@@ -65,7 +65,7 @@ def write_whole(
     file is then as it was.
     """
     with replacing(path, synced=synced, exclusive=exclusive) as partial:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             rest = memoryview(content)
             while rest:
@@ -107,7 +107,7 @@ def replacing(path: AnyPath, *, synced: bool = False, exclusive: bool = False) -
 
 def sync(path: AnyPath) -> None:
     """Return once the content of a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -143,7 +143,7 @@ def try_locked(path: AnyPath, *, seconds: float = 0.0) -> io.FileIO | None:
 
 
 def _lock(path: AnyPath, *, shared: bool, wait: bool) -> io.FileIO | None:
-    # Imported with the first lock: most ranks take none, and clients on Windows have no such module.
+    # Imported with the first lock: most ranks take none.
     import fcntl
 
     # NFS gives the lock of a writer only for a file that is open for writing.
