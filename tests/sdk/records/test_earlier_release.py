@@ -6,6 +6,7 @@ home without code and results, and in `shown.json` what that commit showed of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -36,7 +37,7 @@ def shown(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
             copy.write_text(here(file.read_text()))
     # No .py here: the script is as long as it was, whatever the formatter thinks of it.
     (tmp_path / "work/train.txt").rename(tmp_path / "work/train.py")
-    with sqlite3.connect(home.index) as index:
+    with contextlib.closing(sqlite3.connect(home.index)) as index:
         index.executescript(here((EARLIER / "index.sql").read_text()))
     monkeypatch.chdir(tmp_path / "work")
     values: dict[str, Any] = json.loads(here((EARLIER / "shown.json").read_text()))
