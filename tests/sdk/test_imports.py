@@ -63,6 +63,10 @@ def test_an_estimator_loads_no_framework_and_no_cloud():
         "print(' '.join(sorted(sys.modules)))"
     ).split()
     assert not {"boto3", "botocore", "docker", "numpy", "torch", "yaml", "click", "rich"} & set(loaded)
+    # A tenth of a second altogether: no index, no renderer, no view.
+    assert not {"sqlite3", "html", "shutil", "herringbone.show", "herringbone.views", "herringbone.records"} & set(
+        loaded
+    )
 
 
 def test_the_controller_starts_lean():

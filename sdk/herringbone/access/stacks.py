@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from herringbone.access.requests import ask
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ def ask_for_stacks(backend: Backend, name: str, hosts: Sequence[str]) -> Stacks:
 
     Raises `RequestError` when the job is over or does not answer, `UnsupportedError` where nothing can be asked.
     """
+    from herringbone.access.requests import ask
     from herringbone_contract.errors import RequestError
 
     # The coordinator is on the first host, and asks the others.

@@ -23,13 +23,8 @@ from herringbone.plan.plan import JobPlan, JobRequest, instance_groups, make_pla
 from herringbone.plan.secrets import masked_options
 from herringbone.plan.source import find_source
 from herringbone.plan.texts import check_name, check_texts, mapping_of, path_text
-from herringbone.prediction.options import parse_measure
-from herringbone.records.checkpoints import copy_checkpoints
-from herringbone.records.home import find_home
-from herringbone.show.html import html_table
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone.system.user_paths import current_folder
-from herringbone.views.notebook.choice import console_of
 from herringbone_contract.distribution import Distribution, Framework, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
@@ -124,6 +119,8 @@ class Estimator:
         """Show the estimator in a notebook."""
         job = self.latest_training_job
         rows = [(name, str(value)) for name, value in self._shown().items()]
+        from herringbone.show.html import html_table
+
         return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
 
     def _shown(self) -> dict[str, Any]:
@@ -187,10 +184,13 @@ class Estimator:
         self, backend: Backend, inputs: Inputs, name: str | None, code: Checkout | None = None, measure: Any = False
     ) -> JobPlan:
         """Return the plan with what is known, or measured, about memory and time."""
+        from herringbone.records.home import find_home
+
         if not (self._auto or measure or find_home().has_measurements):
             return self._made(backend, inputs, name, code)
         # Imported here: most jobs have no prediction, and their users wait for the first line.
         from herringbone.prediction.estimating import chosen, predicted
+        from herringbone.prediction.options import parse_measure
 
         settings = parse_measure(measure)
         if self._auto:
@@ -262,6 +262,8 @@ class Estimator:
         """
         from herringbone.api.ends import say_before, say_of
         from herringbone.api.job import TrainingJob
+        from herringbone.records.checkpoints import copy_checkpoints
+        from herringbone.views.notebook.choice import console_of
 
         check_choice(on_interrupt)
         show_log = logs not in (False, None, "None")

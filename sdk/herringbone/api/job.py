@@ -15,14 +15,10 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from herringbone.access.stacks import ask_for_stacks
 from herringbone.api.follow import Follower, raise_failure, read_events, read_log
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.watch import Watch
-from herringbone.code.commit import CommitQuery
-from herringbone.events.live import LiveView, newest_progress
 from herringbone.records.description import address, failure_of
-from herringbone.records.download import PARTS, download, refuse_removed_log, write_logs
 from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.records.logs import LogLine
 from herringbone.show.console import Console
@@ -70,6 +66,9 @@ class TrainingJob:
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
+        # Imported here, as below: `import herringbone` needs none of it.
+        from herringbone.code.commit import CommitQuery
+
         query = CommitQuery(plan.source)
         try:
             backend.submit(plan)
@@ -204,6 +203,8 @@ class TrainingJob:
         >>> job.progress().fraction                                  # doctest: +SKIP
         0.25
         """
+        from herringbone.events.live import newest_progress
+
         return newest_progress(self._backend.events(self.name), self.view)
 
     def view(self) -> JobView:
@@ -222,6 +223,8 @@ class TrainingJob:
         >>> with closing(job.live_view()) as live:                   # doctest: +SKIP
         ...     while not live.read().state == "Completed": time.sleep(1)
         """
+        from herringbone.events.live import LiveView
+
         return LiveView(self._backend.events(self.name))
 
     def events(self, *, follow: bool = False) -> Iterator[Event]:
@@ -267,6 +270,8 @@ class TrainingJob:
         complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
         not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
+        from herringbone.records.download import PARTS, download, refuse_removed_log, write_logs
+
         if part not in PARTS:
             raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
 
@@ -329,6 +334,8 @@ class TrainingJob:
 
         Raises `RequestError` when the job is over or does not answer, and `UnsupportedError` on SageMaker.
         """
+        from herringbone.access.stacks import ask_for_stacks
+
         hosts = [str(host["name"]) for host in self._record().plan_dict.get("hosts", ())]
         return ask_for_stacks(self._backend, self.name, hosts)
 

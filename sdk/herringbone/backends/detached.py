@@ -27,7 +27,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.access.requests import FolderAnswers
 from herringbone.backends.lifecycle import (
     claim,
     client_died,
@@ -203,6 +202,9 @@ class DetachedBackend(OwnHostsBackend):
         return record if record.done else self._mark_as_lost(record)
 
     def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
         hosts = self._index.get(name).plan_dict.get("hosts", ())
         folder = self._home.job(name)
         return FolderAnswers(

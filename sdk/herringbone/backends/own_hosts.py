@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from herringbone.aws.location import is_s3
 from herringbone.backends.lifecycle import model_of
 from herringbone.backends.on_s3 import send_packed
-from herringbone.events.source import FileEvents
 from herringbone.plan.plan import parse_plan
 from herringbone.records.description import output_place
 from herringbone.records.index import JobIndex
 from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import OnInterrupt
-from herringbone.system.progress import Progress
 from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -59,6 +57,9 @@ class OwnHostsBackend(ABC):
         return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
 
     def events(self, name: str) -> EventSource:
+        # Imported here: a job that is only submitted has no reader of events.
+        from herringbone.events.source import FileEvents
+
         hosts = self._index.get(name).plan_dict.get("hosts", ())
         return FileEvents(self._home.job(name).all_events(host["name"] for host in hosts))
 
@@ -111,5 +112,6 @@ class OwnHostsBackend(ABC):
         # Imported here: only a model that is in S3 alone is fetched.
         from herringbone.aws.session import AwsSession
         from herringbone.backends.sagemaker.transfer import fetch_artifact
+        from herringbone.system.progress import Progress
 
         return fetch_artifact(AwsSession.of(None), model, into, progress=Progress())

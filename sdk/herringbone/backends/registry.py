@@ -7,8 +7,6 @@ import importlib
 import re
 from typing import TYPE_CHECKING
 
-from herringbone.records.home import find_home
-from herringbone.records.index import JobIndex
 from herringbone_contract.errors import JobNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -95,6 +93,10 @@ def backend_of_job(name: str, session: object = None) -> Backend:
 
     `session` are the credentials to ask a service with. Raises `JobNotFoundError` with the answers of all.
     """
+    # Imported here: who only makes an estimator needs no index.
+    from herringbone.records.home import find_home
+    from herringbone.records.index import JobIndex
+
     try:
         backend = backend_named(JobIndex(find_home().index).get(name).backend)
     except JobNotFoundError as unknown:

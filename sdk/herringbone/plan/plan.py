@@ -21,7 +21,6 @@ from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.secrets import check_arguments, masked_options, masked_request
 from herringbone.plan.shown import plan_rows, rows_text
 from herringbone.plan.source import SourceCode
-from herringbone.show.html import html_table
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
@@ -162,6 +161,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
+        # Imported here: only notebooks need it.
+        from herringbone.show.html import html_table
+
         return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
 
 

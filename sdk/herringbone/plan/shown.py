@@ -9,7 +9,6 @@ import msgspec
 
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.options.typed import DAY_SECONDS
-from herringbone.show.predictions import prediction_rows
 from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import HOMOGENEOUS_GROUP
@@ -37,6 +36,9 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
         rows += [("batch script", line) for line in plan["request"]["script"].splitlines()]
     rows.append(("limit", f"{plan['options'].get('max_run', DAY_SECONDS)} s"))
     if plan.get("prediction") is not None:
+        # Imported here: most plans have none.
+        from herringbone.show.predictions import prediction_rows
+
         rows += prediction_rows(msgspec.convert(plan["prediction"], Answer))
     if advice is not None:
         rows.append(("advice", advice))

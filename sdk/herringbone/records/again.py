@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.inputs import FileSystemInput, TrainingInput, local_path
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import JobPlan
@@ -44,6 +43,8 @@ def settings_of(plan: JobPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
         path = local_path(config["s3_output_path"], base=folder)
         settings["tensorboard_output_config"] = config if path is None else {**config, "s3_output_path": str(path)}
     if settings.get("track"):
+        from herringbone.plan.destinations import parse_destinations
+
         settings["track"] = [str(destination) for destination in parse_destinations(settings["track"], base=folder)]
     instance_type = settings.get("instance_type")
     if isinstance(instance_type, str) and instance_type.startswith(_SSH):

@@ -20,7 +20,7 @@ SEEN = "import json, os, sys; print(json.dumps([sys.argv, os.getcwd(), os.getsid
 def plan(script, monkeypatch):
     script("print('x')")
     # Nothing of the package is imported before the exporter runs.
-    monkeypatch.setattr("herringbone.backends.review.checks.check_installed", lambda destinations: None)
+    monkeypatch.setattr("herringbone.backends.review.trackers.check_installed", lambda destinations: None)
     estimator = Estimator("train.py", instance_type="local_process", track=["tensorboard:runs", "wandb:a"])
     return estimator.plan(job_name="a")
 

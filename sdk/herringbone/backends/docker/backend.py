@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
-from herringbone.backends.docker.access import container_access
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
 from herringbone.backends.docker.gpus import are_free, check_free, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
@@ -25,7 +24,6 @@ from herringbone.backends.docker.layers import can_overlay, disks_of_this_machin
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
-from herringbone.backends.docker.tree_archive import write_tar
 from herringbone.backends.docker.volumes import refuse_links, volume_mounts
 from herringbone.backends.facts import add_facts
 from herringbone.backends.review.settings import check_ranks
@@ -120,6 +118,9 @@ class DockerBackend(DetachedBackend):
         return review.unused(plan)
 
     def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.backends.docker.access import container_access
+
         return container_access(self._engine, self._home, name, host)
 
     def _add_files(self, folder: JobFolder) -> None:
@@ -227,6 +228,8 @@ class DockerBackend(DetachedBackend):
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, objects: JobObjects) -> None:
         """Send a container of a remote engine the files that a local engine would mount."""
+        from herringbone.backends.docker.tree_archive import write_tar
+
         mounts = [*mounts_of(plan, host, self._home.job(plan.job_name)), *self._pip_mounts(plan, host)]
         fill = partial(write_tar, mounts, user=self._user, group=self._group)
         self._engine.upload(objects.ids[host.name], "/", fill)

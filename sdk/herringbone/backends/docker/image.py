@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.engine.client import Engine, EngineRefusal
-from herringbone.engine.locate import find_engine
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.images.pip_settings import pip_files
 from herringbone.plan.frameworks import IMAGES, image_version
 from herringbone.show.console import Console
 from herringbone.system.user_paths import home_folder
@@ -96,7 +94,10 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     requirements = codes[0] / "requirements.txt"
     if not requirements.is_file():
         return image
+    # Imported here: most jobs bake nothing.
+    from herringbone.engine.locate import find_engine
     from herringbone.images.bake import bake
+    from herringbone.images.pip_settings import pip_files
 
     files = pip_files(environ)
     baked = bake(

@@ -11,7 +11,6 @@ from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, Detached
 from herringbone.backends.process.gpus import gpus_of_hosts, wants_of
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
-from herringbone.protocols.host_access import LocalAccess
 from herringbone.records.home import Home, find_home
 from herringbone.slots.ticket import Wants
 from herringbone_contract.errors import UnsupportedError
@@ -52,6 +51,9 @@ class ProcessBackend(DetachedBackend):
         return review(plan, probe=self._probe)
 
     def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.protocols.host_access import LocalAccess
+
         self._check_here(self.describe(name))
         folder = self._home.job(name)
         return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)

@@ -14,10 +14,8 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.backends.review.disk import low_disk_warnings
 from herringbone.backends.review.settings import unserved_settings
-from herringbone.backends.review.trackers import check_installed
 from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
-from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS, unused_versions
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.typed import changed_options
@@ -124,6 +122,10 @@ def check_files(backend: str, plan: JobPlan) -> None:
 def check_trackers(plan: JobPlan) -> None:
     """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
     if plan.options.track:
+        # Imported here: most jobs have none.
+        from herringbone.backends.review.trackers import check_installed
+        from herringbone.plan.destinations import parse_destinations
+
         check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))
 
 

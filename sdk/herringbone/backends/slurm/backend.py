@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.access.requests import FolderAnswers
 from herringbone.backends.detached import search_path, stop_grace
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
-from herringbone.backends.slurm.access import NodeWays
 from herringbone.backends.slurm.commands import SlurmCommands, SlurmMissingError
 from herringbone.backends.slurm.containers import Runtime, find_runtime, image_of
 from herringbone.backends.slurm.controller_config import config_of
@@ -41,7 +39,6 @@ from herringbone.backends.slurm.script import (
 from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
-from herringbone.protocols.host_access import CommandAccess
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, UPLOADING, JobRecord
 from herringbone.records.job_events import JobEvents
@@ -154,6 +151,9 @@ class SlurmBackend(OwnHostsBackend):
         return record
 
     def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
         record = self._index.get(name)
         slurm, job = self._slurm_job(record)
         hosts = [host["name"] for host in record.plan_dict.get("hosts", ())]
@@ -164,6 +164,9 @@ class SlurmBackend(OwnHostsBackend):
         )
 
     def access(self, name: str, host: str) -> HostAccess:
+        from herringbone.backends.slurm.access import NodeWays
+        from herringbone.protocols.host_access import CommandAccess
+
         record = self._index.get(name)
         slurm, job = self._slurm_job(record)
         names = [each["name"] for each in record.plan_dict.get("hosts", ())]

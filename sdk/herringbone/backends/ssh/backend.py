@@ -18,7 +18,6 @@ from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.backends.ssh.access import MachineWays
 from herringbone.backends.ssh.completion import Completion, as_over, end_packing
 from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
@@ -38,9 +37,7 @@ from herringbone.backends.ssh.running_jobs import (
 from herringbone.backends.ssh.submission import Granted, Submission
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.transport.protocol import Transport
-from herringbone.engine.locate import find_engine
 from herringbone.plan.plan import parse_plan
-from herringbone.protocols.host_access import CommandAccess
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
 from herringbone.records.job_events import JobEvents
@@ -71,6 +68,8 @@ def make_backend() -> SshBackend:
 
 
 def _find_engine() -> Engine:
+    from herringbone.engine.locate import find_engine
+
     return find_engine(os.environ, home_folder())
 
 
@@ -230,6 +229,10 @@ class SshBackend(OwnHostsBackend):
         return MachineAnswers(attempt.name, machines, self._transport, request)
 
     def access(self, name: str, host: str) -> HostAccess:
+        # Imported here: only a shell and a debugger need it.
+        from herringbone.backends.ssh.access import MachineWays
+        from herringbone.protocols.host_access import CommandAccess
+
         record = self._index.get(name)
         if record.service is None:
             raise RequestError(f"job {name} is still being submitted; its hosts do not run yet")
