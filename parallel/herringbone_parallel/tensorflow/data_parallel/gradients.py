@@ -83,20 +83,20 @@ def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], options
     if state.size() == 1:
         return [densified(gradient) if options.sparse_as_dense else gradient for gradient in gradients]
     results = list(gradients)
-    dense = []
+    dense, sparse = [], []
     for number, gradient in enumerate(gradients):
         if isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
             results[number] = gathered(gradient, options.op)
+            sparse.append(number)
         elif gradient is not None:
             dense.append(number)
+    if sparse and not dense:
+        _compare_sparse(results, sparse, variables, options)
+        return results
     # Before compression: its casts come at the end of the graph, and would hide the order of the gradients.
     order = order_of_readiness([_last_computed(gradients[number]) for number in dense])
     packed = [options.compression.compress(densified(gradients[number])) for number in dense]
     tensors = [tensor for tensor, _ in packed]
-    sparse = [number for number, gradient in enumerate(gradients) if gradient is not None and number not in dense]
-    if sparse and not dense:
-        _compare_sparse(results, sparse, variables, options)
-        return results
     reduction = _reduction([variables[number] for number in dense], tensors, order, options)
     for number, total, (_, context) in zip(dense, reduction(tensors), packed, strict=True):
         results[number] = options.compression.decompress(total, context)
@@ -169,11 +169,11 @@ def _reduction(
     current = state.get()
     # A tape also computes gradients of tensors. A tensor is another object in every step, so its id cannot be in the
     # key: each step would add an entry.
-    all_variables = (*variables, *more)
-    read = [variable for variable in all_variables if is_readable(variable)]
-    key = (tuple(specs), options, tuple(id(variable) if is_readable(variable) else None for variable in all_variables))
+    readable = [variable if is_readable(variable) else None for variable in (*variables, *more)]
+    key = (tuple(specs), options, tuple(None if variable is None else id(variable) for variable in readable))
     if tf.executing_eagerly() and key in current.reductions:
         return current.reductions[key]  # type: ignore[no-any-return]
+    read = [variable for variable in readable if variable is not None]
     buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=options.most_bytes)
     # A function that is traced again continues the comparison of its first trace: perhaps only one rank traces again,
     # and the ranks must compare in the same steps.
