@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from herringbone.show.thin import number
+
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
 
@@ -126,10 +128,5 @@ def _sum(values: Iterable[object]) -> float | None:
 
 def number_of(value: object) -> float | None:
     """Return a number of an event; None for anything else, which only a damaged event or a script has there."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
