@@ -8,7 +8,6 @@ estimator.plan(inputs) -> shared_plan -> stored in tuning.json, secrets masked
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,14 +59,6 @@ def with_changes(plan: JobPlan, changes: Mapping[str, Any]) -> JobPlan:
     arguments = {**plan.arguments, **{name: given[name] for name in changes if name in ESTIMATOR_ARGUMENTS}}
     chosen = {name: given[name] for name in changes if name not in ESTIMATOR_ARGUMENTS}
     return msgspec.structs.replace(plan, arguments=arguments, options=parse_options({**options, **chosen}))
-
-
-def plan_text(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan as JSON values with its secrets, for the searcher's standard input; `parse_plan` reads it."""
-    # Own hosts use no session, and it may be any object.
-    plain = msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, sagemaker_session=None))
-    fields: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(plain)))
-    return fields
 
 
 def shared_settings(plan: JobPlan, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import search_path
+from herringbone.plan.plan import plan_to_send
 from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.processes import identity
-from herringbone.tuner.trial_plan import plan_text
 from herringbone_contract.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Se
         )
     name = identity(searcher.pid)
     try:
-        hand_over(searcher, {"plan": plan_text(plan)})
+        hand_over(searcher, {"plan": plan_to_send(plan)})
     except BrokenPipeError:
         searcher.wait()
         raise LaunchError(f"the searcher of tuning job {store.name} did not start: {store.last_words()}") from None
