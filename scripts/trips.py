@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from herringbone import PyTorch
+from herringbone.api.planning import backend_of, plan_request
 from herringbone.events.summary import summary_of
 from herringbone.events.view import JobView
 from herringbone.records.index import JobRecord
@@ -21,7 +22,7 @@ from herringbone.serve.settings import HostType, Mapping, Settings
 from herringbone.serve.translate import translate
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.parameters import ContinuousParameter
-from herringbone.tuner.trial_plan import shared_plan, shared_settings, trial_settings
+from herringbone.tuner.trial_plan import shared_request, trial_request
 from herringbone.tuner.trials import Proposal
 from herringbone.views.page.data import row_data
 from herringbone.views.top.rows import row_of
@@ -50,14 +51,12 @@ def _estimator(**options: Any) -> PyTorch:
 
 
 def _trial(_: Path) -> None:
-    estimator = _estimator()
-    plan = estimator.plan(job_name="search-001")
+    asked = _estimator().asked(None)
+    plan = plan_request(asked, backend_of(asked), "search-001")
     definition = TuningDefinition(name="search", metric="loss", ranges={"lr": ContinuousParameter(0, 1)}, max_jobs=2)
-    shared = shared_plan(plan, static={}, code=None, checkpoints=None)
-    settings = trial_settings(
-        shared_settings(shared), definition, Proposal(0, {"lr": 0.5}), job="search-001", checkpoints=None
-    )
-    PyTorch(**settings).plan(job_name="search-001")
+    shared = shared_request(plan, asked, {}, None)
+    trial = trial_request(shared, definition, Proposal(0, {"lr": 0.5}), job="search-001", checkpoints=None)
+    plan_request(trial, backend_of(trial), "search-001")
 
 
 def _create(folder: Path) -> None:
@@ -67,7 +66,7 @@ def _create(folder: Path) -> None:
         backend="local_process", buckets=str(folder), mapping=Mapping(instance_types={"ml.*": HostType()})
     )
     translated = translate(_REQUEST, settings)
-    translated.estimator().plan(translated.inputs or None, job_name="digits-1")
+    plan_request(translated, backend_of(translated), "digits-1")
 
 
 def _metric(_: Path) -> None:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.ssh.machines import Machines, missing, stopped_masters  # noqa: E402
 
 from herringbone import Estimator, TrainingJob  # noqa: E402 - found on the path of the line above
+from herringbone.api.planning import plan_request  # noqa: E402
 from herringbone.backends.ssh.backend import SshBackend  # noqa: E402
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport  # noqa: E402
 from herringbone.records.home import Home  # noqa: E402
@@ -65,7 +66,7 @@ def fit(machines: Machines, folder: Path, control: str) -> float:
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=NUM_MACHINES)
         began = time.monotonic()
         # These are the steps of fit(), but with the benchmark's ssh configuration instead of the user's.
-        job = TrainingJob.submit(estimator._plan(backend, None, None), backend)
+        job = TrainingJob.submit(plan_request(estimator.asked(None), backend), backend)
         first = None
         for line in job.logs(follow=True):
             if line.rank is not None and first is None:

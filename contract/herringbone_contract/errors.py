@@ -59,6 +59,17 @@ class UsageError(HerringboneError, ValueError):
     To fix: Change the call as the message says, and run it again.
     """
 
+    @property
+    def argument(self) -> str:
+        """The argument that the message is about, with which it begins; "" for a message that begins otherwise."""
+        head, separator, _ = str(self).partition(": ")
+        return head if separator else ""
+
+    @property
+    def reason(self) -> str:
+        """The message without its argument."""
+        return str(self).removeprefix(f"{self.argument}: ")
+
 
 class DistributionError(UsageError):
     """A `distribution` dict with an unknown key, a wrong type or values that exclude each other.

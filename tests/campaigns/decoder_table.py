@@ -26,6 +26,7 @@ from herringbone.images.build import split_name
 from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.names import check_job_name
 from herringbone.plan.options.typed import parse_options, size_in_bytes
+from herringbone.plan.request import groups_of
 from herringbone.records.logs import parse_line
 from herringbone.system.documents import read_document
 from herringbone.system.times import parse_span
@@ -218,7 +219,10 @@ def _job_file(folder: Path) -> Callable[[str], None]:
         def plan(_: Path) -> None:
             estimator, inputs = read_request(flags)
             # No git: fetching is no decoding.
-            if estimator.options.git_config is None and estimator._groups[0].instance_type == "local_process":
+            if (
+                estimator.options.git_config is None
+                and groups_of(estimator.request)[0].instance_type == "local_process"
+            ):
                 json.dumps(estimator.plan(inputs, "a").to_dict())
 
         before = Path.cwd()

@@ -43,8 +43,8 @@ def make_tuning(home: Home, definition: TuningDefinition, now: float, *, over: i
     store = TuningStore(home.tunings / definition.name)
     begin = now - 60.0 * (over + running) / definition.max_parallel_jobs
     with store.creating() as folder:
-        plan = {"hosts": [], "channels": [], "hyperparameters": {}}
-        record = TuningRecord(definition=definition, plan=plan, backend="local_process", created=begin)
+        request = {"arguments": {"instance_type": "local_process"}}
+        record = TuningRecord(definition=definition, request=request, backend="local_process", created=begin)
         (folder / "tuning.json").write_bytes(msgspec.json.encode(record))
     noise = random.Random(5)
     lines: list[dict[str, Any]] = []

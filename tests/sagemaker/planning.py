@@ -3,6 +3,7 @@
 from typing import Any
 
 from herringbone import Estimator
+from herringbone.api.planning import plan_request
 from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.plan.inputs import Inputs
 from herringbone.plan.plan import JobPlan
@@ -15,4 +16,4 @@ def planned(inputs: Inputs = None, *, kind: type[Estimator] = Estimator, **chang
     arguments: dict[str, Any] = {"entry_point": "train.py", "image_uri": IMAGE, **changes}
     if "instance_groups" not in arguments:
         arguments = {"instance_type": "ml.g5.12xlarge", **arguments}
-    return kind(**arguments)._plan(SageMakerBackend(check=lambda *_: None), inputs, "digits-1")
+    return plan_request(kind(**arguments).asked(inputs), SageMakerBackend(check=lambda *_: None), "digits-1")

@@ -240,7 +240,7 @@ def test_a_job_of_another_machine_is_found_by_name(service, home, monkeypatch):
     service.jobs["theirs"] = [described("theirs", Environment=environment, HyperParameters={"epochs": "3"})]
     service.tags = [{"Key": "team", "Value": "vision"}]
     job = attach("theirs")
-    assert job.plan.arguments["hyperparameters"] == {"epochs": 3}
+    assert job.plan.arguments.hyperparameters == {"epochs": 3}
     assert job.describe()["Tags"] == [{"Key": "team", "Value": "vision"}]
     assert job.plan.options.tags == ({"Key": "team", "Value": "vision"},)
     assert job.plan.environment == {"EPOCHS": "3", "API_TOKEN": "******"}

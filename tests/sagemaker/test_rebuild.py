@@ -11,9 +11,8 @@ import pytest
 import herringbone
 from herringbone.backends.sagemaker.rebuild import DESCRIPTION_ONLY, rebuild
 from herringbone.backends.sagemaker.request import training_job_request
-from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import parse_plan
-from tests.sagemaker.planning import planned
+from herringbone.plan.request import request_of
 from tests.sagemaker.service import described
 from tests.sagemaker.test_peer import CASES, NAMES, fields, meaning, own_request, peer_request, project_folder  # noqa: F401 - a fixture
 
@@ -40,12 +39,8 @@ def request_again(request, kind):
         description["CheckpointConfig"] = {"LocalPath": "/opt/ml/checkpoints", **description["CheckpointConfig"]}
     plan = rebuild(json.loads(json.dumps(description)), request.get("Tags", ()), kind=kind)
     plan = parse_plan(plan.to_dict())  # the index keeps plans in this form
-    arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **changed_options(plan.options)}
-    # Planning adds the channel of `model_uri` by itself.
-    model = plan.options.model_channel_name if plan.options.model_uri is not None else None
-    channels = [channel for channel in plan.channels if channel.name != model]
-    inputs = {channel.name: channel.file_system or channel.input for channel in channels}
-    return training_job_request(planned(inputs, kind=getattr(herringbone, kind), **arguments), NAMES)
+    again = getattr(herringbone, kind).of(request_of(plan)).plan(job_name=plan.job_name)
+    return training_job_request(again, NAMES)
 
 
 def differing(one, other):
@@ -86,7 +81,7 @@ def test_unknown_hyperparameters_are_kept():
     foreign = {"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true", "epochs": "3"}
     plan = rebuild(described("a", HyperParameters=foreign))
     assert (plan.launcher, plan.hyperparameters) == ("plain", foreign)
-    assert plan.arguments["hyperparameters"] == {"epochs": 3, **dict.fromkeys(list(foreign)[:2], True)}
+    assert plan.arguments.hyperparameters == {"epochs": 3, **dict.fromkeys(list(foreign)[:2], True)}
 
 
 def test_members_that_only_descriptions_have_are_complete():

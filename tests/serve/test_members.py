@@ -5,12 +5,14 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
+from herringbone.plan.request import keywords
 from herringbone.s3.front.keys import path_of
 from herringbone.serve.errors import ApiError
 from herringbone.serve.links import Held, check_held, check_links, held_by
 from herringbone.serve.members import RULES, Fate, check_fates, rule_of
 from herringbone.serve.settings import HostType, Mapping, Settings
-from herringbone.serve.translate import check_role, local_address, message_for_client, translate
+from herringbone.serve.translate import check_role, local_address, refused, translate
+from herringbone_contract.errors import InputError, OptionError
 
 pytest.importorskip("botocore")
 from herringbone.serve.model import OPERATIONS, find_operation
@@ -80,8 +82,8 @@ def test_every_member_of_botocores_model_has_a_rule(service, name):
 
 def test_a_request_becomes_an_estimator():
     translated = translate(REQUEST, SETTINGS)
-    assert translated.kind == "PyTorch"
-    assert translated.arguments | {"metric_definitions": None} == {
+    assert translated.estimator == "PyTorch"
+    assert keywords(translated) | {"metric_definitions": None} == {
         "entry_point": "train.py",
         "source_dir": "file:///srv/s3/mine/code/sourcedir.tar.gz",
         "hyperparameters": {"epochs": 2},
@@ -95,13 +97,13 @@ def test_a_request_becomes_an_estimator():
         "environment": {"MINE": "1"},
         "metric_definitions": None,
     }
-    (channel,) = translated.inputs.items()
-    assert (channel[0], channel[1].s3_data, channel[1].distribution) == (
+    (channel,) = translated.channels
+    assert (channel.name, channel.input.s3_data, channel.input.distribution) == (
         "training",
         "file:///srv/s3/mine/data",
         "ShardedByS3Key",
     )
-    translated.estimator()
+    assert channel.path == "/srv/s3/mine/data"
 
 
 def test_images():
@@ -114,7 +116,7 @@ def test_images():
     for uri, expected in uris.items():
         request = {**REQUEST, "AlgorithmSpecification": {"TrainingImage": uri, "TrainingInputMode": "File"}}
         arguments = translate(request, Settings(backend="local", mapping=mapping)).arguments
-        assert arguments.get("image_uri") == expected
+        assert arguments.image_uri == expected
 
 
 @pytest.mark.parametrize(
@@ -315,11 +317,11 @@ def test_roles_are_names():
 def test_messages_name_what_the_client_sent() -> None:
     settings = Settings(backend="local", buckets="/srv/my s3/")
     assert (
-        message_for_client("channel 'a': file:///srv/my%20s3/mine/x: empty", settings)
+        refused(InputError("channel 'a': file:///srv/my%20s3/mine/x: empty"), settings).message
         == "channel 'a': s3://mine/x: empty"
     )
-    assert message_for_client("output_path: /srv/my s3/mine/out: a file", settings) == (
+    assert refused(OptionError("output_path: /srv/my s3/mine/out: a file"), settings).message == (
         "OutputDataConfig.S3OutputPath: s3://mine/out: a file"
     )
     without_buckets = Settings(backend="local")
-    assert message_for_client("gpus: this machine has 0", without_buckets) == "gpus: this machine has 0"
+    assert refused(OptionError("gpus: this machine has 0"), without_buckets).message == "gpus: this machine has 0"

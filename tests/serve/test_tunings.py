@@ -13,7 +13,7 @@ from tests.sdk.tuner.service.test_peer import peer_request
 pytest.importorskip("starlette")
 pytest.importorskip("botocore")
 
-from herringbone.api.tuning.trials import start_trial
+from herringbone.plan.request import make_request
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.serve.errors import ApiError
 from herringbone.serve.limits import Use, check_limits
@@ -55,6 +55,8 @@ def accepted(request):
 
 
 REFUSED = {
+    # local_process runs no image.
+    "own-program": "HyperParameters.sagemaker_program: missing",
     "hyperband": "StaticHyperParameters one of epochs, numepochs",
     "hyperband-without-config": "StaticHyperParameters one of epochs, numepochs",
     "completion": "ConvergenceDetected: AWS does not document its rule",
@@ -79,9 +81,7 @@ def test_the_golden_requests_of_the_peer(case):
     assert names <= definition.ranges.keys() if "Autotune" in request else names == definition.ranges.keys()
     assert not definition.ranges.keys() & definition.static.keys()
     assert (definition.strategy, definition.seed) == (config["Strategy"], config.get("RandomSeed", 7))
-    if case["name"] != "own-program":
-        # That one is refused by local_process, which runs no image.
-        translated.estimator()
+    assert translated.arguments.instance_type == "local_process"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,12 @@ def add_tuning(client, name, *, owner="ada", trials=1, status="Completed"):  # n
     """Put a tuning job into the home as if the service had created it; its trials are over, and have no records."""
     request, store = tuning(name, jobs=5, parallel=2), client.trainings.trials.store(name)
     store.path.mkdir(parents=True)
-    document = TuningRecord(definition=definition_for(request, 7), plan={}, backend="local_process", created=client.now)
+    kept = {
+        "backend": "local_process",
+        "created": client.now,
+        "request": {"arguments": {"instance_type": "local_process"}},
+    }
+    document = TuningRecord(definition=definition_for(request, 7), **kept)
     (store.path / "tuning.json").write_bytes(encode_record(document))
     store.set_state(TuningState(status=status, ended=None if status == "InProgress" else 5.0))
     for number in range(trials):
@@ -308,13 +313,14 @@ def test_no_trial_starts_through_a_link_that_an_earlier_one_made(client, tmp_pat
     (buckets / "mine").mkdir(parents=True)
     document = msgspec.structs.replace(store.record(), no_links_below=str(buckets))
     (store.path / "tuning.json").write_bytes(encode_record(document))
-    from herringbone import Estimator
-
-    (tmp_path / "train.py").write_text("")
-    estimator = Estimator(str(tmp_path / "train.py"), instance_type="local_process")
-    jobs = TrialJobs(store, document.definition, "local_process", estimator.plan(job_name="digits-002"), start_trial)
-    settings = {member: f"{buckets}/mine/out"}
-    jobs._refuse_links(settings, "digits-002")
+    given = {"entry_point": "train.py", "instance_type": "local_process", member: f"{buckets}/mine/out"}
+    started = []
+    jobs = TrialJobs(
+        store, document.definition, "local_process", make_request("Estimator", given), lambda *job: started.append(job)
+    )
+    (trial,) = store.trials()
+    jobs.start(trial, None)
     (buckets / "mine" / "out").symlink_to(tmp_path)
     with pytest.raises(InputError, match="mine/out is a link"):
-        jobs._refuse_links(settings, "digits-002")
+        jobs.start(trial, None)
+    assert len(started) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator, TrainingJob
+from herringbone.api.planning import plan_request
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import PREFIXES, SlurmCommands
 from herringbone_contract.errors import SlurmError
@@ -75,7 +76,7 @@ def backend(home, login, tmp_path) -> SlurmBackend:
 def submit(backend: SlurmBackend, script: str, *, login: str) -> TrainingJob:
     Path("train.py").write_text(script)
     estimator = Estimator("train.py", instance_type="slurm:gpu", instance_count=2, slurm={"cpus": 1, "login": login})
-    return TrainingJob.submit(estimator._plan(backend, None, None), backend)
+    return TrainingJob.submit(plan_request(estimator.asked(None), backend), backend)
 
 
 def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend, cluster):

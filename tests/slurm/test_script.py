@@ -11,19 +11,16 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.slurm.controller_config import config_of
 from herringbone.backends.slurm.script import ScriptContext, batch_script, partition_of, sbatch_words, warning_seconds
-from herringbone.plan.inputs import parse_inputs
-from herringbone.plan.plan import make_plan
 from herringbone.records.home import Home, JobFolder
 from herringbone_contract.errors import OptionError, UnsupportedError
+from tests.plans import plan_of
 
 HOME = Home(Path("/shared/me/.herringbone"))
 
 
 def plan(instance_type="slurm:gpu", count=2, **options):
     hosts = {} if "instance_groups" in options else {"instance_type": instance_type, "instance_count": count}
-    request = Estimator("train.py", **hosts, **options)._request(Path("/work"))
-    channels = parse_inputs(None, base=Path("/work"))
-    return make_plan(request, channels=channels, job_name="digits-1", backend="slurm", folder="/work")
+    return plan_of(Estimator("train.py", **hosts, **options).request, "/work", backend="slurm")
 
 
 def script(job_plan, folder="/shared/me/.herringbone/jobs/digits-1", **environ):

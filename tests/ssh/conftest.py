@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from herringbone import Estimator, TrainingJob
+from herringbone.api.planning import plan_request
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 from herringbone.records.home import Home
@@ -82,7 +83,7 @@ def submit(backend: SshBackend, machines: Machines) -> Callable[..., TrainingJob
         Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
         Path("train.py").write_text(script)
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=hosts, **options)
-        return TrainingJob.submit(estimator._plan(backend, inputs, name), backend)
+        return TrainingJob.submit(plan_request(estimator.asked(inputs), backend, name), backend)
 
     return start
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from herringbone import Estimator
+from herringbone.api.planning import plan_request
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.inventory import Machine, choose, parse_inventory, split_type
 from herringbone.plan.plan import HostPlan
@@ -140,4 +141,4 @@ def test_an_image_that_is_not_ours_is_refused_with_our_keys_when_the_job_is_plan
     )
     backend = SshBackend(Home(folder / "home"), transport=None, find=OneImage)
     with pytest.raises(UnsupportedError, match=r"not built by Herringbone, cannot serve[^$]*dataparallel.*rails"):
-        estimator._plan(backend, None, None)
+        plan_request(estimator.asked(None), backend)

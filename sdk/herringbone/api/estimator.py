@@ -1,34 +1,41 @@
-"""`Estimator`: checks its arguments, makes the plan, and hands the plan to a backend."""
+"""`Estimator`: makes a request of its arguments, plans it, and starts its job."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from copy import copy
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from herringbone.backends.registry import backend_for
-from herringbone.code.git import Checkout, check_inside, checked_out
+from herringbone.api.planning import backend_of, located, plan_request, start_request
+from herringbone.code.git import checked_out
 from herringbone.plan.inputs import Inputs, parse_inputs
-from herringbone.plan.links import result_folders
-from herringbone.plan.names import check_job_name, default_job_name
 from herringbone.plan.options.signature import ExplicitSignature
-from herringbone.plan.options.strategy_names import AUTO, named_strategy
-from herringbone.plan.options.typed import Options, changed_options, parse_options
-from herringbone.plan.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
-from herringbone.plan.secrets import masked_options
-from herringbone.plan.source import find_source
-from herringbone.plan.texts import check_name, check_texts, mapping_of, path_text
+from herringbone.plan.options.strategy_names import AUTO
+from herringbone.plan.options.typed import Options
+from herringbone.plan.plan import JobPlan, steering
+from herringbone.plan.request import (
+    JobRequest,
+    added_hyperparameters,
+    changed,
+    distribution_of,
+    for_class,
+    groups_of,
+    keywords,
+    make_request,
+    refuse_masked,
+    request_of,
+    with_code,
+    with_hyperparameters,
+    with_options,
+)
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone.system.user_paths import current_folder
-from herringbone_contract.distribution import Distribution, Framework, parse
-from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
+from herringbone_contract.distribution import Distribution
+from herringbone_contract.errors import OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
-from herringbone_contract.masking import masked_hyperparameters, masked_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -37,6 +44,18 @@ if TYPE_CHECKING:
     from herringbone.plan.options.declared import OptionsDict
     from herringbone.prediction.options import Measure
     from herringbone.protocols.backend import Backend
+
+
+def argument(name: str) -> Any:
+    """Return a property for an argument: to set it makes another request, which is checked as the constructor's."""
+
+    def read(estimator: Estimator) -> Any:
+        return getattr(estimator.request.arguments, name)
+
+    def write(estimator: Estimator, value: Any) -> None:
+        estimator.request = changed(estimator.request, {name: value})
+
+    return property(read, write, doc=f"The argument `{name}`.")
 
 
 class Estimator:
@@ -63,7 +82,8 @@ class Estimator:
     """
 
     __signature__ = ExplicitSignature()
-    _framework: ClassVar[Framework | None] = None
+    # The name of the class; of one that a user writes, the name of the class that it is made of.
+    _kind: ClassVar[str] = "Estimator"
 
     def __init__(
         self,
@@ -77,39 +97,40 @@ class Estimator:
         distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
-        self.entry_point = path_text("entry_point", entry_point)
-        self.source_dir = path_text("source_dir", source_dir)
-        self.image_uri = path_text("image_uri", image_uri)
-        if self.image_uri is not None:
-            check_name("image_uri", self.image_uri)
-        self.instance_type = instance_type
-        self.instance_count = instance_count
-        self.options: Options = parse_options(options)
-        check_texts("distribution", distribution, error=DistributionError)
-        # With "auto", `plan` and `fit` measure the script and choose the strategy.
-        self._auto = distribution == AUTO
-        self._queue = False
-        self.distribution: Distribution = self._parsed(None if self._auto else distribution)
-        # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
-        self._groups = instance_groups(self.options, instance_type, instance_count)
-        for group in self._groups:
-            check_texts("instance_type", group.instance_type)
-        self._hyperparameters: dict[str, Any] = {}
-        self.set_hyperparameters(**mapping_of("hyperparameters", hyperparameters))
+        self._begin(
+            {
+                "entry_point": entry_point,
+                "image_uri": image_uri,
+                "source_dir": source_dir,
+                "instance_type": instance_type,
+                "instance_count": instance_count,
+                "hyperparameters": hyperparameters,
+                "distribution": distribution,
+                **options,
+            }
+        )
+
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        self.request: JobRequest = make_request(self._kind, arguments)
         self.jobs: list[TrainingJob] = []
         # Of the earlier job, for an estimator that `like` made.
-        self._inputs: Inputs = None
         self._copied_checkpoints: dict[str, Path] = {}
-        if self.entry_point is None and self.image_uri is None:
-            raise OptionError(
-                "entry_point: missing; give the script to run, or image_uri for an image that has its own"
-            )
-        if self.source_dir is not None and self.entry_point is None:
-            raise OptionError("source_dir: given without entry_point; name the script in it to run")
-        if self.options.git_config is not None and self.entry_point is None:
-            raise OptionError("git_config: given without entry_point; name the script of the repository to run")
-        if self.options.include_secrets and self.entry_point is None:
-            raise OptionError("include_secrets: given without entry_point, so there is no code to include them in")
+
+    entry_point = argument("entry_point")
+    source_dir = argument("source_dir")
+    image_uri = argument("image_uri")
+    instance_type = argument("instance_type")
+    instance_count = argument("instance_count")
+
+    @property
+    def options(self) -> Options:
+        """The further keyword arguments, converted."""
+        return self.request.options
+
+    @property
+    def distribution(self) -> Distribution:
+        """The strategy, converted; with "auto", that of one process on each host until `plan` or `fit` choose."""
+        return distribution_of(self.request)
 
     def __repr__(self) -> str:
         words = [f"{name}={value!r}" for name, value in self._shown().items() if name != "entry_point"]
@@ -125,9 +146,8 @@ class Estimator:
 
     def _shown(self) -> dict[str, Any]:
         """Return the arguments that are set, without secrets."""
-        values = {**self._arguments(), **changed_options(masked_options(self.options))}
-        values["hyperparameters"] = masked_hyperparameters(self._hyperparameters)
-        return {name: value for name, value in masked_texts(values).items() if value not in (None, {})}
+        shown = self.request.to_dict()
+        return {**shown.get("arguments", {}), **shown.get("options", {})}
 
     @property
     def latest_training_job(self) -> TrainingJob | None:
@@ -142,11 +162,7 @@ class Estimator:
 
     def set_hyperparameters(self, **hyperparameters: Any) -> None:
         """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
-        # Encode before the assignment, so that a refused value leaves the old ones in place.
-        merged = {**self._hyperparameters, **hyperparameters}
-        check_texts("hyperparameters, name", list(hyperparameters), error=HyperparameterError)
-        encode_values(merged)
-        self._hyperparameters = merged
+        self.request = with_hyperparameters(self.request, {**self.request.arguments.hyperparameters, **hyperparameters})
 
     def hyperparameters(self) -> dict[str, str]:
         """Return the encoded hyperparameters: the user's, the distribution's, and those that script mode adds.
@@ -156,13 +172,15 @@ class Estimator:
 
         The job's name is among them after the first `fit`.
         """
-        request = self._request(current_folder())
-        job = self.latest_training_job
-        training = [group for group in self._groups if group.instance_group_name != self.distribution.helpers]
+        job, distribution = self.latest_training_job, self.distribution
+        request, source = located(self.asked(None))
+        groups = groups_of(request)
+        training = [group for group in groups if group.instance_group_name != distribution.helpers]
+        values = {**request.arguments.hyperparameters, **added_hyperparameters(request, distribution.launcher)}
         return {
-            **encode_values(request.hyperparameters),
-            **encode(self.distribution, instance_type=(training or self._groups)[0].instance_type),
-            **encode_values(steering(request, job_name=None if job is None else job.name)),
+            **encode_values(values),
+            **encode(distribution, instance_type=(training or groups)[0].instance_type),
+            **encode_values(steering(request.options, source, job_name=None if job is None else job.name)),
         }
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None, *, measure: bool | Measure = False) -> JobPlan:
@@ -177,56 +195,18 @@ class Estimator:
         that `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
         with checked_out(self.options.git_config) as code:
-            plan = self._plan(self._backend(), inputs, job_name, code, measure)
+            plan = plan_request(self.asked(inputs), self.backend, job_name, code, measure=measure)
         return msgspec.structs.replace(plan, made_name=job_name is None)
 
-    def _plan(
-        self, backend: Backend, inputs: Inputs, name: str | None, code: Checkout | None = None, measure: Any = False
-    ) -> JobPlan:
-        """Return the plan with what is known, or measured, about memory and time."""
-        from herringbone.records.home import find_home
-
-        if not (self._auto or measure or find_home().has_measurements):
-            return self._made(backend, inputs, name, code)
-        # Imported here: most jobs have no prediction, and their users wait for the first line.
-        from herringbone.prediction.estimating import chosen, predicted
-        from herringbone.prediction.options import parse_measure
-
-        settings = parse_measure(measure)
-        if self._auto:
-            plan = chosen(lambda found: self._with(found)._made(backend, inputs, name, code), settings)
-        else:
-            plan = predicted(self._made(backend, inputs, name, code), settings)
-        # A job with a prediction has one variable more.
-        return plan if plan.request is None else msgspec.structs.replace(plan, request=backend.request(plan))
-
-    def _with(self, distribution: Mapping[str, Any] | str | None) -> Self:
-        """Return a copy with another distribution; None keeps this one, "auto" lets a plan choose one like it."""
-        estimator = copy(self)
-        estimator._auto = distribution == AUTO
-        if distribution not in (None, AUTO):
-            estimator.distribution = self._parsed(distribution)
-        return estimator
-
-    def _parsed(self, distribution: Mapping[str, Any] | str | None) -> Distribution:
-        return parse(named_strategy(distribution), framework=self._framework)
-
-    def _made(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None) -> JobPlan:
-        folder = current_folder()
-        # UTC, so that names sort by time on machines of different time zones.
-        name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
-        plan = make_plan(
-            self._request(folder, code),
-            channels=parse_inputs(self._inputs if inputs is None else inputs, base=folder),
-            job_name=check_job_name(name),
-            backend=backend.name,
+    def asked(self, inputs: Inputs, *, queue: bool | None = None) -> JobRequest:
+        """Return the request as it is now: of this folder, with these inputs, or with those of an earlier job."""
+        folder, request = current_folder(), self.request
+        return msgspec.structs.replace(
+            request,
             folder=str(folder),
-            queue=self._queue,
+            channels=request.channels if inputs is None else parse_inputs(inputs, base=folder),
+            queue=request.queue if queue is None else queue,
         )
-        # Imported here, as below: who only makes an estimator needs none of it.
-        from herringbone.backends.review.checks import reviewed
-
-        return reviewed(plan, backend)
 
     def fit(
         self,
@@ -260,33 +240,31 @@ class Estimator:
         Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
         With `wait`, raises `JobFailedError` when the job failed.
         """
-        from herringbone.api.ends import say_before, say_of
-        from herringbone.api.job import TrainingJob
-        from herringbone.records.checkpoints import copy_checkpoints
         from herringbone.views.notebook.choice import console_of
 
         check_choice(on_interrupt)
         show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
-        backend = self._backend()
+        backend = self.backend
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
-        estimator = copy(self) if distribution is None else self._with(distribution)
-        estimator._queue = self._queue if queue is None else queue
-        with checked_out(self.options.git_config) as code:
-            plan = estimator._plan(backend, inputs, job_name, code)
-            say_before(plan, show_start=show_log)
-            if self._copied_checkpoints:
-                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)), say_of(plan))
-                self._copied_checkpoints = {}  # another `fit` goes on in the same folder
-            # Within the block, because the end of the block deletes the code that `submit` copies or packs.
-            job = TrainingJob.submit(plan, backend)
+        request = self.asked(inputs, queue=queue)
+        choose = distribution is not None
+        job = start_request(request, job_name, choose=choose, show_start=show_log, before=self._copy_checkpoints)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
             job.follow(console_of(job.name, backend, logs) if show_log else None, on_interrupt=on_interrupt)
         return job
+
+    def _copy_checkpoints(self, plan: JobPlan) -> None:
+        if self._copied_checkpoints:
+            from herringbone.api.ends import say_of
+            from herringbone.records.checkpoints import copy_checkpoints
+
+            copy_checkpoints(self._copied_checkpoints, Path(str(plan.options.checkpoint_s3_uri)), say_of(plan))
+            self._copied_checkpoints = {}  # another `fit` goes on in the same folder
 
     def logs(self) -> None:
         """Show the last job's log until the job is over, as SageMaker's method of the same name does."""
@@ -310,15 +288,23 @@ class Estimator:
         Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
         """
         from herringbone.api.job import TrainingJob
-        from herringbone.records import again
+        from herringbone.records.checkpoints import job_code, resumed
+        from herringbone.records.home import find_home
 
         job = TrainingJob.attach(training_job_name)
         plan = job.plan
-        settings = again.settings_of(plan, cls._arguments_of(plan))
-        settings, copied = again.earlier_settings(plan, settings, changes, job.ended, resume=resume, code=code_of_job)
-        estimator = cls(**settings)
-        estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
-        estimator._queue = plan.queue
+        request, copied = cls._request_of(plan), dict[str, Path]()
+        if code_of_job:
+            request = with_code(request, *job_code(find_home(), plan))
+        if resume:
+            if changes.get("checkpoint_s3_uri") is not None:
+                raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
+            folder, copied = resumed(find_home(), plan, request.options.checkpoint_s3_uri, over=job.ended is not None)
+            request = with_options(request, checkpoint_s3_uri=folder)
+        request = changed(request, changes)
+        refuse_masked(plan.job_name, request)
+        estimator = cls.of(request)
+        estimator._copied_checkpoints = copied
         return estimator
 
     @classmethod
@@ -334,67 +320,38 @@ class Estimator:
         from herringbone.api.job import TrainingJob
 
         job = TrainingJob.attach(training_job_name, sagemaker_session)
-        plan = job.plan
-        estimator = cls(**cls._arguments_of(plan), **changed_options(plan.options))
+        estimator = cls.of(msgspec.structs.replace(cls._request_of(job.plan), channels=(), queue=False))
         estimator.jobs.append(job)
         return estimator
 
-    def _request(self, folder: Path, code: Checkout | None = None) -> JobRequest:
-        source = None
-        arguments = self._arguments()
-        options = self.options
-        if self.entry_point is not None:
-            source = find_source(
-                self.entry_point,
-                self.source_dir,
-                options.dependencies,
-                base=folder if code is None else code.folder,
-                secrets=options.include_secrets,
-            )
-            source = msgspec.structs.replace(source, results=result_folders(options, source, base=folder))
-            if code is not None:
-                check_inside(source, code.folder)
-                source = msgspec.structs.replace(source, revision=code.revision)
-            elif options.git_config is None:
-                # Absolute, so that `attach` finds them from any folder.
-                options = msgspec.structs.replace(options, dependencies=source.dependencies)
-                arguments |= source.arguments
-        return JobRequest(
-            estimator=type(self).__name__,
-            arguments={name: value for name, value in arguments.items() if value is not None},
-            source=source,
-            image_uri=self.image_uri,
-            groups=self._groups,
-            hyperparameters={**self._hyperparameters, **self._added_hyperparameters()},
-            distribution=self.distribution,
-            options=options,
-        )
+    @classmethod
+    def of(cls, request: JobRequest) -> Self:
+        """Return the estimator of a request, by its constructor, which may be a user's.
 
-    def _arguments(self) -> dict[str, Any]:
-        """Return the arguments of the constructor's own signature, as plain values."""
-        return {
-            "entry_point": self.entry_point,
-            "source_dir": self.source_dir,
-            "image_uri": self.image_uri,
-            "instance_type": self.instance_type,
-            "instance_count": self.instance_count,
-            "hyperparameters": self._hyperparameters or None,
-            "distribution": AUTO if self._auto else msgspec.to_builtins(self.distribution) or None,
-        }
+        >>> PyTorch.of(PyTorch("train.py", instance_type="local_process").request).entry_point
+        'train.py'
+
+        Raises `OptionError` where the constructor does not take the arguments.
+        """
+        given = keywords(request)
+        try:
+            estimator = cls(**given)
+        except TypeError as error:
+            raise OptionError(
+                f"{cls.__name__}: its constructor does not take the arguments {', '.join(given)} ({error}); use "
+                f"{cls._kind}, or let the constructor pass further arguments on"
+            ) from error
+        parts = {name: getattr(request, name) for name in ("channels", "folder", "queue")}
+        estimator.request = msgspec.structs.replace(estimator.request, **parts)
+        return estimator
 
     @classmethod
-    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
-        """Return the arguments with which `attach` calls the constructor of this class."""
-        return plan.arguments
+    def _request_of(cls, plan: JobPlan) -> JobRequest:
+        request = request_of(plan)
+        # A plan of an earlier release may have the name of the user's class.
+        return request if plan.estimator == cls.__name__ else for_class(request, cls._kind)
 
-    def _added_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that a framework's class adds to every job."""
-        return {}
-
-    def _base_job_name(self) -> str:
-        if self.options.base_job_name is not None:
-            return self.options.base_job_name
-        return Path(self.entry_point or (self.image_uri or "job").rpartition("/")[2].partition(":")[0]).stem
-
-    def _backend(self) -> Backend:
-        return backend_for(*(group.instance_type for group in self._groups))
+    @property
+    def backend(self) -> Backend:
+        """The backend that runs the job. Raises `UsageError` for instance types of two backends."""
+        return backend_of(self.request)

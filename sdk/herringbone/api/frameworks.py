@@ -6,12 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from herringbone.api.estimator import Estimator
-from herringbone.plan.plan import JobPlan
-from herringbone_contract.constants import MODEL_DIR, SHARED_MODEL_DIR, Key
-from herringbone_contract.distribution import Framework as FrameworkName
-from herringbone_contract.distribution import Launcher
-from herringbone_contract.errors import OptionError
+from herringbone.api.estimator import Estimator, argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,7 +82,7 @@ class PyTorch(_ScriptFirst):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[FrameworkName | None] = "pytorch"
+    _kind: ClassVar[str] = "PyTorch"
 
 
 class MXNet(_ScriptFirst):
@@ -108,12 +103,7 @@ class MXNet(_ScriptFirst):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[FrameworkName | None] = "mxnet"
-
-    def _added_hyperparameters(self) -> dict[str, Any]:
-        if self.distribution.launcher is Launcher.PARAMETER_SERVER:
-            return {Key.PARAMETER_SERVER_FRAMEWORK: "mxnet"}
-        return {}
+    _kind: ClassVar[str] = "MXNet"
 
 
 class TensorFlow(Framework):
@@ -132,7 +122,7 @@ class TensorFlow(Framework):
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".
     """
 
-    _framework: ClassVar[FrameworkName | None] = "tensorflow"
+    _kind: ClassVar[str] = "TensorFlow"
 
     def __init__(
         self,
@@ -143,39 +133,15 @@ class TensorFlow(Framework):
         distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[TensorFlowOptions],
     ) -> None:
-        if isinstance(py_version, str) and py_version.endswith((".py", ".sh")):
-            # SageMaker's order of arguments, which differs from that of its other estimators.
-            raise OptionError(
-                f"py_version: {py_version!r} is a script, and TensorFlow's first argument is py_version, as in"
-                f" SageMaker's SDK; write entry_point={py_version!r}"
-            )
-        if not (model_dir is None or model_dir is False or isinstance(model_dir, str)):
-            raise OptionError(f"model_dir: expected a path, an address or False, got {model_dir!r}")
-        self.model_dir = model_dir
-        super().__init__(
-            image_uri=image_uri,
-            distribution=distribution,
-            framework_version=framework_version,
-            py_version=py_version,
-            **options,
+        self._begin(
+            {
+                "py_version": py_version,
+                "framework_version": framework_version,
+                "model_dir": model_dir,
+                "image_uri": image_uri,
+                "distribution": distribution,
+                **options,
+            }
         )
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "model_dir": self.model_dir}
-
-    @classmethod
-    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
-        if plan.estimator == cls.__name__:
-            return plan.arguments
-        # The plan was rebuilt from the service's description, which does not name the estimator's class.
-        hyperparameters = dict(plan.arguments.get("hyperparameters", {}))
-        # Every other job has this hyperparameter, so without one the user gave False.
-        model_dir = hyperparameters.pop("model_dir", False)
-        return {**plan.arguments, "hyperparameters": hyperparameters, "model_dir": model_dir}
-
-    def _added_hyperparameters(self) -> dict[str, Any]:
-        if self.model_dir is False:
-            return {}
-        if self.model_dir is not None:
-            return {"model_dir": self.model_dir}
-        return {"model_dir": MODEL_DIR if self.distribution.launcher is Launcher.MPI else SHARED_MODEL_DIR}
+    model_dir = argument("model_dir")

@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from herringbone.api.frameworks import Framework
-from herringbone.plan.plan import JobPlan
-from herringbone_contract.errors import OptionError
-from herringbone_contract.strategies import Framework as FrameworkName
+from herringbone.api.estimator import Estimator
+from herringbone.api.frameworks import Framework, MXNet, PyTorch, TensorFlow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,7 +34,7 @@ class HuggingFace(Framework):
         hyperparameters: Settings of the script, which reads each as `--name value`.
     """
 
-    _framework: ClassVar[FrameworkName | None] = "huggingface"
+    _kind: ClassVar[str] = "HuggingFace"
 
     def __init__(
         self,
@@ -49,58 +47,21 @@ class HuggingFace(Framework):
         hyperparameters: Mapping[str, Any] | None = None,
         **options: Unpack[HuggingFaceOptions],
     ) -> None:
-        _check_first("HuggingFace", py_version)
-        if dict(options).get("framework_version") is not None:
-            raise OptionError("framework_version: HuggingFace has three; give transformers_version and pytorch_version")
-        versions = {
-            "transformers_version": transformers_version,
-            "tensorflow_version": tensorflow_version,
-            "pytorch_version": pytorch_version,
-        }
-        for name, version in versions.items():
-            if not (version is None or isinstance(version, str)):
-                raise OptionError(f"{name}: expected text such as '4.36.0', got {version!r}")
-        if tensorflow_version is not None and pytorch_version is not None:
-            raise OptionError("tensorflow_version, pytorch_version: a job trains with one of them; leave the other out")
-        self._versions = {name: version for name, version in versions.items() if version is not None}
-        super().__init__(
-            entry_point,
-            source_dir,
-            hyperparameters,
-            py_version=py_version,
-            **options,
+        self._begin(
+            {
+                "entry_point": entry_point,
+                "source_dir": source_dir,
+                "hyperparameters": hyperparameters,
+                "py_version": py_version,
+                "transformers_version": transformers_version,
+                "pytorch_version": pytorch_version,
+                "tensorflow_version": tensorflow_version,
+                **options,
+            }
         )
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), **self._versions}
 
-
-class _OneProcessPerHost(Framework):
-    """A library whose scripts start no ranks, so that `distribution` means nothing to them."""
-
-    def __init__(
-        self,
-        entry_point: str | os.PathLike[str] | None = None,
-        source_dir: str | os.PathLike[str] | None = None,
-        hyperparameters: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        region = options.pop("image_uri_region", None)
-        if region is not None:
-            raise OptionError(f"image_uri_region: {region!r}: the image is named by image_uri; leave this out")
-        if options.get("distribution") is not None:
-            raise OptionError(
-                f"distribution: {type(self).__name__}'s scripts run once on each host, and no strategy starts ranks of"
-                " them; leave it out, or use Estimator"
-            )
-        super().__init__(entry_point, source_dir, hyperparameters, **options)
-
-    @classmethod
-    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
-        return {name: value for name, value in plan.arguments.items() if name != "distribution" or value}
-
-
-class SKLearn(_OneProcessPerHost):
+class SKLearn(Framework):
     """Train a scikit-learn script, on one host.
 
     >>> SKLearn("train.py", instance_type="local_process").fit({"training": "data"})    # doctest: +SKIP
@@ -117,6 +78,8 @@ class SKLearn(_OneProcessPerHost):
         image_uri_region: Not served; `image_uri` names the image with its region.
     """
 
+    _kind: ClassVar[str] = "SKLearn"
+
     def __init__(
         self,
         entry_point: str | os.PathLike[str] | None = None,
@@ -128,24 +91,21 @@ class SKLearn(_OneProcessPerHost):
         image_uri_region: str | None = None,
         **options: Unpack[LibraryOptions],
     ) -> None:
-        super().__init__(
-            entry_point,
-            source_dir,
-            hyperparameters,
-            image_uri=image_uri,
-            image_uri_region=image_uri_region,
-            framework_version=framework_version,
-            py_version=_given(py_version),
-            **options,
+        self._begin(
+            {
+                "entry_point": entry_point,
+                "source_dir": source_dir,
+                "hyperparameters": hyperparameters,
+                "image_uri": image_uri,
+                "image_uri_region": image_uri_region,
+                "framework_version": framework_version,
+                "py_version": _given(py_version),
+                **options,
+            }
         )
-        count = sum(group.instance_count for group in self._groups)
-        if count > 1:
-            raise OptionError(
-                f"instance_count: {count}: scikit-learn does not train on several hosts; set instance_count=1"
-            )
 
 
-class XGBoost(_OneProcessPerHost):
+class XGBoost(Framework):
     """Train an XGBoost script. On several hosts the script itself connects them, by XGBoost's own tracker.
 
     >>> XGBoost("train.py", "3.0", instance_type="local_process").fit({"train": "data"})    # doctest: +SKIP
@@ -162,6 +122,8 @@ class XGBoost(_OneProcessPerHost):
         image_uri_region: Not served; `image_uri` names the image with its region.
     """
 
+    _kind: ClassVar[str] = "XGBoost"
+
     def __init__(
         self,
         entry_point: str | os.PathLike[str] | None = None,
@@ -173,26 +135,26 @@ class XGBoost(_OneProcessPerHost):
         image_uri_region: str | None = None,
         **options: Unpack[LibraryOptions],
     ) -> None:
-        super().__init__(
-            entry_point,
-            source_dir,
-            hyperparameters,
-            image_uri=image_uri,
-            image_uri_region=image_uri_region,
-            framework_version=framework_version,
-            py_version=_given(py_version),
-            **options,
-        )
-
-
-def _check_first(estimator: str, py_version: object) -> None:
-    if isinstance(py_version, str) and py_version.endswith((".py", ".sh")):
-        raise OptionError(
-            f"py_version: {py_version!r} is a script, and {estimator}'s first argument is py_version, as in"
-            f" SageMaker's SDK; write entry_point={py_version!r}"
+        self._begin(
+            {
+                "entry_point": entry_point,
+                "source_dir": source_dir,
+                "hyperparameters": hyperparameters,
+                "image_uri": image_uri,
+                "image_uri_region": image_uri_region,
+                "framework_version": framework_version,
+                "py_version": _given(py_version),
+                **options,
+            }
         )
 
 
 def _given(py_version: str | None) -> str | None:
     # The default of AWS's SDK: nobody asked for a version, so none is named as unused.
     return None if py_version == "py3" else py_version
+
+
+# The classes by their names, which requests have.
+ESTIMATORS: dict[str, type[Estimator]] = {
+    kind.__name__: kind for kind in (Estimator, PyTorch, TensorFlow, MXNet, HuggingFace, SKLearn, XGBoost)
+}

@@ -9,7 +9,10 @@ from copy import copy
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from herringbone.plan.options.typed import MetricDefinition, parse_options
+from herringbone.plan.request import base_job_name
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.analytics import TunerAnalytics
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from herringbone.api.tuning.service import Candidate
     from herringbone.plan.inputs import Inputs
     from herringbone.plan.plan import JobPlan
-    from herringbone.tuner.analytics import TunerAnalytics
+    from herringbone.plan.request import JobRequest
     from herringbone.tuner.options import TunerOptions
     from herringbone.tuner.store import TrialRecord
 
@@ -126,7 +129,7 @@ class HyperparameterTuner:
             return plan_service(self._candidates(inputs, definition), settings_of(self.options))
         from herringbone.api.tuning.creation import plan_trial
 
-        return plan_trial(self.estimator, inputs, definition, self._metrics)
+        return plan_trial(self._asked(inputs), definition, self._metrics)
 
     def fit(
         self,
@@ -161,10 +164,9 @@ class HyperparameterTuner:
         else:
             from herringbone.api.tuning.creation import create_tuning
 
-            tags = tag_list(self.options["tags"])
-            self._tuning = create_tuning(self.estimator, inputs, definition, metrics=self._metrics, tags=tags)
-        stderr = Console(sys.stderr)
-        stderr.say(
+            asked, tags = self._asked(inputs), tag_list(self.options["tags"])
+            self._tuning = create_tuning(asked, definition, metrics=self._metrics, tags=tags)
+        Console(sys.stderr).say(
             f"tuning job {definition.name}: searching on {self._backend_name} "
             f"(look at it elsewhere: herringbone tune show {definition.name})"
         )
@@ -181,7 +183,7 @@ class HyperparameterTuner:
         try:
             tuning.wait(say)
         except KeyboardInterrupt:
-            self._interrupted(tuning, on_interrupt or self.estimator._backend().on_interrupt, say)
+            self._interrupted(tuning, on_interrupt or self.estimator.backend.on_interrupt, say)
             raise
         self._say_end(tuning, say)
 
@@ -241,9 +243,9 @@ class HyperparameterTuner:
         kind, session = type(self.estimator), self.estimator.options.sagemaker_session
         if self._members:
             from herringbone.api.job import attach
-            from herringbone.api.tuning.trials import estimator_class
+            from herringbone.api.libraries import ESTIMATORS
 
-            kind = estimator_class(attach(name, session).plan)
+            kind = ESTIMATORS.get(attach(name, session).plan.estimator, ESTIMATORS["Estimator"])
         return kind.attach(name, session)
 
     def analytics(self) -> TunerAnalytics:
@@ -270,17 +272,17 @@ class HyperparameterTuner:
 
     @property
     def _backend_name(self) -> str:
-        return self.estimator._backend().name
+        return self.estimator.backend.name
 
     def _name(self, job_name: str | None) -> str:
         if job_name is not None:
             return check_tuning_name(job_name)
-        base = self.options["base_tuning_job_name"] or self.estimator._base_job_name()
+        base = self.options["base_tuning_job_name"] or base_job_name(self.estimator.request)
         return default_tuning_name(base, datetime.now(timezone.utc))
 
     def definition(self, name: str) -> TuningDefinition:
         """Return what `fit` would search under this name; a seed that is not given is drawn only then."""
-        static, ranges = dict(self.estimator._hyperparameters), self._ranges
+        static, ranges = self.estimator.request.arguments.hyperparameters, self._ranges
         if self.options["autotune"] and self._backend_name != _SAGEMAKER:
             free = {key: value for key, value in static.items() if key not in ranges}
             made, _ = autotuned(free, self.options["hyperparameters_to_keep_static"])
@@ -310,8 +312,6 @@ class HyperparameterTuner:
 
     def _complete_definition(self, name: str) -> TuningDefinition:
         """Return the definition with what is known only now: a seed, and the results of the parents."""
-        import msgspec
-
         definition = self.definition(name)
         if self._backend_name == _SAGEMAKER:
             return definition
@@ -331,7 +331,15 @@ class HyperparameterTuner:
             return candidates_of(self._members, inputs, definition.name)
         from herringbone.api.tuning.service import Candidate
 
-        return [Candidate(self.estimator, inputs, definition, self._metrics)]
+        return [Candidate(self.estimator.asked(inputs), definition, self._metrics)]
+
+    def _asked(self, inputs: Inputs) -> JobRequest:
+        if self.estimator._copied_checkpoints:
+            text = (
+                "estimator: like(resume=True) begins from one job's checkpoints, and each trial of a search begins anew"
+            )
+            raise OptionError(f"{text}; make the estimator with like(NAME)")
+        return self.estimator.asked(inputs)
 
     def _warm_started(
         self, kind: WarmStartTypes, additional: Sequence[str] | None, estimator: Estimator | None

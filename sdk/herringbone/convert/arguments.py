@@ -10,14 +10,13 @@ import msgspec
 
 from herringbone.backends.registry import backend_for
 from herringbone.backends.review.checks import REFUSED, UNUSED
-from herringbone.plan.frameworks import DISTRIBUTION_RULES, HUGGING_FACE_VERSIONS
-from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, LEFT_OUT, RENAMED, parse_options
+from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, LEFT_OUT, OWN_ARGUMENTS, RENAMED, parse_options
+from herringbone.plan.request import DISTRIBUTION_RULES
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 
 # The order of `sagemaker.estimator.Estimator`, whose first argument is the image; ours is the script.
 ESTIMATOR_ORDER = ("image_uri", "role", "instance_count", "instance_type")
-_OWN = {"TensorFlow": ("model_dir",), "HuggingFace": HUGGING_FACE_VERSIONS}
 Kind = Literal["changed", "note", "left"]
 
 
@@ -47,7 +46,7 @@ def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bo
     if name in RENAMED:
         yield Note(line, "changed", f"{name}: now {RENAMED[name]}")
         name = RENAMED[name]
-    if name in (*ESTIMATOR_ARGUMENTS, *_OWN.get(estimator, ())):
+    if name in (*ESTIMATOR_ARGUMENTS, *OWN_ARGUMENTS.get(estimator, ())):
         if is_literal:
             yield from _review_own(estimator, name, value, line)
         return

@@ -1,8 +1,9 @@
-"""Turn an estimator's arguments into a `JobPlan`, the description of the job that a backend starts.
+"""Lay out a request: turn it into a `JobPlan`, the description of the job that a backend starts.
 
-    estimator's arguments -> JobRequest --make_plan--> JobPlan --backend.submit--> a running job
+    JobRequest --make_plan--> JobPlan --backend.submit--> a running job
 
-A plan can be printed, compared and stored. Making a plan starts nothing and writes nothing.
+A plan is its request with what follows from it, so `request_of` takes the request out of a stored one. It can be
+printed, compared and stored. Making a plan starts nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import msgspec
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.inputs import Channel, parse_inputs
 from herringbone.plan.names import check_environment, check_hyperparameters
-from herringbone.plan.option_errors import explain
 from herringbone.plan.options.typed import InstanceGroup, Options
-from herringbone.plan.secrets import check_arguments, masked_options, masked_request
+from herringbone.plan.request import JobRequest, added_hyperparameters, distribution_of, groups_of
+from herringbone.plan.secrets import check_arguments, masked_request
 from herringbone.plan.shown import plan_rows, rows_text
 from herringbone.plan.source import SourceCode
 from herringbone_contract import reduce_servers
@@ -27,26 +28,9 @@ from herringbone_contract.distribution import Distribution, check_layout, parse_
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
-from herringbone_contract.masking import masked_hyperparameters, masked_texts
+from herringbone_contract.masking import masked_hyperparameters
 from herringbone_contract.prediction.answer import Answer
-from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
-
-
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimator's arguments, parsed.
-
-    `arguments` are the same arguments as the user wrote them, from which `attach` builds the estimator again.
-    `source` is None for an image that brings its own program.
-    """
-
-    estimator: str
-    arguments: dict[str, Any]
-    source: SourceCode | None
-    image_uri: str | None
-    groups: tuple[InstanceGroup, ...]
-    hyperparameters: dict[str, Any]
-    distribution: Distribution
-    options: Options
+from herringbone_contract.resources import host_names
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,45 +46,38 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     helper: bool = False
 
 
-class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False):
     """Everything that a backend needs to start a job.
 
     >>> print(estimator.plan("data"))                                   # doctest: +SKIP
     >>> estimator.plan("data").to_dict()["hyperparameters"]["epochs"]   # doctest: +SKIP
     '3'
 
+    - It has the members of its request. `channels` are all channels of the job: those of `fit`, then the model's
+      (`model_uri`), always the last one.
     - `distribution` is the typed strategy. `hyperparameters` carry the same strategy to the hosts, encoded.
-    - `channels` are all channels of the job: those of `fit`, then the model's (`model_uri`), always the last one.
     - `unused` names the options that the user set and that have no effect on this backend.
     - `request` is the service's request, unmasked, with `${...}` for values that only the account knows. It is None
       where no service runs the job.
-    - Paths are absolute, or relative to `folder`, the folder in which the plan was made.
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
     - `warnings` are about this machine at the time of the plan, such as a disk with little room.
     - `prediction` is what a measured step of the script tells about memory, time and cost; None where none is known.
-    - `queue`: the job waits in line for GPUs that are taken.
     """
 
     job_name: str
     backend: str
-    estimator: str
     distribution: Distribution
     hosts: tuple[HostPlan, ...]
     source: SourceCode | None
-    channels: tuple[Channel, ...]
     hyperparameters: dict[str, str]
-    options: Options
-    folder: str
     unused: tuple[str, ...] = ()
-    arguments: dict[str, Any] = {}
     request: dict[str, Any] | None = None
     fewer_hosts: tuple[int, ...] = ()
     code: CodeSize | None = None
     made_name: bool = False
     warnings: tuple[str, ...] = ()
     prediction: Answer | None = None
-    queue: bool = False
 
     @property
     def launcher(self) -> str:
@@ -132,25 +109,17 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (*code, *self.warnings, *unused)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values, without secrets.
-
-        Masked are environment variables and hyperparameters by their names, and in all texts the secrets of addresses
-        (`postgres://me:secret@host`) and of `NAME=value` and `--name value`.
-        """
-        arguments = dict(self.arguments)
-        # The arguments hold a second copy of the user's hyperparameters.
-        if user_values := arguments.get("hyperparameters"):
-            arguments["hyperparameters"] = masked_hyperparameters(user_values)
-        plan = msgspec.structs.replace(
+        """Return the plan as plain JSON values, without secrets: see `JobRequest.to_dict`."""
+        shown = msgspec.structs.replace(
             self,
-            options=masked_options(self.options),
             request=masked_request(self.request),
             hyperparameters=masked_hyperparameters(self.hyperparameters),
-            arguments=arguments,
         )
-        # JSON turns tuples into lists, so that a plan equals what the index gives back.
-        fields = json.loads(json.dumps(masked_texts(msgspec.to_builtins(plan, enc_hook=_plain))))
-        return {"launcher": self.launcher, **fields}
+        return {"launcher": self.launcher, **super(JobPlan, shown).to_dict()}
+
+    def to_send(self) -> dict[str, Any]:
+        """Return the plan as plain values, with its secrets, and without the parts that only this Python can use."""
+        return super(JobPlan, msgspec.structs.replace(self, request=None)).to_send()
 
     def __str__(self) -> str:
         return self.text()
@@ -165,22 +134,6 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         from herringbone.show.html import html_table
 
         return html_table("JobPlan", plan_rows(self.to_dict(), advice=self.advice))
-
-
-def plan_to_send(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan as plain values, with its secrets, and without the parts that only this Python can use."""
-    options = msgspec.structs.replace(plan.options, sagemaker_session=None)
-    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None), enc_hook=_plain)
-    assert isinstance(values, dict)
-    return values
-
-
-def _plain(value: object) -> object:
-    """Return a number or text of a subclass as a plain one, as JSON writes it, such as NumPy's float64."""
-    for kind in (float, int, str):
-        if isinstance(value, kind):
-            return kind(value)
-    raise NotImplementedError
 
 
 def parse_plan(raw: object) -> JobPlan:
@@ -213,96 +166,67 @@ def _parse_plan(raw: object) -> JobPlan:
     )
 
 
-def make_plan(
-    request: JobRequest,
-    *,
-    channels: tuple[Channel, ...],
-    job_name: str,
-    backend: str,
-    folder: str,
-    queue: bool = False,
-) -> JobPlan:
+def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, backend: str) -> JobPlan:
     """Lay out hosts and ranks, encode the hyperparameters, and check the rules that concern several arguments.
 
-    Pure. Raises `DistributionError`, `HyperparameterError`, `InputError` or `OptionError`.
+    `source` is the code that the request names; None for an image that brings its own program. Pure. Raises
+    `DistributionError`, `HyperparameterError`, `InputError` or `OptionError`.
     """
-    distribution = request.distribution
-    group_names = [group.instance_group_name for group in request.options.instance_groups or ()]
+    options, values = request.options, request.arguments.hyperparameters
+    distribution = distribution_of(request)
+    values = {**values, **added_hyperparameters(request, distribution.launcher)}
+    group_names = [group.instance_group_name for group in options.instance_groups or ()]
     distribution = with_instance_groups(distribution, group_names)
-    hosts = lay_out_hosts(request.groups, distribution)
+    groups = groups_of(request)
+    hosts = lay_out_hosts(groups, distribution)
     # All of them have equally many ranks, so the first one speaks for all.
     training = [host for host in hosts if host.ranks != 0]
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
-    if request.options.hang_timeout and (request.source is None or request.options.container_entry_point):
+    if options.hang_timeout and (source is None or options.container_entry_point):
         raise OptionError(
             "hang_timeout: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
         )
     added = {
         **encode(distribution, instance_type=training[0].instance_type),
-        **encode_values(steering(request, job_name=job_name)),
+        **encode_values(steering(options, source, job_name=job_name)),
     }
     # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
-    check_hyperparameters(request.hyperparameters, added, is_script=request.source is not None)
-    if request.source is not None:
-        names = [channel.name for channel in channels]
-        check_environment(request.options.environment, distribution.launcher, request.hyperparameters, names)
-    hyperparameters = {**encode_values(request.hyperparameters), **added}
+    check_hyperparameters(values, added, is_script=source is not None)
+    channels = request.channels
+    if source is not None:
+        check_environment(options.environment, distribution.launcher, values, [channel.name for channel in channels])
+    hyperparameters = {**encode_values(values), **added}
     # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
-    entry_point = None if request.source is None else request.source.entry_point
-    check_arguments(hyperparameters, list(request.hyperparameters), entry_point)
+    check_arguments(hyperparameters, list(values), None if source is None else source.entry_point)
+    # Helpers get the model, too: only the data is kept from them.
+    channels = _channels(channels, hosts) + _model_channel(channels, options, request.folder)
     return JobPlan(
+        **{**{name: getattr(request, name) for name in JobRequest.__struct_fields__}, "channels": channels},
         job_name=job_name,
         backend=backend,
-        estimator=request.estimator,
         distribution=distribution,
         hosts=hosts,
-        source=request.source,
-        # Helpers get the model, too: only the data is kept from them.
-        channels=_channels(channels, hosts) + _model_channel(channels, request.options, folder),
+        source=source,
         hyperparameters=hyperparameters,
-        options=request.options,
-        folder=folder,
-        arguments=request.arguments,
-        fewer_hosts=_fewer_hosts(request, distribution, hosts),
-        queue=queue,
+        fewer_hosts=_fewer_hosts(options, groups, distribution, hosts),
     )
 
 
-def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
+def steering(options: Options, source: SourceCode | None, *, job_name: str | None) -> dict[str, Any]:
     """Return the hyperparameters that script mode always adds; a cloud backend adds `sagemaker_region` itself."""
     added: dict[str, Any] = {}
-    if request.source is not None:
-        added[Key.SUBMIT_DIRECTORY] = request.source.address
-        added[Key.PROGRAM] = request.source.entry_point
-    added[Key.LOG_LEVEL] = request.options.container_log_level
-    if request.options.hang_timeout is not None:
-        added[Key.HANG_TIMEOUT] = request.options.hang_timeout
+    if source is not None:
+        added[Key.SUBMIT_DIRECTORY] = source.address
+        added[Key.PROGRAM] = source.entry_point
+    added[Key.LOG_LEVEL] = options.container_log_level
+    if options.hang_timeout is not None:
+        added[Key.HANG_TIMEOUT] = options.hang_timeout
     if job_name is not None:
         added[Key.JOB_NAME] = job_name
     return added
-
-
-def instance_groups(
-    options: Options, instance_type: str | None, instance_count: int | None
-) -> tuple[InstanceGroup, ...]:
-    """Return the option `instance_groups`, or one group made of `instance_type` and `instance_count`."""
-    if options.instance_groups is not None:
-        if instance_type is not None or instance_count is not None:
-            raise OptionError("instance_groups: excludes instance_type and instance_count; give one or the other")
-        names = [group.instance_group_name for group in options.instance_groups]
-        if not names or len(set(names)) < len(names):
-            raise OptionError(f"instance_groups: names must be given once each, got {names}")
-        return options.instance_groups
-    if instance_type is None:
-        raise OptionError("instance_type: missing; write for example instance_type='local_process'")
-    fields = {"instance_type": instance_type, "instance_count": 1 if instance_count is None else instance_count}
-    try:
-        return (msgspec.convert({"instance_group_name": HOMOGENEOUS_GROUP, **fields}, InstanceGroup),)
-    except msgspec.ValidationError as error:
-        raise OptionError(explain(error, fields)) from None
 
 
 def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
@@ -333,12 +257,14 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
         raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
 
 
-def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:
+def _fewer_hosts(
+    options: Options, groups: tuple[InstanceGroup, ...], distribution: Distribution, hosts: tuple[HostPlan, ...]
+) -> tuple[int, ...]:
     """Return the host counts below the job's own, down to `min_instance_count`, for which a layout exists."""
-    minimum = request.options.min_instance_count
+    minimum = options.min_instance_count
     if minimum is None:
         return ()
-    if len(request.groups) > 1:
+    if len(groups) > 1:
         raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
     if minimum > len(hosts):
         raise OptionError(f"min_instance_count: {minimum} is more than instance_count, {len(hosts)}")

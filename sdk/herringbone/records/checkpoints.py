@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from herringbone.records.home import Home
 from herringbone.records.links import listing_of, packed_target
@@ -47,21 +47,19 @@ def left_checkpoints(home: Home, job_name: str, hosts: Iterable[str]) -> dict[st
     return newest_files(folder for folder in folders if folder.is_dir() and not folder.is_symlink())
 
 
-def resumed(
-    home: Home, plan: JobPlan, settings: Mapping[str, Any], *, over: bool
-) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Return the settings of a job that begins from another's checkpoints, and the files to copy before it starts.
+def resumed(home: Home, plan: JobPlan, uri: str | None, *, over: bool) -> tuple[str, dict[str, Path]]:
+    """Return the folder of a job that begins from another's checkpoints, and the files to copy there before it starts.
 
-    Raises `InputError` for a job that is not over, or has no checkpoints here.
+    `uri` is the other job's `checkpoint_s3_uri`. Raises `InputError` for a job that is not over, or has no checkpoints
+    here.
     """
     name = plan.job_name
     if not over:
         raise InputError(f"job {name} is not over, and still writes its checkpoints: herringbone stop {name}")
-    uri = settings.get("checkpoint_s3_uri")
     if uri is not None:
         if "://" not in uri and not (Path(uri).is_dir() and any(Path(uri).iterdir())):
             raise InputError(f"job {name} has no checkpoints: its checkpoint_s3_uri, {uri}, has no file")
-        return dict(settings), {}
+        return uri, {}
     files = left_checkpoints(home, name, [host.name for host in plan.hosts])
     if not files:
         raise InputError(
@@ -69,17 +67,17 @@ def resumed(
             " jobs of local_process, local and slurm leave them in the job's folder, others where checkpoint_s3_uri"
             " says"
         )
-    return {**settings, "checkpoint_s3_uri": str(free_folder(home, name))}, files
+    return str(free_folder(home, name)), files
 
 
-def job_code(home: Home, plan: JobPlan) -> tuple[Path, str]:
+def job_code(home: Home, plan: JobPlan) -> tuple[str, str]:
     """Return the folder with the code that a job ran, and the script in it. Raises `InputError` without that folder."""
     if plan.source is None:
         raise InputError(f"job {plan.job_name} ran an image's own program, so it has no code")
     folder = home.job(plan.job_name).host(plan.hosts[0].name) / "code"
     if not (folder / plan.source.entry_point).is_file():
         raise InputError(f"job {plan.job_name}: its copy of the code is not on this machine: {folder}")
-    return folder, plan.source.entry_point
+    return str(folder), plan.source.entry_point
 
 
 def free_folder(home: Home, job_name: str) -> Path:

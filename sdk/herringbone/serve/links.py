@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from herringbone.plan.inputs import local_path
-from herringbone.plan.links import link_on_the_way
+from herringbone.plan.inputs import Channel, local_path
+from herringbone.plan.links import link_on_the_way, results_of_job
+from herringbone.plan.request import JobRequest, groups_of
 from herringbone.serve.errors import ApiError, in_use, invalid
 from herringbone.serve.settings import Settings
-from herringbone.serve.translate import Translated
 from herringbone_contract import safe_tree
 
 
@@ -40,30 +40,28 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True):
     writes: tuple[str, ...] = ()
 
 
-def held_by(translated: Translated, job: str, settings: Settings, *, searches: bool = False) -> Held:
+def held_by(request: JobRequest, job: str, settings: Settings, *, searches: bool = False) -> Held:
     """Return the places of a training job; with `searches`, those of all trials of a tuning job.
 
-    >>> held_by(translate(request, settings), "digits-1", settings).writes           # doctest: +SKIP
+    >>> held_by(translate(members, settings), "digits-1", settings).writes           # doctest: +SKIP
     ('mine/checkpoints/',)
     """
     # Trials differ in their numbers alone.
     name = f"{job}-001" if searches else job
-    checkpoints, tensorboard = (_place(address, settings) for address in translated.written)
-    mounted = [tensorboard]
-    if tensorboard and translated.hosts > 1:
-        mounted = [f"{tensorboard}/algo-{number}" for number in range(1, translated.hosts + 1)]
+    checkpoints, tensorboard = (_place(address, settings) for address in _written(request))
+    mounted, hosts = [tensorboard], sum(group.instance_count for group in groups_of(request))
+    if tensorboard and hosts > 1:
+        mounted = [f"{tensorboard}/algo-{number}" for number in range(1, hosts + 1)]
     writes = [f"{place}/" for place in mounted if place]
     if checkpoints:
         mounted.append(f"{checkpoints}/{name}" if searches else checkpoints)
         writes.append(f"{checkpoints}/{job}-" if searches else f"{checkpoints}/")
     # Nobody writes to the folder itself either: these are listed here.
-    whole = [channel.s3_data for channel in translated.inputs.values() if translated.is_listed(channel)]
+    whole = [channel.input.s3_data for channel in request.channels if _is_listed(request, channel)]
     read = [
-        f"{place}/" + "." * (address not in whole)
-        for address in translated.read
-        if (place := _place(address, settings))
+        f"{place}/" + "." * (address not in whole) for address in _read(request) if (place := _place(address, settings))
     ]
-    results = [_place(address, settings) for address in translated.results_of(name)]
+    results = [_place(address, settings) for address in _results(request, name)]
     return Held((*read, *filter(None, (*results, *mounted))), tuple(writes))
 
 
@@ -80,28 +78,51 @@ def check_held(held: Held, others: Iterable[Held]) -> None:
         _check(other, held, in_use, "to which this job would write; the job that uses the former is not over")
 
 
-def check_links(translated: Translated, job: str, settings: Settings) -> None:
+def check_links(request: JobRequest, job: str, settings: Settings) -> None:
     """Raise `ApiError` (ValidationException) for an address of a job that leads through a link.
 
-    >>> check_links(translate(request, settings), "digits-1", settings)              # doctest: +SKIP
+    >>> check_links(translate(members, settings), "digits-1", settings)              # doctest: +SKIP
 
     A bucket itself may be a link: no job can write into the folder of buckets.
     """
     if settings.buckets is None:
         return
     # The results go there, into folders that another job may have made already.
-    for address in (*translated.addresses, *translated.results_of(job)):
+    options = request.options
+    for address in (*_read(request), *filter(None, (options.output_path, *_written(request))), *_results(request, job)):
         if (link := link_on_the_way(address, settings.buckets)) is not None:
             shown = link.relative_to(settings.buckets)
             raise invalid(f"s3://{shown} is a link in the folder of the bucket; give the address that it leads to")
-    for name, channel in translated.inputs.items():
-        path = local_path(channel.s3_data, base=Path("/"))
+    for channel in request.channels:
+        path = None if channel.path is None else Path(channel.path)
         # A mounted link leads nowhere; what goes into FIFOs is read here.
-        if translated.is_listed(channel) and path is not None and path.is_dir():
+        if _is_listed(request, channel) and path is not None and path.is_dir():
             with safe_tree.folder(path) as top:
                 inside = next((entry.name for entry in safe_tree.walk(top) if entry.kind == "link"), None)
             if inside is not None:
-                raise invalid(f"InputDataConfig: channel {name}: {inside} is a link; remove it")
+                raise invalid(f"InputDataConfig: channel {channel.name}: {inside} is a link; remove it")
+
+
+def _read(request: JobRequest) -> list[str]:
+    """Return the addresses of code and data."""
+    values = [request.arguments.source_dir, request.options.model_uri]
+    return [*filter(None, values), *(channel.input.s3_data for channel in request.channels)]
+
+
+def _written(request: JobRequest) -> tuple[str | None, str | None]:
+    """Return the addresses to which the job's script writes: of checkpoints, and of TensorBoard."""
+    config = request.options.tensorboard_output_config
+    return request.options.checkpoint_s3_uri, None if config is None else config.s3_output_path
+
+
+def _results(request: JobRequest, job: str) -> list[str]:
+    output = request.options.output_path
+    return [] if output is None else results_of_job(output, job)
+
+
+def _is_listed(request: JobRequest, channel: Channel) -> bool:
+    """Report whether files of a channel are listed, or read, outside of the containers."""
+    return (channel.input.input_mode or request.options.input_mode) == "Pipe" or channel.sharded
 
 
 def _check(opener: Held, writer: Held, error: Callable[[str], ApiError], why: str) -> None:

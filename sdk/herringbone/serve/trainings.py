@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.api.job import TrainingJob
-from herringbone.backends.registry import backend_for, backend_named
+from herringbone.api.planning import backend_of, plan_request
+from herringbone.backends.registry import backend_named
 from herringbone.backends.removal import remove_job
 from herringbone.events.source import FileEvents
 from herringbone.records.home import Home
@@ -46,12 +47,12 @@ from herringbone.serve.limits import Turns, Use, check_limits
 from herringbone.serve.links import check_held, check_links, held_by
 from herringbone.serve.records import RecordFolder, Records, ServiceRecord
 from herringbone.serve.settings import TRAINING_JOB, TUNING_JOB, Settings
-from herringbone.serve.translate import Translated, check_role, message_for_client, translate, wanted_hosts
+from herringbone.serve.translate import check_role, refused, translate, wanted_hosts
 from herringbone.serve.tunings.trials import Trials, use_of
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.request import JobRequest
 
 # Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
 Searched = Callable[[Call], list[dict[str, Any]]]
@@ -147,27 +148,25 @@ class Trainings:
         check_limits(_use_of(record), map(_use_of, running), self.settings.mapping)
         check_held(record.held, (other.held for other in running))
 
-    def _planned(self, translated: Translated, name: str) -> JobPlan:
-        try:
-            plan = translated.estimator().plan(translated.inputs or None, job_name=name)
-        except (UsageError, AwsError) as error:
-            # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
-            raise invalid(message_for_client(str(error), self.settings)) from None
-        # A job whose GPUs are taken waits, as at AWS.
-        return plan if plan.options.gpus is None else msgspec.structs.replace(plan, queue=True)
-
-    def _submit(self, name: str, translated: Translated) -> None:
+    def _submit(self, name: str, translated: JobRequest) -> None:
         try:
             # Not before the record holds the places: until then others may change them.
             check_links(translated, name, self.settings)
-            plan = self._planned(translated, name)
-            TrainingJob.submit(plan, backend_for(*{host.instance_type for host in plan.hosts}))
+            # A job whose GPUs are taken waits, as at AWS.
+            waiting = msgspec.structs.replace(translated, queue=translated.options.gpus is not None)
+            backend = backend_of(waiting)
+            try:
+                plan = plan_request(waiting, backend, name)
+            except AwsError as error:
+                # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
+                raise refused(error, self.settings) from None
+            TrainingJob.submit(plan, backend)
         except BaseException as error:
             self.records.remove(name)
             if isinstance(error, JobNameError):
                 raise in_use(str(error)) from None
             if isinstance(error, UsageError):
-                raise invalid(message_for_client(str(error), self.settings)) from None
+                raise refused(error, self.settings) from None
             if isinstance(error, HerringboneError):
                 raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
             raise

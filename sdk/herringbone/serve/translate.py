@@ -1,37 +1,35 @@
-"""Turn a CreateTrainingJob request into an estimator of own hosts: the way back of `backends.sagemaker.request`. Pure.
+"""Turn a CreateTrainingJob request into one of own hosts: the way back of `backends.sagemaker.request`. Pure.
 
-request --> [1] refuse members that nothing here could honour (members.py)
-        --> [2] map ml.* types to a backend, images to the engine's, s3:// addresses to the folder of buckets
-        --> [3] `rebuild`, which reads DescribeTrainingJob's answers, reads the request as well
-        --> an estimator and its inputs, which `plan` checks once more for the backend
+AWS's members --> [1] refuse members that nothing here could honour (members.py)
+              --> [2] `rebuild`, which reads DescribeTrainingJob's answers, reads them as well
+              --> [3] map ml.* types to a backend, images to the engine's, s3:// addresses to the folder of buckets
+              --> `JobRequest`, which `plan` checks once more for the backend
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from herringbone.backends.review.settings import is_of_aws
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.plan.inputs import TrainingInput
-from herringbone.plan.links import results_of_job
-from herringbone.plan.options.typed import InstanceGroup, changed_options
+from herringbone.plan.inputs import parse_inputs
+from herringbone.plan.options.typed import InstanceGroup
+from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.serve.errors import ApiError, invalid, over_limit
 from herringbone.serve.members import check_fates
 from herringbone.serve.settings import HostType, Settings
-from herringbone_contract.errors import HerringboneError
+from herringbone.system.user_paths import current_folder
+from herringbone_contract.errors import HerringboneError, UsageError
 
-if TYPE_CHECKING:
-    from herringbone.api.estimator import Estimator
-
-_READ = ("source_dir", "model_uri")
-_ADDRESSES = (*_READ, "output_path", "checkpoint_s3_uri")
+# Classes of images for which a job here has an estimator; any script runs as an `Estimator`.
+_KINDS = ("PyTorch", "TensorFlow", "MXNet")
 _NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
 # Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
 _DROPPED = (
@@ -40,7 +38,8 @@ _DROPPED = (
     *("training_repository_access_mode", "training_repository_credentials_provider_arn", "extra_request", "tags"),
 )
 
-# Options of estimators with which messages begin -> the members of the request that set them.
+_CONFIG = "HyperParameterTuningJobConfig"
+# Arguments of estimators and tuners with which messages begin -> the members of the request that set them.
 _MEMBERS = {
     "source_dir": "HyperParameters.sagemaker_submit_directory",
     "entry_point": "HyperParameters.sagemaker_program",
@@ -48,63 +47,22 @@ _MEMBERS = {
     "checkpoint_s3_uri": "CheckpointConfig.S3Uri",
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
+    "hyperparameter_ranges": f"{_CONFIG}.ParameterRanges",
+    "strategy_config": f"{_CONFIG}.StrategyConfig",
+    "strategy": f"{_CONFIG}.Strategy",
+    "max_jobs": f"{_CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
+    "early_stopping_type": f"{_CONFIG}.TrainingJobEarlyStoppingType",
+    "warm_start_config": "WarmStartConfig",
+    "autotune": f"{_CONFIG}.ParameterRanges.AutoParameters",
+    "complete_on_convergence": f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",
+    "max_number_of_training_jobs_not_improving": f"{_CONFIG}.TuningJobCompletionCriteria.BestObjectiveNotImproving",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """The job of a request: the class of the estimator, its arguments, and the inputs of `fit`."""
+def translate(request: Mapping[str, Any], settings: Settings) -> JobRequest:
+    """Return the request of own hosts for one that has passed the service model.
 
-    kind: str
-    arguments: dict[str, Any]
-    inputs: dict[str, TrainingInput]
-
-    @property
-    def read(self) -> list[str]:
-        """The addresses of code and data."""
-        values = [self.arguments.get(name) for name in _READ]
-        values += [channel.s3_data for channel in self.inputs.values()]
-        return [value for value in values if isinstance(value, str)]
-
-    def is_listed(self, channel: TrainingInput) -> bool:
-        """Report whether files of a channel are listed, or read, outside of the containers."""
-        mode = channel.input_mode or self.arguments.get("input_mode")
-        return mode == "Pipe" or channel.distribution == "ShardedByS3Key"
-
-    @property
-    def written(self) -> tuple[str | None, str | None]:
-        """The addresses to which the job's script writes: of checkpoints, and of TensorBoard."""
-        tensorboard = self.arguments.get("tensorboard_output_config", {}).get("s3_output_path")
-        return self.arguments.get("checkpoint_s3_uri"), tensorboard
-
-    @property
-    def addresses(self) -> list[str]:
-        """All addresses of data that the job reads or writes."""
-        return [*self.read, *filter(None, (self.arguments.get("output_path"), *self.written))]
-
-    def results_of(self, job: str) -> list[str]:
-        """Return the addresses of a job's results."""
-        output = self.arguments.get("output_path")
-        return results_of_job(output, job) if isinstance(output, str) else []
-
-    @property
-    def hosts(self) -> int:
-        groups = self.arguments.get("instance_groups") or ()
-        return sum(group.instance_count for group in groups) or self.arguments["instance_count"]
-
-    def estimator(self) -> Estimator:
-        """Return the estimator. Raises `UsageError`."""
-        from herringbone.api import estimator, frameworks
-
-        kinds = {name: getattr(frameworks, name) for name in ("PyTorch", "TensorFlow", "MXNet")}
-        made: Estimator = kinds.get(self.kind, estimator.Estimator)(**self.arguments)
-        return made
-
-
-def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
-    """Return the estimator's arguments for a request that has passed the service model.
-
-    >>> translate(request, Settings(backend="local_process")).arguments["instance_type"]       # doctest: +SKIP
+    >>> translate(request, Settings(backend="local_process")).arguments.instance_type       # doctest: +SKIP
     'local_process'
 
     Raises `ApiError`: ValidationException, or ResourceLimitExceeded for a type that the service does not have.
@@ -126,32 +84,45 @@ def translate(request: Mapping[str, Any], settings: Settings) -> Translated:
             )
     hosts = wanted_hosts(request)
     kinds = {name: _known_type(name, settings) for name, _ in hosts}
+    tensorboard = request.get("TensorBoardOutputConfig", {}).get("S3OutputPath", "")
+    _check_own_folder("CheckpointConfig.S3Uri", request.get("CheckpointConfig", {}).get("S3Uri", ""), settings)
+    _check_own_folder("TensorBoardOutputConfig.S3OutputPath", tensorboard, settings)
     try:
-        plan = rebuild(request)
+        made = request_of(rebuild(request))
     except HerringboneError as error:
         raise invalid(str(error)) from None
-    arguments = {name: value for name, value in plan.arguments.items() if name != "image_uri"}
-    options = {name: value for name, value in changed_options(plan.options).items() if name not in _DROPPED}
-    arguments |= options
-    for name in _ADDRESSES:
-        if isinstance(arguments.get(name), str):
-            arguments[name] = local_address(arguments[name], settings)
-    if (tensorboard := request.get("TensorBoardOutputConfig")) is not None:
-        arguments["tensorboard_output_config"] = {
-            "s3_output_path": local_address(tensorboard["S3OutputPath"], settings),
-            "container_local_output_path": tensorboard.get("LocalPath"),
-        }
-    _check_own_folder("CheckpointConfig.S3Uri", request.get("CheckpointConfig", {}).get("S3Uri", ""), settings)
-    _check_own_folder("TensorBoardOutputConfig.S3OutputPath", (tensorboard or {}).get("S3OutputPath", ""), settings)
-    arguments |= _hosts_arguments(request, kinds, settings)
-    if (image := _image(request["AlgorithmSpecification"]["TrainingImage"], arguments, settings)) is not None:
-        arguments["image_uri"] = image
+
+    def place(address: str | None) -> str | None:
+        return None if address is None else local_address(address, settings)
+
+    options, arguments = made.options, made.arguments
+    changes: dict[str, Any] = {
+        **dict.fromkeys(_DROPPED),
+        "source_dir": place(arguments.source_dir),
+        "model_uri": place(options.model_uri),
+        "output_path": place(options.output_path),
+        "checkpoint_s3_uri": place(options.checkpoint_s3_uri),
+        **_hosts_arguments(request, kinds, settings),
+    }
+    changes["image_uri"] = _image(request["AlgorithmSpecification"]["TrainingImage"], changes, settings)
+    if (config := options.tensorboard_output_config) is not None:
+        changes["tensorboard_output_config"] = msgspec.structs.replace(
+            config, s3_output_path=local_address(config.s3_output_path, settings)
+        )
     inputs = {
         channel.name: msgspec.structs.replace(channel.input, s3_data=local_address(channel.input.s3_data, settings))
-        for channel in plan.channels
-        if channel.name != options.get("model_channel_name", "model") or "model_uri" not in options
+        for channel in made.channels
     }
-    return Translated(plan.estimator, arguments, inputs)
+    made = msgspec.structs.replace(
+        made,
+        estimator=made.estimator if made.estimator in _KINDS else "Estimator",
+        channels=parse_inputs(inputs, base=Path("/")),
+        folder=str(current_folder()),
+    )
+    try:
+        return changed(made, changes)
+    except UsageError as error:
+        raise refused(error, settings) from None
 
 
 def wanted_hosts(request: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -185,23 +156,23 @@ def local_address(address: str, settings: Settings) -> str:
     return "file://" + quote(f"{settings.buckets.rstrip('/')}/{path}")
 
 
-def message_for_client(message: str, settings: Settings) -> str:
-    """Return an error message of `plan` with the request's members and addresses in place of options and paths.
+def refused(error: HerringboneError, settings: Settings | None = None) -> ApiError:
+    """Return the refusal for an error of `plan` or of a tuner, with the request's members and addresses.
 
     >>> settings = Settings(backend="local", buckets="/srv/s3")
-    >>> message_for_client("source_dir: /srv/s3/mine/code.tar.gz: no such file", settings)
+    >>> refused(OptionError("source_dir: /srv/s3/mine/code.tar.gz: no such file"), settings).message    # doctest: +SKIP
     'HyperParameters.sagemaker_submit_directory: s3://mine/code.tar.gz: no such file'
 
-    A client knows neither the options of estimators nor the folders of the service's machine.
+    A client knows neither the arguments of estimators nor the folders of the service's machine.
     """
-    option, separator, rest = message.partition(": ")
-    if separator and option in _MEMBERS:
-        message = f"{_MEMBERS[option]}: {rest}"
-    if settings.buckets is not None:
+    message = str(error)
+    if isinstance(error, UsageError) and error.argument in _MEMBERS:
+        message = f"{_MEMBERS[error.argument]}: {error.reason}"
+    if settings is not None and settings.buckets is not None:
         folder = settings.buckets.rstrip("/")
         for start in (f"file://{quote(folder)}/", f"{folder}/"):
             message = message.replace(start, "s3://")
-    return message
+    return invalid(message)
 
 
 def _check_own_folder(member: str, address: str, settings: Settings) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from herringbone.api.tuning.creation import create_tuning
+from herringbone.plan.request import JobRequest
 from herringbone.serve import listing, members
 from herringbone.serve.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
 from herringbone.serve.errors import ApiError, in_use, invalid
@@ -27,10 +28,10 @@ from herringbone.serve.links import check_links, held_by
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import TUNING_JOB
 from herringbone.serve.trainings import Trainings
-from herringbone.serve.translate import Translated, check_role, message_for_client, translate
+from herringbone.serve.translate import check_role, refused, translate
 from herringbone.serve.tunings import describe
 from herringbone.serve.tunings.describe import Look
-from herringbone.serve.tunings.requests import check_complete, definition_for, refusal, shared_request, stored_tuning
+from herringbone.serve.tunings.requests import check_complete, definition_for, shared_request, stored_tuning
 from herringbone.system.disk import remove
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.own import OwnTuning
@@ -124,13 +125,12 @@ class Tunings:
             self._submit(translated, definition, record)
         return answer
 
-    def _submit(self, translated: Translated, definition: TuningDefinition, record: ServiceRecord) -> None:
+    def _submit(self, translated: JobRequest, definition: TuningDefinition, record: ServiceRecord) -> None:
         name = record.name
         try:
             check_links(translated, name, self._settings)
             self._handles[name] = create_tuning(
-                translated.estimator(),
-                translated.inputs or None,
+                translated,
                 definition,
                 metrics=(),
                 tags=tag_list(record.tags)["Tags"],
@@ -145,8 +145,7 @@ class Tunings:
             if isinstance(error, JobNameError):
                 raise in_use(str(error)) from None
             if isinstance(error, (UsageError, AwsError)):
-                refused = refusal(error) if isinstance(error, UsageError) else invalid(str(error))
-                raise invalid(message_for_client(refused.message, self._settings)) from None
+                raise refused(error, self._settings) from None
             if isinstance(error, HerringboneError):
                 raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
             raise
@@ -168,7 +167,7 @@ class Tunings:
         try:
             return msgspec.structs.replace(definition, priors=prior_trials(definition, parents))
         except UsageError as error:
-            raise refusal(error) from None
+            raise refused(error, self._settings) from None
 
     def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         return describe.description(self._look(self._own(call, request[_NAME])), self._settings)

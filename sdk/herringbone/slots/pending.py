@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
-from herringbone.plan.plan import plan_to_send
 from herringbone.records.index import PENDING, JobRecord
 from herringbone.slots.claim import Claim, open_line
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
@@ -101,7 +100,7 @@ def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environme
         "backend": backend,
         "claim": slot.config,
         "ticket": encode(slot.ticket).decode(),
-        "plan": plan_to_send(plan),
+        "plan": plan.to_send(),
         "deadline": deadline_of(plan, slot.ticket.arrival),
     }
     # From its start on two processes keep the ticket alive, so there is no moment in which none does.

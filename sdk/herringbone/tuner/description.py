@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from herringbone.plan.request import groups_of
 from herringbone.records.index import COMPLETED, FAILED, STOPPED
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
@@ -143,12 +144,12 @@ def _config(definition: TuningDefinition) -> dict[str, Any]:
 
 
 def _training(definition: TuningDefinition, record: TuningRecord) -> dict[str, Any]:
-    hosts = record.plan.get("hosts", [])
+    groups = groups_of(record.asked)
     return {
         "StaticHyperParameters": {name: str(value) for name, value in definition.static.items()},
         "ResourceConfig": {
-            "InstanceType": hosts[0].get("instance_type") if hosts else None,
-            "InstanceCount": len(hosts),
+            "InstanceType": groups[0].instance_type,
+            "InstanceCount": sum(group.instance_count for group in groups),
         },
     }
 

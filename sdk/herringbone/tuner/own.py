@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.backends.registry import backend_named
-from herringbone.plan.plan import parse_plan
-from herringbone.records.again import refuse_masked
+from herringbone.plan.request import refuse_masked
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import is_alive, may_live, sees
 from herringbone.tuner.description import describe_tuning
 from herringbone.tuner.searcher.launch import start_searcher
 from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.strategies.early_stopping import judged
-from herringbone.tuner.trial_plan import shared_settings
 from herringbone.tuner.trials import TrialState
 from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.request import JobRequest
     from herringbone.records.home import Home
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
@@ -39,15 +37,15 @@ class OwnTuning:
     >>> OwnTuning(TuningStore(home.tuning("digits")), home).trials()[0].objective      # doctest: +SKIP
     0.93
 
-    `plan` is the shared plan of the trials with its secrets, which only the client that called `fit` has. Without it,
-    the stored plan serves, unless secrets are masked in it.
+    `request` is what all trials share with its secrets, which only the client that called `fit` has. Without it, the
+    stored one serves, unless secrets are masked in it.
     """
 
-    def __init__(self, store: TuningStore, home: Home, plan: JobPlan | None = None) -> None:
+    def __init__(self, store: TuningStore, home: Home, request: JobRequest | None = None) -> None:
         self.name = store.name
         self._store = store
         self._home = home
-        self._plan = plan
+        self._request = request
         # The searcher that this process started: it may not hold the lock yet.
         self._searcher: str | None = None
 
@@ -93,19 +91,19 @@ class OwnTuning:
         """
         if self.state().done or self.is_searched:
             return False
-        plan = self.shared_plan()
+        request = self.shared_request()
         if not self._store.stop_asked:
-            refuse_masked(self.name, shared_settings(plan))
-        self._searcher = start_searcher(self._store, self._home, plan)
+            refuse_masked(self.name, request)
+        self._searcher = start_searcher(self._store, self._home, request)
         return True
 
-    def shared_plan(self) -> JobPlan:
-        """Return the plan that all trials share: with its secrets where this process has them."""
-        return parse_plan(dict(self._store.record().plan)) if self._plan is None else self._plan
+    def shared_request(self) -> JobRequest:
+        """Return the request that all trials share: with its secrets where this process has them."""
+        return self._store.record().asked if self._request is None else self._request
 
-    def use(self, plan: JobPlan) -> None:
-        """Search with this shared plan, which has the secrets."""
-        self._plan = plan
+    def use(self, request: JobRequest) -> None:
+        """Search with this shared request, which has the secrets."""
+        self._request = request
 
     def stop(self) -> None:
         """See `Tuning.stop`."""

@@ -1,7 +1,7 @@
 """The folder of one tuning job: its definition, its trials, its state, and the lock of its searcher.
 
 $HERRINGBONE_HOME/tunings/NAME/
-    tuning.json       the definition, the plan of the trials; secrets masked; never changes
+    tuning.json       the definition, the request of the trials; secrets masked; never changes
     trials.jsonl      append-only: a line when a trial is proposed, one when it is over
     state.json        the status, and the searcher's process
     stop              an empty file: somebody asked to stop the search
@@ -30,6 +30,8 @@ from typing import Any
 
 import msgspec
 
+from herringbone.plan.plan import parse_plan
+from herringbone.plan.request import JobRequest, parse_request, request_of
 from herringbone.records.index import COMPLETED, FAILED, IN_PROGRESS, STOPPED, TERMINAL
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.trials import Proposal, Trial, TrialState
@@ -48,18 +50,24 @@ _STATES = {COMPLETED: TrialState.COMPLETED, FAILED: TrialState.FAILED, STOPPED: 
 class TuningRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a tuning job that never changes.
 
-    `plan` is the plan of its trials without their names and tuned values, as the index stores plans. Secrets are masked
-    in it and in the static hyperparameters of `definition`. `no_links_below` is a folder in which the addresses of
-    trials must not lead through a link.
+    `request` is that of its trials without tuned values; earlier releases stored a `plan`. Secrets are masked in it and
+    in the static hyperparameters of `definition`. `no_links_below` is a folder in which the addresses of trials must
+    not lead through a link.
     """
 
     definition: TuningDefinition
-    plan: dict[str, Any]
     backend: str
     created: float
+    request: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
     tags: tuple[dict[str, str], ...] = ()
     no_links_below: str | None = None
     version: int = VERSION
+
+    @property
+    def asked(self) -> JobRequest:
+        """The request of its trials. Raises `InputError` for one of another release."""
+        return parse_request(self.request) if self.plan is None else request_of(parse_plan(self.plan))
 
 
 class TuningState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

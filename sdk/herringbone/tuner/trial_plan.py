@@ -1,9 +1,9 @@
-"""Make the plan that all trials share, and of it the settings of each trial. Pure.
+"""Make the request that all trials of a search share, and of it the request of each trial. Pure.
 
-estimator.plan(inputs) -> shared_plan -> stored in tuning.json, secrets masked
-                            |            sent to the searcher over standard input, as it is
-                            v
-                      trial_settings(record) -> api.tuning.trials: an estimator, and its fit
+request -> shared_request -> stored in tuning.json, secrets masked
+              |              sent to the searcher over standard input, as it is
+              v
+        trial_request(proposal) -> api.planning.start_request
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, MetricDefinition, changed_options, parse_options
-from herringbone.plan.plan import JobPlan
-from herringbone.records import again
+from herringbone.plan.options.typed import MetricDefinition
+from herringbone.plan.request import JobRequest, request_of, with_code, with_hyperparameters, with_options
 
 if TYPE_CHECKING:
     from herringbone.plan.source import SourceCode
@@ -24,21 +23,24 @@ if TYPE_CHECKING:
     from herringbone.tuner.trials import Proposal
 
 
-def shared_plan(
-    plan: JobPlan, *, static: Mapping[str, Any], code: SourceCode | None, checkpoints: str | None
-) -> JobPlan:
-    """Return the plan of a trial as the plan of all: its own hyperparameters without tuned ones, and its code copied.
+def shared_request(
+    plan: JobRequest, asked: JobRequest, static: Mapping[str, Any], code: SourceCode | None
+) -> JobRequest:
+    """Return what all trials share, of the plan of one of them: without its own folders and values, its code copied.
 
-    `static` are the user's hyperparameters that are not tuned, `checkpoints` is the user's `checkpoint_s3_uri`.
+    `asked` is the user's request with absolute paths, `static` are the hyperparameters that are not tuned.
     """
-    arguments = {name: value for name, value in plan.arguments.items() if name != "hyperparameters"}
-    if static:
-        arguments["hyperparameters"] = dict(static)
-    options = msgspec.structs.replace(plan.options, checkpoint_s3_uri=checkpoints)
+    shared = with_options(
+        with_hyperparameters(request_of(plan), dict(static)),
+        checkpoint_s3_uri=asked.options.checkpoint_s3_uri,
+        tensorboard_output_config=asked.options.tensorboard_output_config,
+    )
     if code is not None:
-        arguments = {**{k: v for k, v in arguments.items() if k != "source_dir"}, **code.arguments}
-        options = msgspec.structs.replace(options, dependencies=(), git_config=None, include_secrets=code.secrets)
-    return msgspec.structs.replace(plan, arguments=arguments, options=options, source=code)
+        # A copy of a lone script has no folder of its own.
+        shared = with_code(shared, code.arguments.get("source_dir"), code.arguments["entry_point"])
+        shared = with_options(shared, include_secrets=code.secrets)
+    # A trial whose GPUs are taken waits.
+    return msgspec.structs.replace(shared, queue=True)
 
 
 def with_metrics(given: Sequence[MetricDefinition], own: Sequence[MetricDefinition]) -> tuple[MetricDefinition, ...]:
@@ -47,61 +49,33 @@ def with_metrics(given: Sequence[MetricDefinition], own: Sequence[MetricDefiniti
     return (*given, *(definition for definition in own if definition.name not in names))
 
 
-def with_changes(plan: JobPlan, changes: Mapping[str, Any]) -> JobPlan:
-    """Return the plan with arguments of the estimator that the user gives again: secrets that are stored masked.
-
-    Hyperparameters and variables are added, all else is replaced. Raises `OptionError` for an unknown option.
-    """
-    if not changes:
-        return plan
-    options = changed_options(plan.options)
-    given = again.merged({"environment": {}, "hyperparameters": {}, **plan.arguments, **options}, changes)
-    arguments = {**plan.arguments, **{name: given[name] for name in changes if name in ESTIMATOR_ARGUMENTS}}
-    chosen = {name: given[name] for name in changes if name not in ESTIMATOR_ARGUMENTS}
-    return msgspec.structs.replace(plan, arguments=arguments, options=parse_options({**options, **chosen}))
-
-
-def shared_settings(plan: JobPlan, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of the estimator that all trials share; `arguments` replace those that the plan stores."""
-    settings = again.settings_of(plan, plan.arguments if arguments is None else arguments)
-    # The copy of the code has its dependencies inside, and defaults need not be given.
-    return {name: value for name, value in settings.items() if value not in (None, (), [], {})}
-
-
-def trial_settings(
-    settings: Mapping[str, Any],
-    definition: TuningDefinition,
-    proposal: Proposal,
-    *,
-    job: str,
-    checkpoints: str | None,
-) -> dict[str, Any]:
-    """Return the arguments of one trial's estimator.
+def trial_request(
+    shared: JobRequest, definition: TuningDefinition, proposal: Proposal, *, job: str, checkpoints: str | None
+) -> JobRequest:
+    """Return the request of one trial.
 
     `checkpoints` is the folder of this trial's checkpoints; None for a trial without one.
     """
-    hyperparameters = {**settings.get("hyperparameters", {}), **proposal.values}
+    values = {**shared.arguments.hyperparameters, **proposal.values}
     if proposal.resource is not None and definition.resource_name is not None:
-        hyperparameters[definition.resource_name] = proposal.resource
-    trial = {**settings, "hyperparameters": hyperparameters}
-    if checkpoints is not None:
-        trial["checkpoint_s3_uri"] = checkpoints
-    if (tensorboard := settings.get("tensorboard_output_config")) is not None:
-        # TensorBoard takes each folder for one run.
-        trial["tensorboard_output_config"] = {**tensorboard, "s3_output_path": f"{tensorboard['s3_output_path']}/{job}"}
-    return trial
+        values[definition.resource_name] = proposal.resource
+    trial = with_options(with_hyperparameters(shared, values), checkpoint_s3_uri=checkpoints)
+    if (tensorboard := shared.options.tensorboard_output_config) is None:
+        return trial
+    # TensorBoard takes each folder for one run.
+    own = msgspec.structs.replace(tensorboard, s3_output_path=f"{tensorboard.s3_output_path}/{job}")
+    return with_options(trial, tensorboard_output_config=own)
 
 
-def checkpoint_folder(settings: Mapping[str, Any], proposal: Proposal, *, job: str, own: Path) -> str | None:
-    """Return the folder of a trial's checkpoints: in the user's, or `own` where later trials continue this one.
+def checkpoint_folder(uri: str | None, proposal: Proposal, *, job: str, own: Path) -> str | None:
+    """Return the folder of a trial's checkpoints: in `uri`, the user's, or `own` where later trials continue this one.
 
     Each trial has a folder of its own: in one folder, trials would continue each other's training.
 
     >>> from herringbone.tuner.trials import Proposal
-    >>> checkpoint_folder({"checkpoint_s3_uri": "/data/c"}, Proposal(0, {}), job="digits-001", own=Path("/x"))
+    >>> checkpoint_folder("/data/c", Proposal(0, {}), job="digits-001", own=Path("/x"))
     '/data/c/digits-001'
     """
-    uri = settings.get("checkpoint_s3_uri")
     if uri is not None:
-        return f"{str(uri).rstrip('/')}/{job}"
+        return f"{uri.rstrip('/')}/{job}"
     return str(own) if proposal.resource is not None else None

@@ -14,7 +14,6 @@ from herringbone import (
     TensorFlow,
     UnsupportedError,
 )
-from herringbone.plan.plan import plan_to_send
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
 
@@ -48,7 +47,7 @@ def test_numbers_of_numpy_that_are_pythons_own_are_stored_as_those(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     plan = Estimator("train.py", instance_type="local_process", hyperparameters={"lr": Float64(0.5)}).plan()
-    for stored in (plan.to_dict(), plan_to_send(plan)):
+    for stored in (plan.to_dict(), plan.to_send()):
         assert stored["hyperparameters"]["lr"] == "0.5"
         assert type(stored["arguments"]["hyperparameters"]["lr"]) is float
 
@@ -193,15 +192,11 @@ START = "job a: starting on local_process (follow it elsewhere: herringbone logs
         ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
     ],
 )
-def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, home):
+def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, home, monkeypatch):
     home.make()
     backend = Submissions(home)
-
-    class Submitted(Estimator):
-        def _backend(self):
-            return backend
-
-    Submitted("train.py", instance_type="local_process", **options).fit(wait=False, logs=logs, job_name="a")
+    monkeypatch.setattr("herringbone.api.planning.backend_for", lambda *_: backend)
+    Estimator("train.py", instance_type="local_process", **options).fit(wait=False, logs=logs, job_name="a")
     assert [plan.job_name for plan in backend.plans] == ["a"]
     assert capsys.readouterr() == ("", message)
 

@@ -3,10 +3,12 @@
 import pytest
 
 from herringbone import Estimator, Framework, HuggingFace, PyTorch, SKLearn, TensorFlow, XGBoost
+from herringbone.api.planning import plan_request
 from herringbone.aws.image_uris import image_uri
 from herringbone.backends.process.review import review
 from herringbone.backends.review.frameworks import missing_package
 from herringbone.plan.frameworks import image_version, script_framework
+from herringbone.plan.request import make_request
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 
 PLACE = {"instance_type": "local_process", "instance_count": 1}
@@ -68,37 +70,35 @@ def test_a_setting_that_means_nothing_is_refused(make, error, message):
 
 
 def test_the_plan_names_versions_that_choose_no_image(script):
-    plan = _with_library(HuggingFace("py310", script, "4.36.0", None, "2.1.0", **PLACE)).plan()
+    plan = _planned(HuggingFace("py310", script, "4.36.0", None, "2.1.0", **PLACE))
     assert image_version(plan) == "4.36.0"
     assert review(plan, package=lambda *_, **__: "5.0") == ("py_version", "pytorch_version", "transformers_version")
     # An `attach` makes the same estimator again.
-    assert plan.arguments["pytorch_version"] == "2.1.0"
+    assert plan.arguments.pytorch_version == "2.1.0"
 
 
 @pytest.mark.parametrize(
     ("kind", "package"), [(HuggingFace, "transformers"), (SKLearn, "scikit-learn"), (XGBoost, "xgboost")]
 )
 def test_a_missing_library_is_refused_with_the_command_that_installs_it(script, kind, package):
-    request = kind(entry_point=script, **PLACE)
-    plan = _with_library(request).plan()
+    plan = _planned(kind(entry_point=script, **PLACE))
     refusals = missing_package(plan, lambda *_, **__: None)
     assert f"`pip install {package}`" in refusals[kind.__name__]
     assert missing_package(plan, lambda *_, **__: "1.0") == {}
 
 
-def _with_library(estimator):
-    """Return the estimator with a backend that finds every package."""
-    backend = estimator._backend()
+def _planned(estimator):
+    """Return the estimator's plan for a backend that finds every package."""
+    backend = estimator.backend
     backend.review = lambda plan: review(plan, package=lambda *_, **__: "1.0")
-    estimator._backend = lambda: backend
-    return estimator
+    return plan_request(estimator.asked(None), backend)
 
 
 def test_hugging_faces_script_uses_the_framework_of_its_version():
-    assert script_framework("HuggingFace", {}) == "pytorch"
-    assert script_framework("HuggingFace", {"tensorflow_version": "2.6.3"}) == "tensorflow"
-    assert script_framework("PyTorch", {}) == "pytorch"
-    assert script_framework("XGBoost", {}) is None
+    given = {"entry_point": "train.py", **PLACE}
+    found = [script_framework(make_request(name, given)) for name in ("HuggingFace", "PyTorch", "XGBoost")]
+    assert found == ["pytorch", "pytorch", None]
+    assert script_framework(make_request("HuggingFace", {**given, "tensorflow_version": "2.6.3"})) == "tensorflow"
 
 
 @pytest.mark.parametrize(

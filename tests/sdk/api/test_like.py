@@ -3,12 +3,13 @@
 import json
 import os
 
+import msgspec
 import pytest
 
 from herringbone import Estimator, InputError, OptionError, PyTorch
 from herringbone.api.job import TrainingJob
 from herringbone.cli.__main__ import main
-from herringbone.records.again import merged, settings_of
+from herringbone.plan.request import absolute, changed, make_request
 from herringbone.records.checkpoints import copy_checkpoints
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
@@ -96,9 +97,14 @@ def test_the_settings_and_inputs_of_a_job_apply_again_from_any_folder(home):
 
 
 def test_an_inventory_is_found_from_any_folder(home):
-    plan = submitted(home)
-    arguments = {**plan.arguments, "instance_type": "ssh:hosts.yaml"}
-    assert settings_of(plan, arguments)["instance_type"] == f"ssh:{home.path.parent}/work/hosts.yaml"
+    work = home.path.parent / "work"
+    groups = [{"instance_group_name": "a", "instance_type": "ssh:hosts.yaml", "instance_count": 1}]
+    for given, name in (({"instance_type": "ssh:hosts.yaml"}, "instance_type"), ({"instance_groups": groups}, "")):
+        request = absolute(
+            msgspec.structs.replace(make_request("PyTorch", {"image_uri": "a", **given}), folder=str(work))
+        )
+        found = request.arguments.instance_type if name else request.options.instance_groups[0].instance_type
+        assert found == f"ssh:{work}/hosts.yaml"
 
 
 def test_secrets_that_were_stored_masked_have_to_be_given_again(home):
@@ -115,9 +121,11 @@ def test_secrets_that_were_stored_masked_have_to_be_given_again(home):
 
 
 def test_changes_replace_all_but_hyperparameters_and_variables():
-    settings = {"hyperparameters": {"a": 1}, "tags": {"a": "b"}}
-    assert merged(settings, {"tags": {"c": "d"}}) == {"hyperparameters": {"a": 1}, "tags": {"c": "d"}}
-    assert merged({}, {"hyperparameters": {"a": 1}}) == {"hyperparameters": {"a": 1}}
+    given = {"image_uri": "a", "instance_type": "local", "hyperparameters": {"a": 1}, "tags": {"a": "b"}}
+    request = changed(make_request("PyTorch", given), {"tags": {"c": "d"}, "hyperparameters": {"b": 2}})
+    assert (request.options.tags, request.arguments.hyperparameters) == ({"c": "d"}, {"a": 1, "b": 2})
+    assert changed(request, {"hyperparameters": None}).arguments.hyperparameters == {}
+    assert changed(request, {"environment": {"A": "b"}}).options.environment == {"A": "b"}
 
 
 def test_a_resumed_job_begins_from_a_copy_of_the_checkpoints(home):

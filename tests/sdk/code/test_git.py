@@ -109,7 +109,7 @@ def test_a_plan_names_the_commit_and_takes_the_repositorys_files(repo):
     assert plan.source.revision == f"{repo}@{git(repo, 'rev-parse', 'other')}"
     assert f"train.py in {plan.source.revision}" in str(plan)
     # `attach` needs the arguments as the user wrote them, not the path of the checkout.
-    assert (plan.arguments["entry_point"], plan.arguments["source_dir"]) == ("train.py", "src")
+    assert (plan.arguments.entry_point, plan.arguments.source_dir) == ("train.py", "src")
     assert not Path(plan.source.folder).exists()
 
 

@@ -10,7 +10,7 @@ from herringbone import Estimator
 from herringbone.backends.review.trackers import check_installed
 from herringbone.plan.destinations import parse_destination
 from herringbone.plan.options.typed import parse_options
-from herringbone.records.again import settings_of
+from herringbone.plan.request import request_of
 from herringbone.trackers.tracker import calls_of
 from herringbone_contract.errors import OptionError, TrackerError
 
@@ -125,7 +125,7 @@ def test_the_plan_shows_trackers_and_another_job_finds_the_same_folder(tmp_path,
     monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="here"))
     plan = Estimator("train.py", instance_type="local_process", track="tensorboard:runs").plan()
     assert "tracker:           tensorboard:runs" in plan.text()
-    assert settings_of(plan, {})["track"] == [f"tensorboard:{tmp_path}/runs"]
+    assert request_of(plan).options.track == (f"tensorboard:{tmp_path}/runs",)
 
 
 def test_an_error_that_no_tracker_documents_is_an_error_of_the_tracker():

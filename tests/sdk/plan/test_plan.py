@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.plans import plan_of
 
 from herringbone.backends.process.review import review
-from herringbone.plan.inputs import TrainingInput, parse_inputs
-from herringbone.plan.options.typed import parse_options
-from herringbone.plan.plan import JobRequest, instance_groups, make_plan, parse_plan
-from herringbone.plan.source import find_source
+from herringbone.plan.inputs import TrainingInput
+from herringbone.plan.plan import parse_plan
+from herringbone.plan.request import changed, make_request
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import (
     DistributionError,
@@ -31,34 +31,24 @@ SPLIT_IN_TWO = {
 }
 
 
-def request(distribution=None, *, count=1, hyperparameters=None, type_="local_process", **options):
-    parsed = parse_options(options)
-    named = parsed.instance_groups is not None
-    return JobRequest(
-        estimator="PyTorch",
-        arguments={"entry_point": "train.py", "source_dir": "/home/me/src"},
-        source=find_source("train.py", "src", parsed.dependencies, base=HOME),
-        image_uri=None,
-        groups=instance_groups(parsed, None if named else type_, None if named else count),
-        hyperparameters=hyperparameters or {},
-        distribution=parse(distribution),
-        options=parsed,
-    )
+def request(distribution=None, *, kind="PyTorch", count=1, hyperparameters=None, type_="local_process", **options):
+    hosts = {} if "instance_groups" in options else {"instance_type": type_, "instance_count": count}
+    given = {"entry_point": "train.py", "source_dir": "src", "hyperparameters": hyperparameters}
+    return make_request(kind, {**given, "distribution": distribution, **hosts, **options})
 
 
 def plan(distribution=None, inputs=None, **options):
-    return make_plan(
-        request(distribution, **options),
-        channels=parse_inputs(inputs, base=HOME),
-        job_name="digits-1",
-        backend="local_process",
-        folder=str(HOME),
-    )
+    return plan_of(request(distribution, **options), HOME, inputs=inputs, backend="local_process")
 
 
 # The members of a stored plan that this job does not need.
 NOTHING = {"unused": [], "fewer_hosts": [], "request": None, "code": None, "made_name": False, "warnings": []}
 NOTHING |= {"prediction": None, "queue": False}
+
+
+ARGUMENTS = {"entry_point": "train.py", "source_dir": "/home/me/src"}
+ARGUMENTS |= {"instance_type": "local_process", "instance_count": 2}
+ARGUMENTS |= {"hyperparameters": {"epochs": 3, "name": "run"}}
 
 
 def test_the_whole_plan_of_a_job():
@@ -116,7 +106,7 @@ def test_the_whole_plan_of_a_job():
             "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
         },
         "folder": "/home/me",
-        "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
+        "arguments": {**ARGUMENTS, "distribution": SPLIT_IN_TWO},
         **NOTHING,
     }
 
@@ -199,7 +189,7 @@ def test_helpers_get_the_model_and_no_data():
     [SPLIT_IN_TWO, {"torch_distributed": {"enabled": True}}, {"parameter_server": {"enabled": True}}, None],
 )
 def test_the_distribution_of_a_stored_plan_is_typed(distribution):
-    job_plan = plan(distribution)
+    job_plan = plan(distribution, kind="Estimator")
     assert parse_plan(job_plan.to_dict()).distribution == parse(distribution)
 
 
@@ -287,20 +277,12 @@ def folder(tmp_path):
 
 
 def reviewed(folder, distribution=None, inputs=None, **options):
-    source = find_source("train.py", "src", (), base=folder)
-    job_plan = make_plan(
-        msgspec.structs.replace(request(distribution, **options), source=source),
-        channels=parse_inputs(inputs, base=folder),
-        job_name="digits-1",
-        backend="local_process",
-        folder=str(folder),
-    )
-    return review(job_plan)
+    return review(plan_of(request(distribution, **options), folder, inputs=inputs, backend="local_process"))
 
 
 def test_what_is_in_a_bucket_is_left_to_the_review_of_s3(folder):
-    source = find_source("train.py", "s3://b/c.tar.gz", (), base=folder)
-    assert review(msgspec.structs.replace(plan(), source=source)) == ()
+    asked = changed(request(), {"source_dir": "s3://b/c.tar.gz"})
+    assert review(plan_of(asked, folder)) == ()
     assert reviewed(folder, inputs="s3://b/data", output_path="s3://b/o", sagemaker_session=object()) == ()
 
 

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from herringbone import Estimator, MeasurementError, PyTorch, TensorFlow
+from herringbone.api.planning import plan_request
+from herringbone.plan import request as requests
 from herringbone.prediction.estimating import chosen, predicted
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import Measure, WhatIf
@@ -324,7 +326,8 @@ def test_auto_takes_the_best_and_says_so(forecaster, script):
     estimator = PyTorch("train.py", instance_type="local_process", distribution="auto")
 
     def make(distribution):
-        return estimator._with(distribution)._made(estimator._backend(), None, "mine", None)
+        asked = requests.changed(estimator.asked(None), {"distribution": distribution})
+        return plan_request(asked, estimator.backend, "mine")
 
     plan = chosen(make, None, forecaster)
     assert plan.to_dict()["arguments"]["distribution"] == {"torch_distributed": {"enabled": True}}

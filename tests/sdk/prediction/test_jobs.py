@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from herringbone import PyTorch
+from herringbone.api.planning import plan_request
 from herringbone.cli.__main__ import main
-from herringbone.records.again import settings_of
+from herringbone.plan.request import request_of
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_job_made_from_one_with_a_prediction_does_not_inherit_its_variable(pre
     estimator = PyTorch("train.py", instance_type="local_process", environment={"MINE": "7"})
     plan = estimator.plan(measure=True)
     assert plan.environment == {"MINE": "7", "HERRINGBONE_COMPARE": "on"}
-    assert settings_of(plan, plan.arguments)["environment"] == {"MINE": "7"}
+    assert request_of(plan).options.environment == {"MINE": "7"}
 
 
 def test_auto_keeps_the_other_settings_of_the_distribution(predicting, notes):
@@ -40,7 +41,7 @@ def test_auto_keeps_the_other_settings_of_the_distribution(predicting, notes):
         "mpi": {"enabled": True, "processes_per_host": 4},
     }
     estimator = PyTorch("train.py", instance_type="local_process", distribution=distribution)
-    estimator._with("auto").plan()
+    plan_request(estimator.asked(None), estimator.backend, choose=True)
     searched = [question["distribution"] for question in notes("asked") if question["search"]]
     assert searched
     for one in searched:

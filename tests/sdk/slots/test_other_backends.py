@@ -3,6 +3,7 @@
 import pytest
 
 from herringbone import Estimator
+from herringbone.api.planning import plan_request
 from herringbone.backends.registry import backend_for
 from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
@@ -17,9 +18,8 @@ def plan_of(monkeypatch, tmp_path, instance_type, *, queue, **options):
     backend = backend_for(instance_type)
     monkeypatch.setattr(type(backend), "review", lambda *_: ())
     monkeypatch.setattr(type(backend), "request", lambda *_: None)
-    estimator = Estimator("train.py", instance_type=instance_type, **options)
-    estimator._queue = queue
-    return estimator._made(backend, None, "a", None)
+    request = Estimator("train.py", instance_type=instance_type, **options).asked(None, queue=queue)
+    return plan_request(request, backend, "a")
 
 
 def test_slurm_queues_by_itself_and_takes_gpus_in_its_own_words(monkeypatch, tmp_path):

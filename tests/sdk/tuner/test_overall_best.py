@@ -8,12 +8,19 @@ from herringbone.tuner.definition import PriorTrial
 from herringbone.tuner.description import describe_tuning
 from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 
+ASKED = {"arguments": {"instance_type": "local_process"}}
+
 PRIOR = PriorTrial({"lr": 0.1, "momentum": 0.5}, 0.8, "first", "first-004")
 
 
 def describe(kind, *objectives):
     warm = {} if kind is None else {"warm_start_type": kind, "parents": ("first",), "priors": (PRIOR,)}
-    record = TuningRecord(definition=search_of("Random", **warm), plan={}, backend="local_process", created=0.0)
+    record = TuningRecord(
+        definition=search_of("Random", **warm),
+        request=ASKED,
+        backend="local_process",
+        created=0.0,
+    )
     trials = [
         TrialRecord(
             number=number, job=f"digits-{number + 1:03d}", values={}, proposed=0.0, status="Completed", objective=value

@@ -16,6 +16,8 @@ from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
 from herringbone_contract.errors import IndexBusyError, LaunchError
 
+ASKED = {"arguments": {"instance_type": "local_process"}}
+
 
 class KilledError(BaseException):
     """Stands for SIGKILL."""
@@ -116,7 +118,12 @@ def make_store(folder, **settings):
         }
     )
     folder.mkdir(parents=True)
-    record = TuningRecord(definition=definition, plan={}, backend="local_process", created=0.0)
+    record = TuningRecord(
+        definition=definition,
+        request=ASKED,
+        backend="local_process",
+        created=0.0,
+    )
     (folder / "tuning.json").write_bytes(encode_record(record))
     return TuningStore(folder)
 

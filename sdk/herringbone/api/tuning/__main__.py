@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from herringbone.api.tuning.trials import start_trial
-from herringbone.plan.plan import parse_plan
+from herringbone.api.planning import start_request
+from herringbone.plan.request import parse_request
 from herringbone.records.home import find_home
 from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.store import TuningStore
@@ -20,7 +20,7 @@ def main() -> None:
         # The client died before it had written the order.
         return
     store = TuningStore(find_home().tuning(sys.argv[1]))
-    search(store, parse_plan(json.loads(text)["plan"]), submit=start_trial, say=_say)
+    search(store, parse_request(json.loads(text)["request"]), submit=start_request, say=_say)
 
 
 def _say(line: str) -> None:

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.api.tuning.trials import estimator_class
-from herringbone.records.again import inputs_of
+from herringbone.api.estimator import Estimator
+from herringbone.api.libraries import ESTIMATORS
+from herringbone.plan.request import changed, request_of, with_options
 from herringbone.tuner.configs import StrategyConfig, WarmStartConfig
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.service.tuning import ServiceTuning
-from herringbone.tuner.trial_plan import shared_settings, with_changes
 from herringbone.tuner.tuning import Tuning, find_tuning
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
-    from herringbone.api.estimator import Estimator
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.options import TunerOptions
     from herringbone.tuner.trials import Trial
@@ -29,28 +28,23 @@ def attached(name: str, session: object, changes: Mapping[str, Any]) -> tuple[Tu
     Raises `JobNotFoundError`, `OptionError` for changes of a search that is over, or `InputError` for secrets that the
     search needs and `changes` lacks.
     """
-    tuning, boto = find_tuning(name, session), None
+    tuning = find_tuning(name, session)
     if isinstance(tuning, OwnTuning):
         if changes and tuning.state().done:
             raise OptionError(
                 f"{', '.join(changes)}: tuning job {name} is over, so no trial would use a change; leave it out, and "
                 "give it to a new tuner with warm_start_config"
             )
-        tuning.use(with_changes(tuning.shared_plan(), changes))
+        tuning.use(changed(tuning.shared_request(), changes))
         tuning.resume()
-        plan = tuning.shared_plan()
+        request = msgspec.structs.replace(tuning.shared_request(), queue=False)
     else:
         if changes:
             raise OptionError(f"{', '.join(changes)}: SageMaker has all settings of tuning job {name}; leave them out")
         assert isinstance(tuning, ServiceTuning)
-        plan, boto = tuning.estimator_plan(), tuning.boto
-    kind = estimator_class(plan)
-    estimator = kind(**shared_settings(plan, kind._arguments_of(plan)))
-    if boto is not None:
         # The best trial is at the same account and region as its tuning job.
-        estimator.options = msgspec.structs.replace(estimator.options, sagemaker_session=boto)
-    estimator._inputs = inputs_of(plan)
-    return tuning, estimator
+        request = with_options(request_of(tuning.estimator_plan()), sagemaker_session=tuning.boto)
+    return tuning, ESTIMATORS.get(request.estimator, Estimator).of(request)
 
 
 def options_of(tuning: Tuning, definition: TuningDefinition) -> TunerOptions:

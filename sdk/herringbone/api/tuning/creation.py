@@ -6,14 +6,13 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from herringbone.api.planning import backend_of, plan_request
 from herringbone.code.git import checked_out
-from herringbone.plan.options.typed import changed_options
-from herringbone.records.again import refuse_masked
+from herringbone.plan.request import JobRequest, absolute, refuse_masked, with_hyperparameters, with_options
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import JobIndex
 from herringbone.show.console import Console
@@ -23,7 +22,7 @@ from herringbone.tuner.names import trial_job_name
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
-from herringbone.tuner.trial_plan import checkpoint_folder, shared_plan, with_metrics
+from herringbone.tuner.trial_plan import checkpoint_folder, shared_request, trial_request, with_metrics
 from herringbone.tuner.trials import Proposal
 from herringbone_contract.constants import STEERING_PREFIX
 from herringbone_contract.errors import JobNameError, OptionError
@@ -31,25 +30,21 @@ from herringbone_contract.files import write_whole
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
-    from herringbone.api.estimator import Estimator
-    from herringbone.plan.inputs import Inputs
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
 
 
-def plan_trial(
-    estimator: Estimator, inputs: Inputs, definition: TuningDefinition, metrics: Sequence[MetricDefinition]
-) -> JobPlan:
+def plan_trial(request: JobRequest, definition: TuningDefinition, metrics: Sequence[MetricDefinition]) -> JobPlan:
     """Return the plan of a trial in the middle of all ranges, which `fit` would make first. Raises `UsageError`."""
     check_local(definition)
-    first = first_trial(estimator, definition, metrics, TuningStore(find_home().tuning(definition.name)))
-    return first.plan(inputs, trial_job_name(definition.name, 0))
+    first = first_trial(request, definition, metrics, TuningStore(find_home().tuning(definition.name)))
+    with checked_out(first.options.git_config) as checkout:
+        return plan_request(first, backend_of(first), trial_job_name(definition.name, 0), checkout)
 
 
 def create_tuning(
-    estimator: Estimator,
-    inputs: Inputs,
+    request: JobRequest,
     definition: TuningDefinition,
     *,
     metrics: Sequence[MetricDefinition],
@@ -68,21 +63,18 @@ def create_tuning(
     home.make()
     store = TuningStore(home.tuning(definition.name))
     _refuse_taken(definition.name, home)
-    backend = estimator._backend()
-    first = first_trial(estimator, definition, metrics, store)
+    first = first_trial(request, definition, metrics, store)
     with checked_out(first.options.git_config) as checkout:
-        plan = first._plan(backend, inputs, trial_job_name(definition.name, 0), checkout)
+        plan = plan_request(first, backend_of(first), trial_job_name(definition.name, 0), checkout)
         with store.creating() as folder:
             code = None
             if plan.source is not None:
                 code = copy_code(plan.source, folder / "code", stays_at=store.code, exclude=home.path)
-            shared = shared_plan(
-                plan, static=definition.static, code=code, checkpoints=estimator.options.checkpoint_s3_uri
-            )
+            shared = shared_request(plan, absolute(request), definition.static, code)
             record = TuningRecord(
                 definition=msgspec.structs.replace(definition, static=masked_hyperparameters(definition.static)),
-                plan=shared.to_dict(),
-                backend=backend.name,
+                request=shared.to_dict(),
+                backend=plan.backend,
                 created=time.time(),
                 tags=tuple(dict(tag) for tag in tags),
                 no_links_below=no_links_below,
@@ -97,41 +89,25 @@ def create_tuning(
 
 
 def first_trial(
-    estimator: Estimator, definition: TuningDefinition, metrics: Sequence[MetricDefinition], store: TuningStore
-) -> Estimator:
-    """Return a copy of the estimator with the settings of a trial in the middle of all ranges."""
-    if estimator._copied_checkpoints:
-        raise OptionError(
-            "estimator: like(resume=True) begins from one job's checkpoints, and each trial of a search begins anew; "
-            "make the estimator with like(NAME)"
-        )
+    request: JobRequest, definition: TuningDefinition, metrics: Sequence[MetricDefinition], store: TuningStore
+) -> JobRequest:
+    """Return the request of a trial in the middle of all ranges."""
     # Of an estimator that was attached to a job: its trials would train with the mask as their secret.
-    refuse_masked(definition.name, {**estimator._arguments(), **changed_options(estimator.options)})
+    refuse_masked(definition.name, request)
     if steering := sorted(name for name in definition.ranges if name.startswith(STEERING_PREFIX)):
         raise OptionError(
             f"hyperparameter_ranges: {steering[0]!r} steers the job's container and reaches no script; tune one of the "
             "script's own"
         )
-    values: dict[str, Any] = {name: values.from_unit(0.5) for name, values in definition.ranges.items()}
+    options, job = request.options, trial_job_name(definition.name, 0)
     resource = definition.resources[1] if definition.resource_name is not None else None
-    if resource is not None and definition.resource_name is not None:
-        values[definition.resource_name] = resource
-    trial = copy(estimator)
-    trial._hyperparameters = dict(definition.static)
-    trial.set_hyperparameters(**values)
-    job = trial_job_name(definition.name, 0)
-    folder = checkpoint_folder(
-        {"checkpoint_s3_uri": estimator.options.checkpoint_s3_uri},
-        Proposal(0, {}, resource),
-        job=job,
-        own=store.checkpoints(job),
+    middle = Proposal(0, {name: values.from_unit(0.5) for name, values in definition.ranges.items()}, resource)
+    folder = checkpoint_folder(options.checkpoint_s3_uri, middle, job=job, own=store.checkpoints(job))
+    shared = with_options(
+        with_hyperparameters(request, dict(definition.static)),
+        metric_definitions=with_metrics(metrics, options.metric_definitions),
     )
-    trial.options = msgspec.structs.replace(
-        estimator.options,
-        metric_definitions=with_metrics(metrics, estimator.options.metric_definitions),
-        checkpoint_s3_uri=folder,
-    )
-    return trial
+    return trial_request(shared, definition, middle, job=job, checkpoints=folder)
 
 
 def _refuse_taken(name: str, home: Home) -> None:

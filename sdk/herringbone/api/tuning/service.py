@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.api.planning import backend_of, plan_request
 from herringbone.aws.session import AwsSession
 from herringbone.code.git import checked_out
+from herringbone.plan.options.strategy_names import AUTO
+from herringbone.plan.request import JobRequest, with_hyperparameters, with_options
 from herringbone.records.home import find_home
 from herringbone.show.console import Console
 from herringbone.tuner.options import tag_list
@@ -22,9 +24,7 @@ from herringbone.tuner.trial_plan import with_metrics
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.api.estimator import Estimator
     from herringbone.code.git import Checkout
-    from herringbone.plan.inputs import Inputs
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
@@ -35,13 +35,12 @@ _SAGEMAKER = "sagemaker"
 
 @dataclass(frozen=True)
 class Candidate:
-    """An estimator whose hyperparameters are searched: its inputs, and its part of the definition.
+    """A request whose hyperparameters are searched, and its part of the definition.
 
     `metrics` are those of the tuner. `name` is the name of one of several estimators; None where there is one.
     """
 
-    estimator: Estimator
-    inputs: Inputs
+    request: JobRequest
     definition: TuningDefinition
     metrics: Sequence[MetricDefinition] = ()
     name: str | None = None
@@ -50,14 +49,14 @@ class Candidate:
 def plan_service(candidates: Sequence[Candidate], settings: TuningSettings | None = None) -> JobPlan:
     """Return the plan of a trial of the first candidate, with the request of the tuning job; no network.
 
-    >>> plan_service([Candidate(estimator, None, definition)]).request["HyperParameterTuningJobName"]  # doctest: +SKIP
+    >>> plan_service([Candidate(asked, definition)]).request["HyperParameterTuningJobName"]        # doctest: +SKIP
     'digits'
 
     Raises the `UsageError` that `create_service` would raise.
     """
     with ExitStack() as checkouts:
         parts = [_part(candidate, _checkout(candidate, checkouts)) for candidate in candidates]
-    session = AwsSession.of(candidates[0].estimator.options.sagemaker_session)
+    session = AwsSession.of(candidates[0].request.options.sagemaker_session)
     request = planned_request(parts, settings, loader=session.loader)
     return msgspec.structs.replace(parts[0].plan, request=request)
 
@@ -65,7 +64,7 @@ def plan_service(candidates: Sequence[Candidate], settings: TuningSettings | Non
 def create_service(candidates: Sequence[Candidate], settings: TuningSettings | None = None) -> ServiceTuning:
     """Create the tuning job in SageMaker and return without waiting.
 
-    >>> create_service([Candidate(estimator, "s3://data", definition)]).wait()         # doctest: +SKIP
+    >>> create_service([Candidate(asked, definition)]).wait()         # doctest: +SKIP
 
     Raises `UsageError` before anything is uploaded, and `AwsError`s.
     """
@@ -90,29 +89,27 @@ def settings_of(options: Mapping[str, Any]) -> TuningSettings:
 
 
 def _checkout(candidate: Candidate, checkouts: ExitStack) -> Checkout | None:
-    return checkouts.enter_context(checked_out(candidate.estimator.options.git_config))
+    return checkouts.enter_context(checked_out(candidate.request.options.git_config))
 
 
 def _part(candidate: Candidate, checkout: Checkout | None) -> PlannedPart:
     """Plan the trials of one candidate: its estimator's job under the tuning job's name, without tuned values."""
-    estimator, definition = candidate.estimator, candidate.definition
-    backend = estimator._backend()
+    request, definition = candidate.request, candidate.definition
+    backend = backend_of(request)
     if backend.name != _SAGEMAKER:
         raise UnsupportedError(
             f"several estimators: only SageMaker searches them in one tuning job, and one runs on {backend.name}; give "
             "each an instance_type ml.*, or make a tuner for each"
         )
-    if estimator._auto:
+    if request.arguments.distribution == AUTO:
         raise OptionError(
             'distribution: "auto" measures a script on this machine, and the trials run at AWS; name the strategy'
         )
-    trial = copy(estimator)
     # A tuned hyperparameter of the estimator has no fixed value, as with AWS's SDK.
-    trial._hyperparameters = {
-        name: value for name, value in estimator._hyperparameters.items() if name not in definition.ranges
-    }
-    trial.options = msgspec.structs.replace(
-        estimator.options, metric_definitions=with_metrics(candidate.metrics, estimator.options.metric_definitions)
+    static = {name: value for name, value in request.arguments.hyperparameters.items() if name not in definition.ranges}
+    trial = with_options(
+        with_hyperparameters(request, static),
+        metric_definitions=with_metrics(candidate.metrics, request.options.metric_definitions),
     )
-    plan = trial._plan(backend, candidate.inputs, definition.name, checkout)
+    plan = plan_request(trial, backend, definition.name, checkout)
     return PlannedPart(definition=definition, plan=plan, name=candidate.name)

@@ -43,7 +43,7 @@ def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> 
     `gpus` says whether hosts have GPUs; None to take it from their type. Raises `ImageError` with the command that
     builds or pulls an image when there is none.
     """
-    image_uri = plan.arguments.get("image_uri")
+    image_uri = plan.arguments.image_uri
     if gpus is None:
         gpus = any(host.instance_type == "local_gpu" for host in plan.hosts)
     name = image_uri or _newest(engine, plan, "cuda" if gpus else "cpu")

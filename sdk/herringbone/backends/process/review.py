@@ -62,7 +62,7 @@ def review(
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
     refuse(_NAME, missing_package(plan, package))
     unused = unused_of(plan, _UNUSED)
-    if plan.arguments.get("image_uri"):
+    if plan.arguments.image_uri:
         unused.append("image_uri")
     return tuple(sorted(unused))
 

@@ -16,9 +16,9 @@ from herringbone.backends.review.disk import low_disk_warnings
 from herringbone.backends.review.settings import unserved_settings
 from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
-from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS, unused_versions
+from herringbone.plan.frameworks import unused_versions
 from herringbone.plan.inputs import Channel, local_path
-from herringbone.plan.options.typed import changed_options
+from herringbone.plan.options.typed import HUGGING_FACE_VERSIONS, changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS

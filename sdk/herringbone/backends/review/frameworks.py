@@ -105,7 +105,7 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
 def old_tensorflow(plan: JobPlan) -> dict[str, str]:
     """Return, as a refusal, a `framework_version` that none of our images can have together with our library."""
     version = plan.options.framework_version
-    if version is None or plan.arguments.get("image_uri") or not _uses_library(plan):
+    if version is None or plan.arguments.image_uri or not _uses_library(plan):
         return {}
     if not is_older(version, _TENSORFLOW_NEEDED):
         return {}
@@ -152,7 +152,7 @@ def too_old_here(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str
 def too_old_image(plan: JobPlan) -> dict[str, str]:
     """Return, as a refusal, a `framework_version` of our images that is too old for a setting."""
     setting, version = needs_recent_torch(plan.distribution), plan.options.framework_version
-    if setting is None or version is None or plan.arguments.get("image_uri") or not is_older(version, RECENT_TORCH):
+    if setting is None or version is None or plan.arguments.image_uri or not is_older(version, RECENT_TORCH):
         return {}
     return {
         "framework_version": f"{version}: {setting} needs torch {_TORCH_NEEDED} or newer; leave framework_version out"

@@ -34,7 +34,7 @@ def refuse_of_image(backend: str, plan: JobPlan) -> None:
 
     Images of other names show only to an engine whether they are Herringbone's.
     """
-    image = plan.arguments.get("image_uri")
+    image = plan.arguments.image_uri
     if image and is_of_aws(image):
         refuse(f"{backend}, with {image}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS))
 
@@ -61,7 +61,7 @@ def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:
 
     refuse("local_process", unserved_settings(plan, Library.HERRINGBONE))
     """
-    framework = script_framework(plan.estimator, plan.arguments)
+    framework = script_framework(plan)
     refusals = unserved(plan.distribution, library, framework)
     if library is Library.HERRINGBONE and framework == "pytorch":
         refusals |= _replicas_without_average(plan)

@@ -14,6 +14,7 @@ import msgspec
 
 from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
+from herringbone.plan.arguments import Arguments
 from herringbone.plan.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
 from herringbone.plan.options.typed import InstanceGroup, Options, parse_options
 from herringbone.plan.plan import JobPlan, lay_out_hosts
@@ -108,7 +109,7 @@ def rebuild(
     """Return the plan of a described job.
 
     >>> plan = rebuild(description)                                                      # doctest: +SKIP
-    >>> PyTorch(**plan.arguments, **changed_options(plan.options)).plan(...).request       # doctest: +SKIP
+    >>> PyTorch.of(request_of(plan)).plan().request                                        # doctest: +SKIP
 
     `tags` are the answer of ListTags. `kind` is the name of the estimator's class; None guesses it from the image.
     Planning that estimator again requests the same job, except for `SessionChainingConfig`, which SageMaker does not
@@ -159,12 +160,11 @@ def rebuild(
         options=parsed,
         # No path of this plan is on this machine, so any folder will do.
         folder="/",
-        arguments={
-            **({} if source is None else source.arguments),
-            **({} if image is None else {"image_uri": image}),
+        arguments=Arguments(
+            image_uri=image,
             **_hosts_arguments(groups, parsed),
-            **_settings(hyperparameters, distribution, kind, in_script_mode=source is not None),
-        },
+            **_settings(hyperparameters, distribution, kind, source),
+        ),
     )
 
 
@@ -288,12 +288,12 @@ def _distribution(hyperparameters: Mapping[str, str]) -> Distribution:
 
 
 def _settings(
-    hyperparameters: Mapping[str, str], distribution: Distribution, kind: str, *, in_script_mode: bool
+    hyperparameters: Mapping[str, str], distribution: Distribution, kind: str, source: SourceCode | None
 ) -> dict[str, Any]:
-    """Return the arguments `hyperparameters`, `distribution` and, for TensorFlow, `model_dir`."""
+    """Return the arguments of the code, `hyperparameters`, `distribution` and, for TensorFlow, `model_dir`."""
     distribution_dict = msgspec.to_builtins(distribution)
     # Planning writes the steering names again. Without a script and a distribution they belong to the image's program.
-    drop_steering = in_script_mode or bool(distribution_dict)
+    drop_steering = source is not None or bool(distribution_dict)
     user_texts = {
         name: text
         for name, text in hyperparameters.items()
@@ -301,7 +301,7 @@ def _settings(
         and not (distribution_dict and name == Key.MODEL_PARALLEL_PARAMETERS)
     }
     values = decode_values(user_texts)
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {} if source is None else dict(source.arguments)
     if kind == "TensorFlow":
         # False keeps the estimator from adding a `model_dir` that the job did not have.
         settings["model_dir"] = values.pop("model_dir", False)

@@ -27,7 +27,7 @@ _HERRINGBONE_IMAGE = re.compile(rf"(?:.*/)?{REPOSITORY}/[^/]+")
 
 def needs_key(plan: JobPlan) -> bool:
     """Return whether a job has several hosts that run our supervisor, and the user configured no rendezvous."""
-    image = plan.arguments.get("image_uri") or ""
+    image = plan.arguments.image_uri or ""
     return (
         len(plan.hosts) > 1
         and _HERRINGBONE_IMAGE.fullmatch(image) is not None

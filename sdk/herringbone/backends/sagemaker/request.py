@@ -211,7 +211,7 @@ def _algorithm(plan: JobPlan) -> dict[str, Any]:
             image_config["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider_arn}
     metrics = [{"Name": metric.name, "Regex": metric.regex} for metric in options.metric_definitions]
     return _without_none(
-        TrainingImage=plan.arguments.get("image_uri"),
+        TrainingImage=plan.arguments.image_uri,
         TrainingInputMode=options.input_mode,
         MetricDefinitions=metrics or None,
         ContainerEntrypoint=_list(options.container_entry_point),

@@ -44,10 +44,12 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     options = changed_options(plan.options)
     refuse(_NAME, {name: reason for name, reason in _REFUSED.items() if options.get(name)})
     _check_image(plan)
-    if plan.options.hang_timeout and is_of_aws(plan.arguments["image_uri"]):
+    library = Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE
+    if plan.options.hang_timeout and library is Library.AWS:
         refuse(_NAME, {"hang_timeout": "AWS's images do not watch a job; use an image of `herringbone images build`"})
     refuse(
-        _NAME, unserved_settings(plan, Library.AWS if is_of_aws(plan.arguments["image_uri"]) else Library.HERRINGBONE)
+        _NAME,
+        unserved_settings(plan, Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE),
     )
     _check_spot_and_checkpoints(plan)
     _check_s3_options(plan)
@@ -61,7 +63,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
 
 
 def _check_image(plan: JobPlan) -> None:
-    if not plan.arguments.get("image_uri"):
+    if not plan.arguments.image_uri:
         raise OptionError(
             "image_uri: missing; SageMaker runs an image from a registry. Make one with `herringbone images build "
             f"{IMAGES.get(plan.estimator, 'pytorch')}` and push it, or name another image, such as one of AWS's"

@@ -199,7 +199,7 @@ def prepare(
         # CreateTrainingJob would refuse the name, too, but only after the upload.
         if look_up(session, plan.job_name, kind) is not None:
             raise name_taken_error(session, plan.job_name, [], kind)
-        if image := plan.arguments.get("image_uri"):
+        if image := plan.arguments.image_uri:
             check_image(session, image)
         names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)
         missing_bucket = _missing_bucket(plan, session, names)

@@ -45,7 +45,7 @@ class Container(NamedTuple):
 
 def image_of(plan: JobPlan) -> str | None:
     """Return the image that a job names, None for a job in the nodes' Python. Raises `InputError`."""
-    image = plan.arguments.get("image_uri")
+    image = plan.arguments.image_uri
     if image is None:
         return None
     if not _IMAGE.fullmatch(image):

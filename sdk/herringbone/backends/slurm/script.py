@@ -97,7 +97,7 @@ def batch_script(plan: JobPlan, context: ScriptContext, *, grace: float, runtime
         *(f"#SBATCH {word}" for word in _directives(plan, grace)),
         "",
         "# The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
-        *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
+        *([f"# It does so in {plan.arguments.image_uri}, by {runtime}."] if runtime else []),
         "# Clients send it to the controller. One that comes before the controller has a handler must not end the job.",
         "trap '' USR1",
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),

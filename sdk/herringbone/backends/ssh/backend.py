@@ -112,7 +112,7 @@ class SshBackend(OwnHostsBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         inventory = read_inventory(inventory_path(plan))
         unused = review(plan, inventory)
-        if plan.arguments.get("image_uri") and "image_uri" not in unused:
+        if plan.arguments.image_uri and "image_uri" not in unused:
             check_image_here(plan, self._find)
         return unused
 

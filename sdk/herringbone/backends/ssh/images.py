@@ -69,7 +69,7 @@ def check_image_here(plan: JobPlan, find: Callable[[], Engine]) -> None:
     Without an engine or the image, the submission checks the image of the machines.
     """
     with suppress(EngineError):
-        image = find_image(find(), str(plan.arguments["image_uri"]))
+        image = find_image(find(), str(plan.arguments.image_uri))
         if image is not None:
             check_image(plan, image, "ssh")
 
@@ -78,7 +78,7 @@ def _choose(
     plan: JobPlan, connections: Sequence[Connection], find: Callable[[], Engine], *, gpus: bool
 ) -> tuple[Image, Engine | None]:
     """Return the image and the engine here that has it, None when only machines have it."""
-    image_uri = plan.arguments.get("image_uri")
+    image_uri = plan.arguments.image_uri
     trouble: EngineError | ImageError
     try:
         engine = find()

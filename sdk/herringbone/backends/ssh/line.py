@@ -12,7 +12,6 @@ import msgspec
 
 from herringbone.backends.detached import blocked, search_path
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, split_type
-from herringbone.plan.plan import plan_to_send
 from herringbone.records.index import PENDING, JobIndex
 from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import new_mark
@@ -117,7 +116,7 @@ def wait_in_line(plan: JobPlan, code: PackedCode, arrival: float, home: Home, *,
     name, is_handed_over, index = plan.job_name, False, JobIndex(home.index)
     config = {
         "job": name,
-        "plan": plan_to_send(plan),
+        "plan": plan.to_send(),
         "code": str(code.path),
         "digest": code.digest,
         "mark": new_mark(),

@@ -52,7 +52,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
     unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
-    if plan.arguments.get("image_uri") and not in_containers:
+    if plan.arguments.image_uri and not in_containers:
         unused.append("image_uri")
     return tuple(sorted(unused))
 

@@ -46,7 +46,7 @@ from herringbone.backends.ssh.upload import (
     shares_of,
     uploads_of,
 )
-from herringbone.plan.plan import JobPlan, plan_to_send
+from herringbone.plan.plan import JobPlan
 from herringbone.show.console import Console
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
@@ -307,7 +307,7 @@ class Submission:
         if s3 is not None:
             # The machine keeps checkpoints in the host's own tree, and `s3` says where they go.
             sent = msgspec.structs.replace(sent, options=msgspec.structs.replace(sent.options, checkpoint_s3_uri=None))
-        plan = plan_to_send(sent)
+        plan = sent.to_send()
 
         def start(host: str) -> Message:
             config = HostConfig(

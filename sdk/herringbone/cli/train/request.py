@@ -12,17 +12,15 @@ import click
 import msgspec
 
 from herringbone.api.estimator import Estimator
-from herringbone.api.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.api.job import attach
-from herringbone.api.libraries import HuggingFace, SKLearn, XGBoost
+from herringbone.api.libraries import ESTIMATORS
 from herringbone.cli.commands import Decorated
 from herringbone.cli.names import JobName
 from herringbone.cli.train.script_arguments import parse_script_arguments
-from herringbone.plan.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.plan.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name, parse_inputs
 from herringbone.plan.option_errors import python_words
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import text_options
-from herringbone.records.again import inputs_of
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
@@ -57,14 +55,7 @@ Hyperparameters: arguments after -- become the job's hyperparameters, and the sc
 refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
-_FRAMEWORKS: dict[str, type[Estimator]] = {
-    "pytorch": PyTorch,
-    "tensorflow": TensorFlow,
-    "mxnet": MXNet,
-    "huggingface": HuggingFace,
-    "sklearn": SKLearn,
-    "xgboost": XGBoost,
-}
+_FRAMEWORKS = {name.lower(): kind for name, kind in ESTIMATORS.items() if kind is not Estimator}
 # The section of a job file that describes a search.
 TUNING = "tuning"
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -223,15 +214,16 @@ def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
     inputs, processes = flags.pop("inputs"), flags.pop("processes_per_host")
     plan = attach(name).plan
     if processes is not None:
-        flags["distribution"] = _with_processes(
-            flags.get("distribution") or plan.arguments.get("distribution"), processes
-        )
-    # A job of a class that the user wrote is run by the class that it is made of.
-    kinds = {kind.__name__: kind for kind in _FRAMEWORKS.values()}
-    estimator = kinds.get(plan.estimator, Estimator).like(
+        flags["distribution"] = _with_processes(flags.get("distribution") or plan.arguments.distribution, processes)
+    estimator = ESTIMATORS.get(plan.estimator, Estimator).like(
         name, resume=request.resume is not None, code_of_job=request.code_of_job, **flags
     )
-    return estimator, ({**inputs_of(plan), **inputs} or None)
+    channels = {channel.name: channel for channel in estimator.request.channels}
+    channels |= {channel.name: channel for channel in parse_inputs(inputs, base=current_folder())}
+    estimator.request = msgspec.structs.replace(
+        estimator.request, channels=tuple(channels[name] for name in sorted(channels))
+    )
+    return estimator, None
 
 
 def _with_processes(distribution: Any, processes: int) -> dict[str, Any]:

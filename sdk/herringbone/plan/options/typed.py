@@ -173,8 +173,10 @@ ESTIMATOR_ARGUMENTS = (
     "distribution",
 )
 
-# Arguments of `HuggingFace` alone.
-_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
+# Arguments of `HuggingFace` alone, in the order of an image's name.
+HUGGING_FACE_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
+# The class of an estimator -> further arguments in its signature.
+OWN_ARGUMENTS = {"TensorFlow": ("model_dir",), "HuggingFace": HUGGING_FACE_VERSIONS}
 # Texts that may have line breaks: they travel as JSON, are variables, or are words of a program in a container.
 _FREE_TEXTS = (
     "environment",
@@ -268,7 +270,7 @@ def text_options() -> frozenset[str]:
     (True, False)
     """
     texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
-    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type", *_VERSIONS})
+    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type", *HUGGING_FACE_VERSIONS})
 
 
 def _written_short(name: str, value: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.serve.calls import stored_request
-from herringbone.serve.errors import ApiError, invalid
+from herringbone.serve.errors import invalid
+from herringbone.serve.translate import refused
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
 from herringbone.tuner.service.description import category_of, definition_of, training_description, user_values
 from herringbone.tuner.strategies.autotune import autotuned
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
 _CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 # SageMaker's limit of one tuning job that is no random search: ours counts for all strategies.
 MAX_PARALLEL = 100
-# The words with which messages of our tuner begin -> the members of the request that set them.
-_MEMBERS = {
-    "hyperparameter_ranges": f"{_CONFIG}.ParameterRanges",
-    "strategy_config": f"{_CONFIG}.StrategyConfig",
-    "strategy": f"{_CONFIG}.Strategy",
-    "max_jobs": f"{_CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
-    "early_stopping_type": f"{_CONFIG}.TrainingJobEarlyStoppingType",
-    "warm_start_config": "WarmStartConfig",
-    "autotune": f"{_CONFIG}.ParameterRanges.AutoParameters",
-    "complete_on_convergence": f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",
-    "max_number_of_training_jobs_not_improving": f"{_CONFIG}.TuningJobCompletionCriteria.BestObjectiveNotImproving",
-}
 
 
 def check_complete(request: Mapping[str, Any]) -> None:
@@ -64,7 +53,7 @@ def shared_request(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return training_description(request)
     except UsageError as error:
-        raise refusal(error) from None
+        raise refused(error) from None
 
 
 def definition_for(request: Mapping[str, Any], seed: int) -> TuningDefinition:
@@ -85,7 +74,7 @@ def definition_for(request: Mapping[str, Any], seed: int) -> TuningDefinition:
         _check_supported(definition)
         check_local(definition)
     except UsageError as error:
-        raise refusal(error) from None
+        raise refused(error) from None
     return definition
 
 
@@ -93,20 +82,14 @@ def _check_supported(definition: TuningDefinition) -> None:
     """Raise `ApiError` for what our tuner refuses in words of its own classes."""
     if definition.completion is not None and definition.completion.complete_on_convergence:
         raise invalid(
-            f"{_MEMBERS['complete_on_convergence']}: AWS does not document its rule; give BestObjectiveNotImproving"
+            f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected: AWS does not document its rule; give "
+            "BestObjectiveNotImproving"
         )
     if definition.strategy == "Hyperband" and definition.resource_name is None:
         raise invalid(
             f"{_CONFIG}.Strategy: Hyperband changes how many epochs a trial trains; give "
             f"{_TRIAL}.StaticHyperParameters one of {', '.join(RESOURCE_NAMES)}"
         )
-
-
-def refusal(error: UsageError) -> ApiError:
-    """Return the refusal for an error of our tuner, which names its own arguments: the client knows the members."""
-    message = str(error)
-    argument, separator, rest = message.partition(": ")
-    return invalid(f"{_MEMBERS[argument]}: {rest}" if separator and argument in _MEMBERS else message)
 
 
 def tuned_texts(definition: TuningDefinition, request: Mapping[str, Any], record: TrialRecord) -> dict[str, str]:

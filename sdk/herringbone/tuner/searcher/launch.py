@@ -8,25 +8,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import search_path
-from herringbone.plan.plan import plan_to_send
 from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.processes import identity
 from herringbone_contract.errors import LaunchError
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.request import JobRequest
     from herringbone.tuner.store import TuningStore
 
-# The program stands above this room: it starts trials by estimators.
+# The program stands above this room: it plans trials.
 SEARCHER = (sys.executable, "-m", "herringbone.api.tuning")
 
 
-def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Sequence[str] = SEARCHER) -> str | None:
-    """Start a searcher, hand it the shared plan of the trials, and return its identity.
+def start_searcher(
+    store: TuningStore, home: Home, request: JobRequest, *, command: Sequence[str] = SEARCHER
+) -> str | None:
+    """Start a searcher, hand it the request that the trials share, and return its identity.
 
-    The plan has the user's secrets, so it travels over standard input. Raises `LaunchError` for a searcher that died
-    before it had read the plan.
+    The request has the user's secrets, so it travels over standard input. Raises `LaunchError` for a searcher that died
+    before it had read the request.
     """
     with store.log.open("ab") as log:
         searcher = start_detached(
@@ -39,7 +40,7 @@ def start_searcher(store: TuningStore, home: Home, plan: JobPlan, *, command: Se
         )
     name = identity(searcher.pid)
     try:
-        hand_over(searcher, {"plan": plan_to_send(plan)})
+        hand_over(searcher, {"request": request.to_send()})
     except BrokenPipeError:
         searcher.wait()
         raise LaunchError(f"the searcher of tuning job {store.name} did not start: {store.last_words()}") from None

@@ -11,26 +11,26 @@ from herringbone.tuner.strategies.choose import copy_for, strategy_for
 from herringbone.tuner.strategies.early_stopping import judged
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.request import JobRequest
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TuningStore
     from herringbone.tuner.trials import Trial
 
 
 def search(
-    store: TuningStore, plan: JobPlan | None, *, say: Callable[[str], None], submit: Submit | None = None
+    store: TuningStore, request: JobRequest | None, *, say: Callable[[str], None], submit: Submit | None = None
 ) -> bool:
     """Search to the end, unless another process does; return whether this process did.
 
-    `submit` starts the job of a trial. Without a plan, no job can be started: for a search that was asked to stop.
+    `submit` starts the job of a trial. Without a request, no job can be started: for a search that was asked to stop.
     """
     with store.locked() as is_mine:
         if not is_mine:
             return False
         record = store.record()
         definition = record.definition
-        jobs = TrialJobs(store, definition, record.backend, plan, submit, say)
-        if plan is None:
+        jobs = TrialJobs(store, definition, record.backend, request, submit, say)
+        if request is None:
             # No strategy, which may need a package that this process lacks.
             Searcher(store, jobs, lambda trials, free: (), say=say).run()  # noqa: ARG005
             return True

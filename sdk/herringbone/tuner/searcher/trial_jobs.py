@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from herringbone.backends.registry import backend_named
 from herringbone.backends.removal import remove_job
 from herringbone.backends.waiter import COULD_NOT_START
 from herringbone.events.metrics import job_metrics
 from herringbone.plan.links import link_on_the_way, results_of_job
-from herringbone.records.again import inputs_of
 from herringbone.records.checkpoints import copy_checkpoints, newest_files
 from herringbone.records.description import failure_of
 from herringbone.records.index import FAILED
 from herringbone.tuner.searcher.objective import curve_of
-from herringbone.tuner.trial_plan import checkpoint_folder, shared_settings, trial_settings
+from herringbone.tuner.trial_plan import checkpoint_folder, trial_request
 from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.request import JobRequest
     from herringbone.records.index import JobRecord
     from herringbone.system.polling import Pace
     from herringbone.tuner.definition import TuningDefinition
@@ -41,8 +40,8 @@ class JobLook:
     never_ran: bool = False
 
 
-# The shared plan, a trial's settings and the name of its job, to start it.
-Submit = Callable[["JobPlan", Mapping[str, Any], str], None]
+# Starts the job of a trial by its request, under a name.
+Submit = Callable[["JobRequest", str], object]
 
 
 class Jobs(Protocol):
@@ -69,10 +68,9 @@ class Jobs(Protocol):
 
 
 class TrialJobs:
-    """Runs trials of one tuning job on the backend of its plan.
+    """Runs trials of one tuning job on its backend.
 
-    `plan` is the shared plan with its secrets; None for a searcher that starts no job, but only stops those that run.
-    `submit` starts the job of a trial by the shared plan, the trial's settings and the job's name.
+    `request` is what all trials share, with its secrets; None for a searcher that only stops the jobs that run.
     """
 
     def __init__(
@@ -80,24 +78,23 @@ class TrialJobs:
         store: TuningStore,
         definition: TuningDefinition,
         backend: str,
-        plan: JobPlan | None,
+        request: JobRequest | None,
         submit: Submit | None,
         say: Callable[[str], None] = print,
     ) -> None:
         self._store = store
         self._definition = definition
         self._backend = backend_named(backend)
-        self._plan = plan
+        self._request = request
         self._submit = submit
         self._say = say
-        self._settings: dict[str, Any] = {} if plan is None else shared_settings(plan)
 
     @property
     def pace(self) -> Pace:
         return self._backend.pace
 
     def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
-        assert self._plan is not None
+        assert self._request is not None
         assert self._submit is not None
         checkpoints = self._checkpoints(record)
         # An existing folder is the complete copy that a killed searcher made: no job of this name has run.
@@ -106,27 +103,28 @@ class TrialJobs:
             # A script that writes no checkpoints trains from the beginning, with the same result.
             if files := newest_files([left] if left.is_dir() else []):
                 copy_checkpoints(files, Path(checkpoints), lambda text: self._say(f"job {record.job}: {text}"))
-        settings = trial_settings(
-            self._settings, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
+        request = trial_request(
+            self._request, self._definition, record.proposal, job=record.job, checkpoints=checkpoints
         )
-        self._refuse_links(settings, record.job)
-        self._submit(self._plan, settings, record.job)
+        self._refuse_links(request, record.job)
+        self._submit(request, record.job)
 
-    def _refuse_links(self, settings: Mapping[str, Any], job: str) -> None:
+    def _refuse_links(self, request: JobRequest, job: str) -> None:
         """Raise `InputError` for a link in a folder that others write to; an earlier trial may have made it."""
-        if (folder := self._store.record().no_links_below) is None or self._plan is None:
+        if (folder := self._store.record().no_links_below) is None:
             return
-        addresses = [channel.s3_data for channel in inputs_of(self._plan).values() if hasattr(channel, "s3_data")]
-        addresses += [settings.get(name) for name in ("model_uri", "checkpoint_s3_uri")]
-        if isinstance(output := settings.get("output_path"), str):
-            addresses += results_of_job(output, job)
-        for address in filter(None, addresses):
+        options = request.options
+        addresses = [channel.input.s3_data for channel in request.channels if channel.file_system is None]
+        addresses += filter(None, (options.model_uri, options.checkpoint_s3_uri))
+        if options.output_path is not None:
+            addresses += results_of_job(options.output_path, job)
+        for address in addresses:
             if (link := link_on_the_way(address, folder)) is not None:
                 raise InputError(f"{link} is a link; trials read and write no address that leads through one")
 
     def _checkpoints(self, record: TrialRecord) -> str | None:
-        own = self._store.checkpoints(record.job)
-        return checkpoint_folder(self._settings, record.proposal, job=record.job, own=own)
+        uri = None if self._request is None else self._request.options.checkpoint_s3_uri
+        return checkpoint_folder(uri, record.proposal, job=record.job, own=self._store.checkpoints(record.job))
 
     def look(self, job: str) -> JobLook | None:
         try:

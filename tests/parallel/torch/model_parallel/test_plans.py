@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
-from herringbone.plan.plan import make_plan
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import DistributionError, UnsupportedError
 from herringbone_contract.model_parallel.version1 import ModelParallelParameters
 from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.torch.model_parallel import state
+from tests.plans import plan_of
 
 WORDS = {
     "pipeline": ["interleaved", "simple", "zero_bubble", "_only_forward"],
@@ -76,7 +76,7 @@ def test_a_rank_accepts_what_plan_accepts(folder: Any, key: str, data: st.DataOb
     }
     try:
         estimator = PyTorch("train.py", instance_type="local_process", instance_count=1, distribution=distribution)
-        plan = make_plan(estimator._request(folder), channels=(), job_name="j", backend="b", folder=str(folder))
+        plan = plan_of(estimator.request, folder)
         review(plan)
     except (DistributionError, UnsupportedError):
         return

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.plans import plan_of
 
 from herringbone.backends.docker import review
 from herringbone.backends.docker.image import Image, choose_image
@@ -19,11 +20,8 @@ from herringbone.backends.docker.request import (
 )
 from herringbone.backends.docker.tree import Mount
 from herringbone.engine.client import Engine, EngineRefusal
-from herringbone.plan.inputs import TrainingInput, parse_inputs
-from herringbone.plan.options.typed import parse_options
-from herringbone.plan.plan import JobRequest, instance_groups, make_plan
-from herringbone.plan.source import find_source
-from herringbone_contract.distribution import parse
+from herringbone.plan.inputs import TrainingInput
+from herringbone.plan.request import make_request
 from herringbone_contract.errors import ImageError, UnsupportedError
 
 BASE = Path("/home/me")
@@ -35,21 +33,12 @@ LABELS = {"dev.herringbone.job": "digits-1"}
 def plan(
     inputs=None, *, type_="local", count=1, base=BASE, script="train.py", image_uri=None, distribution=None, **options
 ):
-    model_dir = options.pop("model_dir", None)
-    parsed = parse_options(options)
-    named = parsed.instance_groups is not None
-    request = JobRequest(
-        estimator="PyTorch",
-        arguments={} if image_uri is None else {"image_uri": image_uri},
-        source=None if script is None else find_source(script, "src", parsed.dependencies, base=base),
-        image_uri=image_uri,
-        groups=instance_groups(parsed, None if named else type_, None if named else count),
-        hyperparameters={} if model_dir is None else {"model_dir": model_dir},
-        distribution=parse(distribution),
-        options=parsed,
-    )
-    channels = parse_inputs(inputs, base=base)
-    return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
+    hosts = {} if "instance_groups" in options else {"instance_type": type_, "instance_count": count}
+    code = {} if script is None else {"entry_point": script, "source_dir": "src"}
+    if (model_dir := options.pop("model_dir", None)) is not None:
+        code["hyperparameters"] = {"model_dir": model_dir}
+    given = {"image_uri": image_uri, "distribution": distribution, **code, **hosts, **options}
+    return plan_of(make_request("PyTorch", given), base, inputs=inputs)
 
 
 def context(job_plan, image=OURS, user="1000:100", network=None):

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.plans import plan_of
 
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
 from herringbone.controller.container_files import fetch
-from herringbone.plan.inputs import TrainingInput, parse_inputs
-from herringbone.plan.options.typed import parse_options
-from herringbone.plan.plan import JobRequest, instance_groups, make_plan
+from herringbone.plan.inputs import TrainingInput
+from herringbone.plan.request import make_request
 from herringbone.plan.source import find_source
 from herringbone.records.home import JobFolder
-from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ArchiveError
 
 
@@ -35,20 +34,9 @@ def job(tmp_path):
 
 
 def plan(base, inputs=None, *, count=1, **options):
-    parsed = parse_options(options)
-    request = JobRequest(
-        estimator="PyTorch",
-        arguments={},
-        source=find_source("train.py", "src", (), base=base),
-        image_uri=None,
-        groups=instance_groups(parsed, None if count is None else "local", count),
-        hyperparameters={"epochs": 3},
-        distribution=parse(None),
-        options=parsed,
-    )
-    return make_plan(
-        request, channels=parse_inputs(inputs, base=base), job_name="digits-1", backend="local", folder=str(base)
-    )
+    hosts = {} if count is None else {"instance_type": "local", "instance_count": count}
+    code = {"entry_point": "train.py", "source_dir": "src", "hyperparameters": {"epochs": 3}}
+    return plan_of(make_request("PyTorch", {**code, **hosts, **options}), base, inputs=inputs)
 
 
 def filled(tmp_path, job, inputs=None, *, count=1, **options):

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.plans import plan_of
 
 from herringbone import MXNet
 from herringbone.backends.registry import backend_for
 from herringbone.backends.review.frameworks import missing_mxnet
 from herringbone.images.recipe import make_recipe
-from herringbone.plan.plan import JobPlan, make_plan
+from herringbone.plan.plan import JobPlan
 from herringbone_contract.errors import DistributionError, OptionError
 
 PARAMETER_SERVER = {"parameter_server": {"enabled": True}}
@@ -23,7 +24,7 @@ def plan(folder: Path, *, entry_point: str = "train.py", requirements: bool = Fa
     if requirements:
         (folder / "requirements.txt").write_text("mxnet\n")
     estimator = MXNet(entry_point, source_dir=str(folder), instance_type="local_process")
-    return make_plan(estimator._request(folder), channels=(), job_name="j", backend="local_process", folder=str(folder))
+    return plan_of(estimator.request, folder, backend="local_process")
 
 
 def test_arguments_have_sagemakers_order_and_servers_are_marked_as_mxnets() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.plans import plan_of
 
 from herringbone import PyTorch, TensorFlow
 from herringbone.backends.docker import review as docker
@@ -17,7 +18,6 @@ from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
 from herringbone.backends.ssh import review as ssh
 from herringbone.backends.ssh.inventory import parse_inventory
-from herringbone.plan.plan import make_plan
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import DistributionError, UnsupportedError
 from herringbone_contract.hyperparameters import decode
@@ -94,12 +94,12 @@ def plan_for(kind, instance_type, image, distribution, folder):
         distribution=distribution,
         **options,
     )
-    return make_plan(estimator._request(folder), channels=(), job_name="j", backend="b", folder=str(folder))
+    return plan_of(estimator.request, folder)
 
 
 def review_docker(plan):
     docker.check(plan)
-    name = plan.arguments["image_uri"]
+    name = plan.arguments.image_uri
     docker.check_image(plan, Image(name, "sha256:1", is_ours=name == OURS))
 
 

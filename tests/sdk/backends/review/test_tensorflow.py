@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.plans import plan_of
 
 from herringbone import TensorFlow
 from herringbone.backends.review.frameworks import missing_tensorflow, old_tensorflow
-from herringbone.plan.plan import JobPlan, make_plan
+from herringbone.plan.plan import JobPlan
 
 LIBRARY = {"smdistributed": {"dataparallel": {"enabled": True}}}
 STRATEGIES = [
@@ -30,7 +31,7 @@ def plan(folder: Path, distribution: dict, *, requirements: bool = False, **opti
         distribution=distribution,
         **options,
     )
-    return make_plan(estimator._request(folder), channels=(), job_name="j", backend="local_process", folder=str(folder))
+    return plan_of(estimator.request, folder, backend="local_process")
 
 
 @pytest.mark.parametrize("distribution", [LIBRARY, *STRATEGIES])

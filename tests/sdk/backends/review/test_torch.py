@@ -1,12 +1,12 @@
 """Settings that a torch is too old for, or a host has no GPUs for."""
 
 import pytest
+from tests.plans import plan_of
 
 from herringbone import PyTorch
 from herringbone.backends.process.review import review
 from herringbone.backends.review.frameworks import too_old_image
 from herringbone.backends.review.settings import check_ranks
-from herringbone.plan.plan import make_plan
 from herringbone_contract.errors import DistributionError, UnsupportedError
 
 SHARDED = {
@@ -25,7 +25,7 @@ def plan(folder, distribution, count=2, **options):
     estimator = PyTorch(
         "train.py", instance_type="local_process", instance_count=count, distribution=distribution, **options
     )
-    return make_plan(estimator._request(folder), channels=(), job_name="j", backend="b", folder=str(folder))
+    return plan_of(estimator.request, folder)
 
 
 @pytest.mark.parametrize(

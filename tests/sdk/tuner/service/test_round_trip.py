@@ -7,7 +7,6 @@ that SageMaker would return, and rebuilds the definition and the estimator's pla
 import json
 
 import pytest
-from tests.sagemaker.planning import planned
 from tests.sdk.tuner.service.calls import CASES, NAMES, own_request
 from tests.sdk.tuner.service.test_peer import differing, peer_request
 from tests.sdk.tuner.service.tunings import described, summary
@@ -15,9 +14,8 @@ from tests.sdk.tuner.service.tunings import described, summary
 import herringbone
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.request import training_job_request
-from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import parse_plan
-from herringbone.records.again import inputs_of
+from herringbone.plan.request import request_of
 from herringbone.tuner.service.description import definition_of, training_description, trial_records
 from herringbone.tuner.service.request import TuningPart, TuningSettings, tuning_request
 from herringbone_contract.errors import UnsupportedError
@@ -38,8 +36,7 @@ def project(project_folder):
 def request_again(request, case):
     description = json.loads(json.dumps(described(request)))
     plan = parse_plan(rebuild(training_description(description), request.get("Tags", ())).to_dict())
-    arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **changed_options(plan.options)}
-    new = planned(inputs_of(plan), kind=getattr(herringbone, plan.estimator), **arguments)
+    new = getattr(herringbone, plan.estimator).of(request_of(plan)).plan(job_name=plan.job_name)
     part = TuningPart(
         definition=definition_of(description),
         request=training_job_request(new, NAMES),
