@@ -96,8 +96,8 @@ class HyperparameterTuner:
         self.definition("tuning")
 
     def __repr__(self) -> str:
-        name = "none yet" if self._tuning is None else self._tuning.name
-        return f"HyperparameterTuner({self.estimator!r}, {self.objective_metric_name!r}, job={name})"
+        job = "none yet" if self._tuning is None else self._tuning.name
+        return f"HyperparameterTuner({self.estimator!r}, {self.objective_metric_name!r}, {job=!s})"
 
     @classmethod
     def create(
@@ -321,8 +321,8 @@ class HyperparameterTuner:
             return definition
         from herringbone.api.tuning.attaching import results_of
 
-        priors = prior_trials(definition, {parent: results_of(parent) for parent in definition.parents})
-        return msgspec.structs.replace(definition, priors=priors)
+        results = {parent: results_of(parent) for parent in definition.parents}
+        return msgspec.structs.replace(definition, priors=prior_trials(definition, results))
 
     def _candidates(self, inputs: Inputs, definition: TuningDefinition) -> list[Candidate]:
         if self._members:
@@ -377,10 +377,8 @@ class HyperparameterTuner:
 
     def _interrupted(self, tuning: Tuning, choice: OnInterrupt, say: Callable[[str], None]) -> None:
         if not stops(choice, tuning.name):
-            say(
-                f"tuning job {tuning.name} goes on; look at it: herringbone tune show {tuning.name}; "
-                f"stop it: herringbone tune stop {tuning.name}"
-            )
+            name, verb = tuning.name, "herringbone tune"
+            say(f"tuning job {name} goes on; look at it: {verb} show {name}; stop it: {verb} stop {name}")
             return
         try:
             say(f"stopping tuning job {tuning.name}; Ctrl-C again kills its training jobs")
@@ -398,7 +396,5 @@ class HyperparameterTuner:
             say(f"tuning job {tuning.name}: {status}")
             return
         values = ", ".join(f"{name}={value}" for name, value in chosen.values.items())
-        say(
-            f"tuning job {tuning.name}: {status}, best: job {chosen.job}, "
-            f"{self.objective_metric_name} {chosen.objective:g} ({values})"
-        )
+        best = f"{self.objective_metric_name} {chosen.objective:g} ({values})"
+        say(f"tuning job {tuning.name}: {status}, best: job {chosen.job}, {best}")
