@@ -1,4 +1,4 @@
-"""What a user asks for, as one value: made of arguments, stored, and changed for a rerun or a trial. Pure.
+"""The request of a user as one value: made of arguments, stored, and changed for a rerun or a trial. Pure.
 
 arguments of an estimator -- make_request --+
 plan of an earlier job ---- request_of -----+-> JobRequest -- changed, replace --> JobRequest
@@ -41,7 +41,7 @@ _MERGED = ("hyperparameters", "environment")
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a user asks for: the arguments of an estimator and of its `fit`, checked one by one.
+    """The request of a user: the arguments of an estimator and of its `fit`, checked one by one.
 
     >>> make_request("PyTorch", {"entry_point": "train.py", "instance_type": "local_process"}).options.max_run
     86400
