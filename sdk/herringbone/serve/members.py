@@ -232,6 +232,12 @@ def rule_of(operation: str, path: str) -> Rule | None:
     return None
 
 
+def fate_of(operation: str, path: str) -> Fate:
+    """Return the fate of a member; one without a rule is used."""
+    rule = rule_of(operation, path)
+    return Fate.USED if rule is None else rule.fate
+
+
 def check_fates(operation: str, members: Mapping[str, Any]) -> None:
     """Raise `ApiError` (ValidationException) that names each refused member that a request sets."""
     refusals = {

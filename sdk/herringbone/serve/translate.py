@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from herringbone.aws.fields import MEMBERS
 from herringbone.backends.review.settings import is_of_aws
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.plan.inputs import parse_inputs
@@ -23,7 +24,7 @@ from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.serve.errors import ApiError, invalid, over_limit
-from herringbone.serve.members import check_fates
+from herringbone.serve.members import Fate, check_fates, fate_of
 from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import HerringboneError, UsageError
@@ -31,20 +32,17 @@ from herringbone_contract.errors import HerringboneError, UsageError
 # Classes of images for which a job here has an estimator; any script runs as an `Estimator`.
 _KINDS = ("PyTorch", "TensorFlow", "MXNet")
 _NEEDED = ("RoleArn", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "StoppingCondition")
-# Options of AWS that no backend of own hosts uses; `plan` would only list them as unused.
+# Options whose members are ignored here; `plan` would only list them as unused.
 _DROPPED = (
-    *("role", "volume_size", "keep_alive_period_in_seconds", "training_plan", "instance_placement_config"),
-    *("use_spot_instances", "subnets", "security_group_ids", "enable_infra_check", "enable_remote_debug"),
-    *("training_repository_access_mode", "training_repository_credentials_provider_arn", "extra_request", "tags"),
+    *(option for option, member in MEMBERS.items() if fate_of("CreateTrainingJob", member) is Fate.IGNORED),
+    *("role", "tags", "extra_request"),
 )
-
 _CONFIG = "HyperParameterTuningJobConfig"
 # Arguments of estimators and tuners with which messages begin -> the members of the request that set them.
 _MEMBERS = {
     "source_dir": "HyperParameters.sagemaker_submit_directory",
     "entry_point": "HyperParameters.sagemaker_program",
-    "output_path": "OutputDataConfig.S3OutputPath",
-    "checkpoint_s3_uri": "CheckpointConfig.S3Uri",
+    **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
     "hyperparameter_ranges": f"{_CONFIG}.ParameterRanges",

@@ -12,58 +12,18 @@ from typing import Any
 
 import msgspec
 
+from herringbone.aws.fields import take, take_options
 from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
-from herringbone.plan.arguments import Arguments
+from herringbone.plan.arguments import Arguments, instance_groups
 from herringbone.plan.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
-from herringbone.plan.options.typed import InstanceGroup, Options, parse_options
+from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import JobPlan, lay_out_hosts
 from herringbone.plan.source import SourceCode
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.distribution import Distribution, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, UnsupportedError
 from herringbone_contract.hyperparameters import carries_distribution, decode, decode_values
-from herringbone_contract.resources import HOMOGENEOUS_GROUP
-
-# Each option's path in the request.
-_OPTION_PATHS = {
-    "role": ("RoleArn",),
-    "input_mode": ("AlgorithmSpecification", "TrainingInputMode"),
-    "metric_definitions": ("AlgorithmSpecification", "MetricDefinitions"),
-    "container_entry_point": ("AlgorithmSpecification", "ContainerEntrypoint"),
-    "container_arguments": ("AlgorithmSpecification", "ContainerArguments"),
-    "training_repository_access_mode": (
-        "AlgorithmSpecification",
-        "TrainingImageConfig",
-        "TrainingRepositoryAccessMode",
-    ),
-    "training_repository_credentials_provider_arn": (
-        "AlgorithmSpecification",
-        "TrainingImageConfig",
-        "TrainingRepositoryAuthConfig",
-        "TrainingRepositoryCredentialsProviderArn",
-    ),
-    "output_path": ("OutputDataConfig", "S3OutputPath"),
-    "output_kms_key": ("OutputDataConfig", "KmsKeyId"),
-    "volume_size": ("ResourceConfig", "VolumeSizeInGB"),
-    "volume_kms_key": ("ResourceConfig", "VolumeKmsKeyId"),
-    "keep_alive_period_in_seconds": ("ResourceConfig", "KeepAlivePeriodInSeconds"),
-    "training_plan": ("ResourceConfig", "TrainingPlanArn"),
-    "instance_placement_config": ("ResourceConfig", "InstancePlacementConfig"),
-    "max_run": ("StoppingCondition", "MaxRuntimeInSeconds"),
-    "max_wait": ("StoppingCondition", "MaxWaitTimeInSeconds"),
-    "max_retry_attempts": ("RetryStrategy", "MaximumRetryAttempts"),
-    "environment": ("Environment",),
-    "checkpoint_s3_uri": ("CheckpointConfig", "S3Uri"),
-    "checkpoint_local_path": ("CheckpointConfig", "LocalPath"),
-    "use_spot_instances": ("EnableManagedSpotTraining",),
-    "enable_network_isolation": ("EnableNetworkIsolation",),
-    "encrypt_inter_container_traffic": ("EnableInterContainerTrafficEncryption",),
-    "subnets": ("VpcConfig", "Subnets"),
-    "security_group_ids": ("VpcConfig", "SecurityGroupIds"),
-    "enable_infra_check": ("InfraCheckConfig", "EnableInfraCheck"),
-    "enable_remote_debug": ("RemoteDebugConfig", "EnableRemoteDebug"),
-}
 
 # Members that DescribeTrainingJob adds to those of the request.
 DESCRIPTION_ONLY = frozenset(
@@ -96,6 +56,7 @@ DESCRIPTION_ONLY = frozenset(
         "WarmPoolStatus",
     }
 )
+_HOSTS = {"instance_type": "InstanceType", "instance_count": "InstanceCount"}
 # The hyperparameters that planning writes itself.
 _STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
 # AWS's SDK names the estimator's class of a tuning job in its trials.
@@ -115,26 +76,17 @@ def rebuild(
     Planning that estimator again requests the same job, except for `SessionChainingConfig`, which SageMaker does not
     describe. Raises `UnsupportedError` for a job without hosts.
     """
-    # A deep copy, because `_take` removes members from nested objects, and the caller's answer must stay complete.
+    # A deep copy, because `take` removes members from nested objects, and the caller's answer must stay complete.
     rest = {name: copy.deepcopy(value) for name, value in description.items() if name not in DESCRIPTION_ONLY}
-    hyperparameters: dict[str, str] = _take(rest, "HyperParameters") or {}
+    hyperparameters: dict[str, str] = take(rest, "HyperParameters") or {}
     # SageMaker adds this one to the trials of a tuning job. The estimator that is rebuilt trains one job.
     hyperparameters.pop(Key.TUNING_METRIC, None)
-    image = _take(rest, "AlgorithmSpecification", "TrainingImage")
-    options = {name: value for name, path in _OPTION_PATHS.items() if (value := _take(rest, *path)) is not None}
-    # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
-    if _take(rest, "OutputDataConfig", "CompressionType") == "NONE":
-        options["disable_output_compression"] = True
-    if tensorboard := _take(rest, "TensorBoardOutputConfig"):
-        options["tensorboard_output_config"] = {
-            "s3_output_path": tensorboard["S3OutputPath"],
-            "container_local_output_path": tensorboard.get("LocalPath"),
-        }
-    groups = _groups(rest)
-    # `_groups` returns one group of this name for a job that has a single type and count, and no groups of its own.
-    if groups[0].instance_group_name != HOMOGENEOUS_GROUP:
-        options["instance_groups"] = groups
-    channels, code = _channels(_take(rest, "InputDataConfig") or [], options)
+    image = take(rest, "AlgorithmSpecification", "TrainingImage")
+    options = take_options(rest)
+    hosts = {name: take(rest, "ResourceConfig", member) for name, member in _HOSTS.items()}
+    if "instance_groups" not in options and None in hosts.values():
+        raise UnsupportedError("a job without hosts of its own, such as a serverless job, has no estimator here")
+    channels, code = _channels(take(rest, "InputDataConfig") or [], options)
     if "environment" in options:
         # Planning adds the variables of the rendezvous again. The channels above still needed them.
         options["environment"] = user_environment(options["environment"])
@@ -145,7 +97,6 @@ def rebuild(
         options["extra_request"] = remainder
     distribution = _distribution(hyperparameters)
     parsed = parse_options(options)
-    hosts = lay_out_hosts(groups, distribution)
     named_kind = decode_values({_CLASS_KEY: hyperparameters.get(_CLASS_KEY, "")})[_CLASS_KEY]
     kind = kind or (named_kind if named_kind in _KINDS else _kind(str(image)))
     return JobPlan(
@@ -153,7 +104,7 @@ def rebuild(
         backend="sagemaker",
         estimator=kind,
         distribution=distribution,
-        hosts=hosts,
+        hosts=lay_out_hosts(instance_groups(parsed, **hosts), distribution),
         source=source,
         channels=channels,
         hyperparameters=hyperparameters,
@@ -162,44 +113,16 @@ def rebuild(
         folder="/",
         arguments=Arguments(
             image_uri=image,
-            **_hosts_arguments(groups, parsed),
+            **hosts,
             **_settings(hyperparameters, distribution, kind, source),
         ),
     )
 
 
-def _take(rest: dict[str, Any], *path: str) -> Any:
-    """Remove and return a member; None where it is missing or empty."""
-    for name in path[:-1]:
-        rest = rest.get(name) or {}
-    value = rest.pop(path[-1], None)
-    # SageMaker describes some members that were not in the request as empty ones.
-    return None if value in ("", [], {}) else value
-
-
 def _without_empty(rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the remaining members, without the objects that `_take` has emptied."""
+    """Return the remaining members, without the objects that `take` has emptied."""
     members = {name: _without_empty(value) if isinstance(value, Mapping) else value for name, value in rest.items()}
     return {name: value for name, value in members.items() if value not in ({}, "", None)}
-
-
-def _groups(rest: dict[str, Any]) -> tuple[InstanceGroup, ...]:
-    instance_type = _take(rest, "ResourceConfig", "InstanceType")
-    count = _take(rest, "ResourceConfig", "InstanceCount")
-    groups = _take(rest, "ResourceConfig", "InstanceGroups") or [
-        {"InstanceGroupName": HOMOGENEOUS_GROUP, "InstanceType": instance_type, "InstanceCount": count}
-    ]
-    if not all(group["InstanceType"] and group["InstanceCount"] for group in groups):
-        raise UnsupportedError("a job without hosts of its own, such as a serverless job, has no estimator here")
-    return tuple(
-        InstanceGroup(group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]) for group in groups
-    )
-
-
-def _hosts_arguments(groups: Sequence[InstanceGroup], options: Options) -> dict[str, Any]:
-    if options.instance_groups is not None:
-        return {}
-    return {"instance_type": groups[0].instance_type, "instance_count": groups[0].instance_count}
 
 
 def _channels(

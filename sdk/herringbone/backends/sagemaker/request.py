@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
+
+from herringbone.aws.fields import MEMBERS, to_members
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
 from herringbone.plan.inputs import Channel, FileSystemInput
+from herringbone.plan.options.typed import Options
 from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import SHARED_MODEL_DIR, Key
 from herringbone_contract.errors import OptionError
@@ -20,6 +24,7 @@ CODE_CHANNEL = "code"
 ARCHIVE = "sourcedir.tar.gz"
 MODEL_TYPE = "application/x-sagemaker-model"
 _PREFIX = "herringbone"
+_DEFAULTS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,47 +73,33 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     Raises `HyperparameterError` for too many hyperparameters, `OptionError` where `extra_request` contradicts an
     option.
     """
-    options = plan.options
+    hosts: dict[str, Any] = {"InstanceCount": len(plan.hosts), "InstanceType": plan.hosts[0].instance_type}
     request: dict[str, Any] = {
         "TrainingJobName": plan.job_name,
-        "AlgorithmSpecification": _algorithm(plan),
-        "RoleArn": _role_arn(options.role, names),
-        "OutputDataConfig": _output(plan, names),
-        "ResourceConfig": _resources(plan),
-        "StoppingCondition": _without_none(
-            MaxRuntimeInSeconds=options.max_run,
-            MaxWaitTimeInSeconds=options.max_wait,
-        ),
+        "AlgorithmSpecification": _without_none(TrainingImage=plan.arguments.image_uri),
+        # SageMaker accepts either instance groups, which are an option, or one type and one count.
+        "ResourceConfig": hosts if plan.options.instance_groups is None else {},
         "HyperParameters": _hyperparameters(plan, names),
-        **_without_none(
-            InputDataConfig=input_channels(plan, names) or None,
-            Environment=host_environment(plan) or None,
-            Tags=tag_list(options.tags),
-            CheckpointConfig=_checkpoints(plan),
-            TensorBoardOutputConfig=_tensorboard(plan),
-            # False is SageMaker's default for these three members, so it is left out.
-            EnableManagedSpotTraining=options.use_spot_instances or None,
-            EnableNetworkIsolation=options.enable_network_isolation or None,
-            EnableInterContainerTrafficEncryption=options.encrypt_inter_container_traffic or None,
-        ),
+        **_without_none(InputDataConfig=input_channels(plan, names) or None),
     }
-    # SageMaker requires both members of VpcConfig.
-    if options.subnets is not None and options.security_group_ids is not None:
-        request["VpcConfig"] = {
-            "Subnets": list(options.subnets),
-            "SecurityGroupIds": list(options.security_group_ids),
-        }
-    # Compared with None, because 0 and False are meaningful values of these options.
-    if options.max_retry_attempts is not None:
-        request["RetryStrategy"] = {"MaximumRetryAttempts": options.max_retry_attempts}
-    if options.enable_infra_check is not None:
-        request["InfraCheckConfig"] = {"EnableInfraCheck": options.enable_infra_check}
-    if options.enable_remote_debug is not None:
-        request["RemoteDebugConfig"] = {"EnableRemoteDebug": options.enable_remote_debug}
-    if options.enable_session_tag_chaining is not None:
-        request["SessionChainingConfig"] = {"EnableSessionTagChaining": options.enable_session_tag_chaining}
+    own = {
+        "role": _role_arn(plan.options.role, names),
+        "output_path": _output_path(plan, names),
+        "environment": host_environment(plan) or None,
+    }
+    to_members(_set_options(plan.options) | own, request)
     # Last, so that `extra_request` can add to every object above, and a contradiction with any of them shows.
-    return merge_extra(request, options.extra_request or {})
+    return merge_extra(request, plan.options.extra_request or {})
+
+
+def _set_options(options: Options) -> dict[str, Any]:
+    """Return the options that members carry as plain values, without those that are off: SageMaker refuses null."""
+    values = {option: getattr(options, option) for option in MEMBERS}
+    # Compared with the default, because 0 and False are meaningful values of some options.
+    values = {option: value for option, value in values.items() if value or value != getattr(_DEFAULTS, option)}
+    # By way of JSON, which has lists in place of tuples.
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
+    return plain
 
 
 def merge_extra(request: Mapping[str, Any], extra: Mapping[str, Any], *, parent: str = "") -> dict[str, Any]:
@@ -201,25 +192,6 @@ def _file_system_channel(name: str, folder: FileSystemInput) -> dict[str, Any]:
     }
 
 
-def _algorithm(plan: JobPlan) -> dict[str, Any]:
-    options = plan.options
-    image_config: dict[str, Any] | None = None
-    if options.training_repository_access_mode is not None:
-        image_config = {"TrainingRepositoryAccessMode": options.training_repository_access_mode}
-        provider_arn = options.training_repository_credentials_provider_arn
-        if provider_arn is not None:
-            image_config["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider_arn}
-    metrics = [{"Name": metric.name, "Regex": metric.regex} for metric in options.metric_definitions]
-    return _without_none(
-        TrainingImage=plan.arguments.image_uri,
-        TrainingInputMode=options.input_mode,
-        MetricDefinitions=metrics or None,
-        ContainerEntrypoint=_list(options.container_entry_point),
-        ContainerArguments=_list(options.container_arguments),
-        TrainingImageConfig=image_config,
-    )
-
-
 def _role_arn(role: str | None, names: AccountNames) -> str:
     # A complete ARN goes into the request even offline; a name waits for the lookup in the account.
     if role is not None and role.startswith("arn:"):
@@ -229,44 +201,8 @@ def _role_arn(role: str | None, names: AccountNames) -> str:
     return "${role_arn}" if role is None else f"${{role_arn:{role}}}"
 
 
-def _output(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
-    options = plan.options
-    return _without_none(
-        S3OutputPath=_output_path(plan, names),
-        KmsKeyId=options.output_kms_key,
-        CompressionType="NONE" if options.disable_output_compression else None,
-    )
-
-
 def _output_path(plan: JobPlan, names: AccountNames) -> str:
     return plan.options.output_path or f"s3://{names.bucket}/"
-
-
-def _resources(plan: JobPlan) -> dict[str, Any]:
-    options = plan.options
-    hosts: dict[str, Any] = {"InstanceCount": len(plan.hosts), "InstanceType": plan.hosts[0].instance_type}
-    # SageMaker accepts either instance groups, or one type and one count.
-    if options.instance_groups is not None:
-        hosts = {
-            "InstanceGroups": [
-                {
-                    "InstanceGroupName": group.instance_group_name,
-                    "InstanceType": group.instance_type,
-                    "InstanceCount": group.instance_count,
-                }
-                for group in options.instance_groups
-            ]
-        }
-    return {
-        **hosts,
-        **_without_none(
-            VolumeSizeInGB=options.volume_size,
-            VolumeKmsKeyId=options.volume_kms_key,
-            KeepAlivePeriodInSeconds=options.keep_alive_period_in_seconds,
-            TrainingPlanArn=options.training_plan,
-            InstancePlacementConfig=options.instance_placement_config,
-        ),
-    }
 
 
 def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
@@ -311,33 +247,6 @@ def code_uri(plan: JobPlan, names: AccountNames) -> str:
     if plan.source is not None and plan.source.remote:
         return plan.source.address
     return f"{upload_location(plan, names)}/code/{names.code_hash}/{ARCHIVE}"
-
-
-def _checkpoints(plan: JobPlan) -> dict[str, Any] | None:
-    options = plan.options
-    if options.checkpoint_s3_uri is None:
-        return None
-    return _without_none(S3Uri=options.checkpoint_s3_uri, LocalPath=options.checkpoint_local_path)
-
-
-def _tensorboard(plan: JobPlan) -> dict[str, Any] | None:
-    config = plan.options.tensorboard_output_config
-    if config is None:
-        return None
-    return _without_none(S3OutputPath=config.s3_output_path, LocalPath=config.container_local_output_path)
-
-
-def tag_list(tags: tuple[dict[str, str], ...] | dict[str, str] | None) -> list[dict[str, str]] | None:
-    """Return tags as SageMaker takes them; None where there are none.
-
-    >>> tag_list({"team": "vision"})
-    [{'Key': 'team', 'Value': 'vision'}]
-    """
-    if not tags:
-        return None
-    if isinstance(tags, dict):
-        return [{"Key": key, "Value": value} for key, value in tags.items()]
-    return [dict(tag) for tag in tags]
 
 
 def _list(values: tuple[str, ...] | None) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker.request import tag_list
+from herringbone.aws.fields import MEMBERS, tag_list
 from herringbone.plan.plan import refuse
 from herringbone.tuner.configs import WarmStartConfig
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition
@@ -40,16 +40,6 @@ _ALGORITHM_MEMBERS = ("TrainingImage", "TrainingInputMode", "MetricDefinitions")
 # AWS's SDK sends this structure. It has no member for warm pools, groups of instances and training plans, so a trial
 # with one of those gets ResourceConfig, SageMaker's other structure for the same thing.
 _PLAIN_RESOURCES = {"InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId"}
-# The options behind the members that no trial can have.
-_OPTIONS = {
-    "TensorBoardOutputConfig": "tensorboard_output_config",
-    "InfraCheckConfig": "enable_infra_check",
-    "RemoteDebugConfig": "enable_remote_debug",
-    "SessionChainingConfig": "enable_session_tag_chaining",
-    "ContainerEntrypoint": "container_entry_point",
-    "ContainerArguments": "container_arguments",
-    "TrainingImageConfig": "training_repository_access_mode",
-}
 _NO_MEMBER = "SageMaker's tuning jobs have no such setting for their trials; leave it out"
 # By these two, AWS's SDK finds the class of an estimator when it attaches to a tuning job.
 _CLASS_KEY, _MODULE_KEY = "sagemaker_estimator_class_name", "sagemaker_estimator_module"
@@ -203,7 +193,7 @@ def _trial_definition(part: TuningPart, settings: TuningSettings) -> dict[str, A
     request = part.request
     algorithm = request["AlgorithmSpecification"]
     others = [name for name in request if name not in (*_TRIAL_MEMBERS, *_OTHER_FORM)]
-    others += [name for name in algorithm if name not in _ALGORITHM_MEMBERS]
+    others += [f"AlgorithmSpecification.{name}" for name in algorithm if name not in _ALGORITHM_MEMBERS]
     refuse("a tuning job on sagemaker", {_option_of(name): _NO_MEMBER for name in others})
     static = _static(part)
     if settings.autotune:
@@ -222,7 +212,8 @@ def _trial_definition(part: TuningPart, settings: TuningSettings) -> dict[str, A
 
 
 def _option_of(member: str) -> str:
-    return _OPTIONS.get(member, f"extra_request, {member}")
+    options = [option for option, path in MEMBERS.items() if f"{path}.".startswith(f"{member}.")]
+    return options[0] if options else f"extra_request, {member.rpartition('.')[2]}"
 
 
 def _named_definition(part: TuningPart, trial: Mapping[str, Any], settings: TuningSettings) -> dict[str, Any]:
@@ -239,7 +230,7 @@ def _tags(settings: TuningSettings, parts: Iterable[TuningPart]) -> list[dict[st
 
     Raises `OptionError` for a key with two values.
     """
-    tags = tag_list(settings.tags) or []
+    tags = tag_list(settings.tags)
     for part in parts:
         tags += [tag for tag in part.request.get("Tags", ()) if tag not in tags]
     keys = [tag["Key"] for tag in tags]
