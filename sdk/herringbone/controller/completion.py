@@ -1,4 +1,4 @@
-"""The end of an attempt: read what the hosts left, judge, pack, and write the result into the record."""
+"""What a controller reads, sends and removes at the end of an attempt; `attempt_end` decides."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.artifacts import pack_model, pack_output
-from herringbone.controller.attempts import restart
-from herringbone.controller.hosts import Conclusion, Host, Restart
+from herringbone.controller.attempt_end import EndedHosts, NotSentError, Rules, last_columns
+from herringbone.controller.attempts import newest_file, read_log
+from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import LogFile
-from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
-from herringbone.controller.record import record_of
+from herringbone.controller.record import job_events, record_of
+from herringbone.controller.retry import announced, describe_attempts
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
-from herringbone.records.index import COMPLETED, FAILED, STOPPED, UPLOADING
+from herringbone.records.index import RESTARTING, UPLOADING
 from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
@@ -32,80 +32,159 @@ from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
+    from herringbone.controller.artifacts import Bases
     from herringbone.controller.hosts import Site
+    from herringbone.controller.retry import Attempt
     from herringbone.controller.s3_process import S3Process
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
 
 
-def conclude(
-    config: ControllerConfig,
-    hosts: Sequence[tuple[Host, bool]],
-    site: Site,
-    *,
-    stopped: bool,
-    max_run_over: bool,
-    packing_is_ended: Callable[[], bool] = lambda: False,
-    finish_metrics: Callable[[], list[str]] = list,
-    s3: S3Process | None = None,
-) -> Conclusion:
-    """Bring the attempt to its end.
+class ControllerHosts(EndedHosts):
+    """The hosts of a site, which this controller started.
 
-    `hosts` are in the order of their ends, each with whether the controller had signalled it. The record says that
-    the job is over only when nothing of the hosts is left. `packing_is_ended` reports whether the user asked to end
-    the packing. `finish_metrics` has the metrics of the last lines written, and returns notes for the log.
-    `s3` sends what the job writes to S3.
+    `hosts` are in the order of their ends, each with whether the controller had signalled it. `packing_is_ended`
+    reports whether the user asked to end the packing. `finish_metrics` has the metrics of the last lines written, and
+    returns notes for the log. `s3` sends what the job writes to S3.
     """
-    ends = [_host_end(config, host, ordered) for host, ordered in hosts]
-    verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
-    if verdict.failure is not None and not (stopped or max_run_over):
-        outcome = restart(config, site, verdict)
-        if outcome is Restart.HERE:
-            return Conclusion.RESTART
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        hosts: Sequence[tuple[Host, bool]],
+        site: Site,
+        *,
+        stopped: bool,
+        max_run_over: bool,
+        packing_is_ended: Callable[[], bool],
+        finish_metrics: Callable[[], list[str]],
+        s3: S3Process,
+    ) -> None:
+        self.job, self.compress = config["job"], config["compress"]
+        self.rules = Rules(config["retries"], config["policies"])
+        self.earlier, self.machines = site.failed_attempts, site.machines
+        self._config, self._site, self._s3 = config, site, s3
+        self._ends = hosts
+        names = [entry["name"] for entry in config["hosts"]]
+        self._hosts = sorted((host for host, _ in hosts), key=lambda host: names.index(host.name))
+        self._stopped, self._max_run_over = stopped, max_run_over
+        self._packing_is_ended, self._finish_metrics = packing_is_ended, finish_metrics
+        self._record = record_of(config)
+
+    def judge(self) -> Verdict:
+        ends = [_host_end(self._config, host, ordered) for host, ordered in self._ends]
+        return judge(ends, stopped=self._stopped, max_run_over=self._max_run_over)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopped or self._max_run_over
+
+    def logs(self) -> dict[str, str]:
+        return {host.name: read_log(Path(self._config["logs"]), host.name, host.log_begins) for host in self._hosts}
+
+    def say(self, text: str) -> None:
+        first = self._hosts[0]
+        first.log.say(f"[{first.name}] {text}", time.time())
+
+    def restart(self, failed: Attempt) -> Restart:
+        # Only for the announcement; the script itself decides from which file it resumes.
+        folders = [Path(Paths(Path(host.base)).checkpoints) for host in self._hosts]
+        if self._config["containers"] is None:
+            # Our own link to the folder of checkpoint_s3_uri. A container has a mount there; a link is its script's.
+            folders = [folder.resolve() for folder in folders]
+        failed = announced(failed, self.rules.retries, {}, newest_file(*folders))
+        self.say(failed.announced)
+        attempts = [*self.earlier, failed]
+        # Recorded before the restart: when another controller goes on, this one may be killed at any moment after it.
+        self._record.update(
+            secondary_status=RESTARTING,
+            **self._site.attempt_columns(attempts),
+            description=describe_attempts(attempts),
+        )
+        job_events(self._config).restart(failed.number + 1, failed.why, failed.excluded)
+        outcome = self._site.restart(attempts)
         if outcome is Restart.ELSEWHERE:
-            if s3 is not None:
-                s3.leave()
             # The other controller writes the record and removes what is left, so neither may happen here.
-            _close_logs(config, hosts, finish_metrics)
-            return Conclusion.FAILED
-    # All hosts have ended. Before the record says that the job is over: the next job of the same caller may need them.
-    free(config["claim"])
-    _settle_checkpoints(host for host, _ in hosts)
-    record = record_of(config)
-    model: Path | str | None = None
-    try:
+            self._s3.leave()
+            self._close_logs()
+        return outcome
+
+    def release(self) -> None:
+        # Before the record says that the job is over: the next job of the same caller may need the devices.
+        free(self._config["claim"])
+        _settle_checkpoints(self._hosts)
+
+    def collect(self, verdict: Verdict) -> None:
+        # The results are here already, and those of a failed job are packed in a moment.
         if verdict.failure is None:
-            record.update(secondary_status=UPLOADING)
-        model = _pack(config, [host for host, _ in hosts], packing_is_ended, with_model=verdict.failure is None)
-        model = _send(config, hosts, model, s3, packing_is_ended)
-    except PackingStoppedError:
-        # A job that was stopped or failed before keeps that as its reason.
-        if verdict.status == COMPLETED:
-            verdict = Verdict(STOPPED, STOPPED)
-    except OSError as error:
-        # The failure of the script says more than a full disk does.
-        if verdict.failure is None:
-            verdict = Verdict(FAILED, FAILED, _not_packed(config, error))
-    except NotSentError as error:
-        if verdict.failure is None:
-            verdict = Verdict(FAILED, FAILED, _not_sent(config, error))
-    for host, _ in hosts:
-        if host.log.lost:
-            text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
-            host.log.say(text, time.time())
-    _close_logs(config, hosts, finish_metrics)
-    # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
-    shutil.rmtree(config["run_folder"], ignore_errors=True)
-    site.remove()
-    record.finish(
-        status=verdict.status,
-        secondary_status=verdict.secondary_status,
-        ended=time.time(),
-        failure=None if verdict.failure is None else verdict.failure.to_json(),
-        model=None if model is None else str(model),
-    )
-    return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
+            self._record.update(secondary_status=UPLOADING)
+
+    def output(self) -> Path | None:
+        output = self._config["output"]
+        return None if output is None else _results_folder(output, self._config.get("real_output"))
+
+    def bases(self) -> Bases:
+        return [(host.name, Path(host.base)) for host in self._hosts]
+
+    def packing_is_ended(self) -> bool:
+        return self._packing_is_ended()
+
+    def send(self, model: Path | None) -> Path | str | None:
+        if (order := self._config["s3"]) is None:
+            return model
+        addresses = [order["output"], None if order["checkpoints"] is None else order["checkpoints"][1]]
+        self.say(f"sending to {' and '.join(filter(None, addresses))}")
+        # A machine of `ssh:` packs nothing, and sends its checkpoints alone.
+        if failed := self._s3.finish(self._config["output"] or "", self._packing_is_ended):
+            raise NotSentError(failed)
+        if model is None or order["output"] is None:
+            return model
+        return f"{order['output'].rstrip('/')}/{self.job}/output/{model.name}"
+
+    def failure_of(self, error: Exception) -> Failure:
+        bases = [Paths(Path(entry["base"])) for entry in self._config["hosts"]]
+        models = ", ".join(str(base.model) for base in bases)
+        if not isinstance(error, NotSentError):
+            why = (
+                f"the job ran to its end, but its results could not be packed into {self._config['output']}: "
+                f"{_reason(error)}; nothing is lost: the model is in {models}, and `herringbone repack {self.job}` "
+                "packs it"
+            )
+        elif self._config["output"] is None:
+            why = (
+                f"the script ran to its end, but not all of its checkpoints are in S3: {error}; nothing is lost: they "
+                f"are in {', '.join(str(base.checkpoints) for base in bases)} of the machine"
+            )
+        else:
+            why = (
+                f"the job ran to its end, but not all of its results are in S3: {error}; nothing is lost: they are in "
+                f"{self._config['output']} and {models}, and `herringbone repack {self.job}` sends the model"
+            )
+        return Failure(exception=type(error).__name__, message=why)
+
+    def finish(self, verdict: Verdict, model: Path | str | None) -> None:
+        for host in self._hosts:
+            if host.log.lost:
+                text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
+                host.log.say(text, time.time())
+        self._close_logs()
+        # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
+        shutil.rmtree(self._config["run_folder"], ignore_errors=True)
+        self._site.remove()
+        self._record.finish(**last_columns(verdict, model, time.time()))
+
+    def _close_logs(self) -> None:
+        for host in self._hosts:
+            host.log.close(time.time())
+        # After the logs are closed: only then is a last line without its end in the file.
+        notes = self._finish_metrics()
+        if notes:
+            first = self._config["hosts"][0]["name"]
+            log = LogFile(f"{self._config['logs']}/{first}.log")
+            for note in notes:
+                log.say(f"[{first}] {printable(note)}", time.time())
+            log.close(time.time())
 
 
 def _settle_checkpoints(hosts: Iterable[Host]) -> None:
@@ -114,21 +193,6 @@ def _settle_checkpoints(hosts: Iterable[Host]) -> None:
         folder = Path(host.base, INSIDE.checkpoints)
         with contextlib.suppress(OSError):
             settle_links(folder, [str(folder), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"])
-
-
-def _close_logs(
-    config: ControllerConfig, hosts: Sequence[tuple[Host, bool]], finish_metrics: Callable[[], list[str]]
-) -> None:
-    for host, _ in hosts:
-        host.log.close(time.time())
-    # After the logs are closed: only then is a last line without its end in the file.
-    notes = finish_metrics()
-    if notes:
-        first = config["hosts"][0]["name"]
-        log = LogFile(f"{config['logs']}/{first}.log")
-        for note in notes:
-            log.say(f"[{first}] {printable(note)}", time.time())
-        log.close(time.time())
 
 
 def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
@@ -162,33 +226,6 @@ def _tail(log: Path, begin: int) -> tuple[str, ...]:
     return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
 
 
-def _pack(
-    config: ControllerConfig, hosts: Sequence[Host], is_ended: Callable[[], bool], *, with_model: bool
-) -> Path | None:
-    """Pack the hosts' outputs, in the order of the plan and not of their ends; return the path of the model.
-
-    Raises `PackingStoppedError` when the user ends the packing, and `OSError` as `pack` does.
-    """
-    if config["output"] is None:
-        return None
-    # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
-    ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in config["hosts"]].index(host.name))
-    output = _results_folder(config["output"], config.get("real_output"))
-
-    def say(text: str) -> None:
-        ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
-
-    bases = [(host.name, Path(host.base)) for host in ordered]
-    watch = PackingWatch(is_ended=is_ended, say=say)
-    try:
-        pack_output(bases, output, compress=config["compress"], say=say, step=watch)
-        return pack_model(bases, output, compress=config["compress"], say=say, step=watch) if with_model else None
-    except PackingStoppedError:
-        if with_model:
-            say(not_packed(config["job"], _model_folders(config)))
-        raise
-
-
 def _results_folder(output: str, real: str | None) -> Path:
     """Return the folder for results. Raises `OSError` where a link now leads to another one than at the submission."""
     if real is not None and (now := os.path.realpath(output)) != real:
@@ -196,65 +233,8 @@ def _results_folder(output: str, real: str | None) -> Path:
     return Path(output)
 
 
-class NotSentError(Exception):
-    """Something that the job was to write to S3 is not there."""
-
-
-def _send(
-    config: ControllerConfig,
-    hosts: Sequence[tuple[Host, bool]],
-    model: Path | None,
-    s3: S3Process | None,
-    is_ended: Callable[[], bool],
-) -> Path | str | None:
-    """Send checkpoints and packed results to S3; return the model's address, or its path. Raises `NotSentError`."""
-    if s3 is None or config["s3"] is None:
-        return model
-    first, order = hosts[0][0], config["s3"]
-    addresses = [order["output"], None if order["checkpoints"] is None else order["checkpoints"][1]]
-    first.log.say(f"[{first.name}] sending to {' and '.join(filter(None, addresses))}", time.time())
-    # A machine of `ssh:` packs nothing, and sends its checkpoints alone.
-    if failed := s3.finish(config["output"] or "", is_ended):
-        raise NotSentError(failed)
-    if model is None or order["output"] is None:
-        return model
-    return f"{order['output'].rstrip('/')}/{config['job']}/output/{model.name}"
-
-
-def _not_sent(config: ControllerConfig, error: NotSentError) -> Failure:
-    if config["output"] is None:
-        folders = ", ".join(str(Paths(Path(host["base"])).checkpoints) for host in config["hosts"])
-        return Failure(
-            exception=type(error).__name__,
-            message=(
-                f"the script ran to its end, but not all of its checkpoints are in S3: {error}; nothing is lost: they "
-                f"are in {folders} of the machine"
-            ),
-        )
-    return Failure(
-        exception=type(error).__name__,
-        message=(
-            f"the job ran to its end, but not all of its results are in S3: {error}; nothing is lost: they are in "
-            f"{config['output']} and {_model_folders(config)}, and `herringbone repack {config['job']}` sends the model"
-        ),
-    )
-
-
-def _model_folders(config: ControllerConfig) -> str:
-    return ", ".join(str(Paths(Path(host["base"])).model) for host in config["hosts"])
-
-
-def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
-    return Failure(
-        exception=type(error).__name__,
-        message=(
-            f"the job ran to its end, but its results could not be packed into {config['output']}: {_reason(error)}; "
-            f"nothing is lost: the model is in {_model_folders(config)}, "
-            f"and `herringbone repack {config['job']}` packs it"
-        ),
-    )
-
-
-def _reason(error: OSError) -> str:
+def _reason(error: Exception) -> str:
     """Return what happened, and to which file: a full disk names none, an entry of the script's tree does."""
+    if not isinstance(error, OSError):
+        return str(error)
     return f"{error.strerror}: {printable(str(error.filename))}" if error.filename else str(error.strerror)

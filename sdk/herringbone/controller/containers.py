@@ -275,12 +275,7 @@ class Containers(Site):
     def restart(self, failed: Sequence[Attempt]) -> Restart:
         """Start the same containers again, over new connections."""
         self.failed_attempts = failed
-        try:
-            self.hosts = [self._restart_host(host) for host in self.hosts]
-        except (EngineError, OSError) as error:
-            first = self.hosts[0]
-            first.log.say(f"[{first.name}] the job cannot be restarted: {error}", time.time())
-            return Restart.NONE
+        self.hosts = [self._restart_host(host) for host in self.hosts]
         return Restart.HERE
 
     def remove(self) -> None:

@@ -107,22 +107,25 @@ class Controller:
             self._forget_attempt()
 
     def _conclude(self) -> Conclusion:
-        from herringbone.controller.completion import conclude
+        from herringbone.controller.attempt_end import end_attempt
+        from herringbone.controller.completion import ControllerHosts
 
         ends = [
             (host, host.name in self._ordered or host.cancelled)
             for host in sorted(self._hosts, key=lambda host: host.ended_at)
         ]
         stopped = self._stopped or any(host.cancelled for host in self._hosts)
-        return conclude(
-            self._config,
-            ends,
-            self._site,
-            stopped=stopped,
-            max_run_over=self._max_run_over,
-            packing_is_ended=self._packing_is_ended,
-            finish_metrics=self._metrics.finish,
-            s3=self._s3,
+        return end_attempt(
+            ControllerHosts(
+                self._config,
+                ends,
+                self._site,
+                stopped=stopped,
+                max_run_over=self._max_run_over,
+                packing_is_ended=self._packing_is_ended,
+                finish_metrics=self._metrics.finish,
+                s3=self._s3,
+            )
         )
 
     def _packing_is_ended(self) -> bool:

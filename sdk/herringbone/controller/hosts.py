@@ -81,7 +81,10 @@ class Site:
         return {}
 
     def restart(self, failed: Sequence[Attempt]) -> Restart:
-        """Prepare `hosts` for another start, or have another controller start them."""
+        """Prepare `hosts` for another start, or have another controller start them.
+
+        Raises `HerringboneError` or `OSError` where that cannot be done.
+        """
         raise NotImplementedError
 
     def remove(self) -> None:

@@ -163,14 +163,9 @@ class Processes(Site):
         import shutil
 
         self.failed_attempts = failed
-        try:
-            for host in self.hosts:
-                host.close_line()
-                host.clear()
-        except OSError as error:
-            first = self.hosts[0]
-            first.log.say(f"[{first.name}] the job cannot be restarted: {error}", time.time())
-            return Restart.NONE
+        for host in self.hosts:
+            host.close_line()
+            host.clear()
         # The failed attempt left socket files, and bind refuses a path that exists.
         shutil.rmtree(self._run_folder, ignore_errors=True)
         os.mkdir(self._run_folder, 0o700)  # noqa: PTH102

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from herringbone.controller.verdict import Verdict
@@ -158,6 +158,11 @@ def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str], ch
     without = f", without {', '.join(attempt.excluded)} from now on" if attempt.excluded else ""
     newest = f"newest checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
     return f"attempt {attempt.number + 1} of {retries + 1}: {attempt.why}; restarting{on}{without}; {newest}"
+
+
+def announced(attempt: Attempt, retries: int, machines: Mapping[str, str], checkpoint: str | None) -> Attempt:
+    """Return the attempt with the line that announces the next one."""
+    return replace(attempt, announced=announcement(attempt, retries, machines, checkpoint))
 
 
 def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:

@@ -1,0 +1,227 @@
+"""The end of an attempt, wherever its hosts ran: judge it, restart the job or pack its results, record the end.
+
+    hosts over --> judge --> decide_end --> another attempt: `restart`, and the job goes on
+                                 |
+                                 +-------> none: collect --> pack --> send --> `finish`
+
+`decide_end` and `last_columns` are pure: values in, values out. `EndedHosts` is the transport. The controller of a job
+has one for its hosts (`completion`), a client has one for machines that it logs in to (`backends.ssh.completion`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.controller.artifacts import pack_model, pack_output
+from herringbone.controller.hosts import Conclusion, Restart
+from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
+from herringbone.controller.retry import Attempt, decide, find_policy
+from herringbone.controller.verdict import Verdict
+from herringbone.records.index import COMPLETED, FAILED, STOPPED
+from herringbone_contract.errors import HerringboneError
+from herringbone_contract.paths import Paths
+
+if TYPE_CHECKING:
+    from herringbone.controller.artifacts import Bases
+    from herringbone_contract.failure import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The part of a job's plan that decides on its attempts: the number of restarts, and pattern -> action."""
+
+    retries: int
+    policies: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`failed` is the attempt that failed, if another one follows; `notice` is a line for the log."""
+
+    failed: Attempt | None = None
+    notice: str = ""
+
+
+def may_restart(verdict: Verdict, rules: Rules, *, stopping: bool) -> bool:
+    """Report whether the rules have to be asked at all. Reading the logs for them takes a while."""
+    return verdict.failure is not None and rules.retries > 0 and not stopping
+
+
+def decide_end(
+    verdict: Verdict,
+    rules: Rules,
+    *,
+    stopping: bool = False,
+    logs: Mapping[str, str],
+    machines: Mapping[str, str],
+    earlier: Sequence[Attempt],
+) -> Decision:
+    """Decide whether a job goes on after an attempt, and without which machines.
+
+    >>> from herringbone_contract.failure import Failure
+    >>> lost = Verdict("Failed", "Failed", Failure(host="algo-1", exit_code=137), lost="algo-1")
+    >>> end = decide_end(lost, Rules(3, {}), logs={}, machines={"algo-1": "n1"}, earlier=[])
+    >>> end.failed.number, end.failed.blamed
+    (1, ('n1',))
+
+    `logs` are the ends of the hosts' logs, `machines` maps hosts to machines, `earlier` are the failed attempts before
+    this one. `stopping`: somebody asked the job to stop, or its time is over.
+    """
+    if not may_restart(verdict, rules, stopping=stopping):
+        return Decision()
+    failed = decide(verdict, find_policy(rules.policies, logs), machines, earlier, rules.retries)
+    if failed is None and len(earlier) >= rules.retries:
+        return Decision(notice=f"attempt {rules.retries + 1} of {rules.retries + 1} has failed, too")
+    return Decision(failed)
+
+
+def not_restarted(verdict: Verdict, error: Exception) -> Verdict:
+    """Return the verdict on a job that was to have another attempt, which could not be started."""
+    assert verdict.failure is not None
+    why = f"{verdict.failure.message}; the job could not be restarted: {error}".removeprefix("; ")
+    return replace(verdict, failure=verdict.failure._replace(message=why))
+
+
+def last_columns(verdict: Verdict, model: Path | str | None, now: float) -> dict[str, Any]:
+    """Return the columns of the record of a job that is over."""
+    return {
+        "status": verdict.status,
+        "secondary_status": verdict.secondary_status,
+        "ended": now,
+        "failure": None if verdict.failure is None else verdict.failure.to_json(),
+        "model": None if model is None else str(model),
+    }
+
+
+class NotSentError(Exception):
+    """Something that the job was to write to S3 is not there."""
+
+
+class EndedHosts(ABC):
+    """The hosts of one attempt that is over: what they left, and the way to start them again."""
+
+    job: str
+    rules: Rules
+    # The attempts of this job that failed before this one.
+    earlier: Sequence[Attempt]
+    # The machine of each host, by host name; empty when all hosts are on one machine.
+    machines: Mapping[str, str]
+    compress: bool
+
+    @abstractmethod
+    def judge(self) -> Verdict:
+        """Return the verdict on the attempt."""
+
+    @property
+    @abstractmethod
+    def is_stopping(self) -> bool:
+        """Whether somebody asked the job to stop, or its time is over."""
+
+    @abstractmethod
+    def logs(self) -> Mapping[str, str]:
+        """Return the end of each host's log in this attempt, by host name."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Write a line into the first host's log."""
+
+    @abstractmethod
+    def restart(self, failed: Attempt) -> Restart:
+        """Announce and start the attempt after `failed`. Raises `HerringboneError` or `OSError`."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what no attempt needs any more, before the results are packed."""
+
+    @abstractmethod
+    def collect(self, verdict: Verdict) -> None:
+        """Record that the job is Uploading where that takes a while, and bring the results to the folders in `bases`.
+
+        Raises `HerringboneError` or `OSError`.
+        """
+
+    @abstractmethod
+    def output(self) -> Path | None:
+        """Return the folder for packed results; None when another process packs them. Raises `OSError`."""
+
+    @abstractmethod
+    def bases(self) -> Bases:
+        """Return the hosts' folders in the order of the plan, which decides whose file is packed of two."""
+
+    @abstractmethod
+    def packing_is_ended(self) -> bool:
+        """Report whether the user asked to end the packing."""
+
+    @abstractmethod
+    def send(self, model: Path | None) -> Path | str | None:
+        """Send results to S3 if they belong there; return the model's address or path.
+
+        Raises `NotSentError` or `HerringboneError`.
+        """
+
+    @abstractmethod
+    def failure_of(self, error: Exception) -> Failure:
+        """Return the failure of a job whose scripts ended well, and whose results are not where they belong."""
+
+    @abstractmethod
+    def finish(self, verdict: Verdict, model: Path | str | None) -> None:
+        """Remove what is left of the hosts; then write the end into the record, which others wait for."""
+
+
+def end_attempt(hosts: EndedHosts) -> Conclusion:
+    """Bring an attempt to its end; the record says that the job is over only when nothing of the hosts is left."""
+    verdict = hosts.judge()
+    if may_restart(verdict, hosts.rules, stopping=hosts.is_stopping):
+        decision = decide_end(verdict, hosts.rules, logs=hosts.logs(), machines=hosts.machines, earlier=hosts.earlier)
+        if decision.notice:
+            hosts.say(decision.notice)
+        if decision.failed is not None:
+            try:
+                outcome = hosts.restart(decision.failed)
+            except (HerringboneError, OSError) as error:
+                hosts.say(f"the job cannot be restarted: {error}")
+                outcome, verdict = Restart.NONE, not_restarted(verdict, error)
+            if outcome is not Restart.NONE:
+                return Conclusion.RESTART if outcome is Restart.HERE else Conclusion.FAILED
+    hosts.release()
+    model: Path | str | None = None
+    try:
+        hosts.collect(verdict)
+        # The output of a failed job may say why it failed; its model is not complete.
+        model = packed = _pack(hosts, with_model=verdict.failure is None)
+        model = hosts.send(packed)
+    except PackingStoppedError:
+        # A job that was stopped or failed before keeps that as its reason.
+        if verdict.status == COMPLETED:
+            verdict = Verdict(STOPPED, STOPPED)
+    except (HerringboneError, NotSentError, OSError) as error:
+        # The failure of the script says more than a full disk, or a machine that is gone.
+        if verdict.failure is None:
+            verdict = Verdict(FAILED, FAILED, hosts.failure_of(error))
+    hosts.finish(verdict, model)
+    return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
+
+
+def _pack(hosts: EndedHosts, *, with_model: bool) -> Path | None:
+    """Pack the hosts' outputs, and return the path of the model.
+
+    Raises `PackingStoppedError` when the user ends the packing, and `OSError` as `pack` does.
+    """
+    if (output := hosts.output()) is None:
+        return None
+
+    def say(text: str) -> None:
+        hosts.say(f"packing: {text}")
+
+    bases, watch = hosts.bases(), PackingWatch(is_ended=hosts.packing_is_ended, say=say)
+    try:
+        pack_output(bases, output, compress=hosts.compress, say=say, step=watch)
+        return pack_model(bases, output, compress=hosts.compress, say=say, step=watch) if with_model else None
+    except PackingStoppedError:
+        if with_model:
+            say(not_packed(hosts.job, ", ".join(str(Paths(base[1]).model) for base in bases)))
+        raise
