@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from herringbone.controller.attempt_end import EndedHosts, NotSentError, Rules, last_columns
 from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
-from herringbone.controller.log_files import LogFile
+from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
 from herringbone.controller.retry import announced, describe_attempts
 from herringbone.controller.verdict import HostEnd, Verdict, judge
@@ -178,13 +178,9 @@ class ControllerHosts(EndedHosts):
         for host in self._hosts:
             host.log.close(time.time())
         # After the logs are closed: only then is a last line without its end in the file.
-        notes = self._finish_metrics()
-        if notes:
+        if notes := self._finish_metrics():
             first = self._config["hosts"][0]["name"]
-            log = LogFile(f"{self._config['logs']}/{first}.log")
-            for note in notes:
-                log.say(f"[{first}] {printable(note)}", time.time())
-            log.close(time.time())
+            say(f"{self._config['logs']}/{first}.log", "\n".join(f"[{first}] {printable(note)}" for note in notes))
 
 
 def _settle_checkpoints(hosts: Iterable[Host]) -> None:

@@ -227,3 +227,10 @@ class LogFile:
     def _write(self, lines: bytes, now: float) -> None:
         mark = stamp(now)
         self._file.write(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
+
+
+def say(path: str, text: str) -> None:
+    """Append a line, or several, to a log that no process writes at this moment."""
+    log = LogFile(path)
+    log.say(text, time.time())
+    log.close(time.time())

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.backends.ssh.completion import Completion, as_over, end_packing
+from herringbone.backends.ssh.completion import MachineHosts, as_over, end_packing, start_completion
 from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.images import check_image_here
@@ -97,7 +98,7 @@ class SshBackend(OwnHostsBackend):
         # By job: the monitor of its current attempt, with open connections.
         self._monitors: dict[str, JobMonitor] = {}
         # By the job's name on machines, which differs for each attempt.
-        self._completions: dict[str, Completion] = {}
+        self._completions: dict[str, Thread] = {}
         # Open logs per job; the last one that is closed closes the job's connections.
         self._readers: Counter[str] = Counter()
         # Jobs that the user has named to this backend, which looks at others for a list.
@@ -195,7 +196,7 @@ class SshBackend(OwnHostsBackend):
                 completion = self._completions[monitor.job] = self._complete(record, monitor)
                 monitor.close()
                 if is_first:
-                    completion.wait(FIRST_LOOK_SECONDS)
+                    completion.join(FIRST_LOOK_SECONDS)
         return self._index.get(name)
 
     def logs(self, name: str) -> LogSource:
@@ -370,11 +371,11 @@ class SshBackend(OwnHostsBackend):
             return None
         return self._monitor_of(record), current_attempt(record).file_begins
 
-    def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:
+    def _complete(self, record: JobRecord, monitor: JobMonitor) -> Thread:
         """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
         retry = Retry(record, plan, monitor, self._transport, self._home, environ=self._environ, find=self._find)
-        return Completion(record, plan, monitor, self._transport, self._home, retry=retry)
+        return start_completion(MachineHosts(record, plan, monitor, self._transport, self._home, retry=retry))
 
     def _release_reader(self, name: str) -> None:
         """Close the job's connections when its last open log is closed; a later request opens new ones."""

@@ -1,10 +1,4 @@
-"""Complete a job on this machine: fetch what its hosts left, judge, pack, and write the result into the index.
-
-    all hosts over
-         |  judge_job
-         |-- failed --> fetch the logs --> Retry.start --> another attempt, and the job goes on
-         v
-    Uploading: fetch logs, models and outputs --> pack --> the row says how the job ended
+"""Complete a job on this machine: fetch what its hosts left; `controller.attempt_end` decides, packs and restarts.
 
 This runs in a thread, so that the caller who waits for the job still sees messages. When several processes follow one
 job, a file lock lets one of them do it.
@@ -27,24 +21,27 @@ from herringbone.backends.on_s3 import send_packed
 from herringbone.backends.review.checks import output_folder
 from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
-from herringbone.controller.artifacts import pack_model, pack_output
-from herringbone.controller.log_files import LogFile
-from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
-from herringbone.controller.verdict import Verdict
+from herringbone.controller.attempt_end import EndedHosts, Rules, end_attempt, last_columns
+from herringbone.controller.attempts import read_log
+from herringbone.controller.hosts import Restart
+from herringbone.controller.log_files import say
+from herringbone.controller.retry import policies_of
 from herringbone.records.home import JobFolder
-from herringbone.records.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
+from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.files import locked
 from herringbone_contract.masking import printable
-from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.retry import Retry
     from herringbone.backends.ssh.transport.protocol import Transport
+    from herringbone.controller.artifacts import Bases
+    from herringbone.controller.retry import Attempt
+    from herringbone.controller.verdict import Verdict
     from herringbone.plan.plan import JobPlan
     from herringbone.records.home import Home
 
@@ -65,14 +62,7 @@ def packing_is_ended(record: JobRecord) -> bool:
 
 def as_over(record: JobRecord, states: Sequence[HostState]) -> JobRecord:
     """Return the row of a job that is over, as it will be when its results are fetched."""
-    verdict = judge_job(states)
-    return replace(
-        record,
-        status=verdict.status,
-        secondary_status=verdict.secondary_status,
-        ended=ended_at(states, time.time()),
-        failure=None if verdict.failure is None else verdict.failure.to_json(),
-    )
+    return replace(record, **last_columns(judge_job(states), None, ended_at(states, time.time())))
 
 
 def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
@@ -82,11 +72,10 @@ def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
     return str(JobFolder(Path(host.row["work"], "jobs", attempt)).host(host.host))
 
 
-class Completion:
-    """Completes one job in a thread that starts at once.
+class MachineHosts(EndedHosts):
+    """The hosts of a job's attempt on machines that this process has followed with `monitor`.
 
-    It is finished when the index says how the job ended, or which machines run the next attempt. The thread is the only
-    one that uses the members; the monitor is not changed any more, because the job is over.
+    The monitor is not changed any more, because the attempt is over.
     """
 
     def __init__(
@@ -101,69 +90,93 @@ class Completion:
     ) -> None:
         self._record, self._plan, self._monitor, self._transport = record, plan, monitor, transport
         self._retry = retry
-        self._attempt = current_attempt(record)
+        self._attempt = attempt = current_attempt(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
-        # Not a daemon thread, as that of a caller may be: Python would kill it at its exit, and leave the result half
-        # fetched. The `herringbone` command finds it by its name, and waits for it.
-        self._thread = Thread(target=self._run, name=f"{RESULTS}{record.name}", daemon=False)
-        self._thread.start()
+        self._begin = time.time()
+        # Nobody may have looked for days.
+        self._ended = ended_at(monitor.states, self._begin)
+        self.job, self.compress = record.name, not plan.options.disable_output_compression
+        self.rules = Rules(plan.options.max_retry_attempts or 0, policies_of(plan.options.log_policies))
+        self.earlier, self.machines = attempt.failed, attempt.machine_names
 
-    def wait(self, seconds: float) -> None:
-        """Return when the job is completed, or after `seconds`."""
-        self._thread.join(seconds)
+    def end(self) -> None:
+        """End the attempt, unless another process has done it.
 
-    def _run(self) -> None:
+        The index says afterwards how the job ended, or which machines run the next attempt.
+        """
         # A job that was submitted elsewhere has no folder here yet.
         self._folder.path.mkdir(mode=0o700, exist_ok=True)
         self._folder.logs.mkdir(exist_ok=True)
         # Between processes; the kernel frees it when this process dies, and the next one starts over.
         with locked(self._folder.path / "ending.lock"):
             # Read under the lock: the previous holder may have completed the job or started the next attempt.
-            record = self._index.get(self._record.name)
+            record = self._index.get(self.job)
             if not record.done and record.service == self._record.service:
-                self._complete()
+                end_attempt(self)
 
-    def _complete(self) -> None:
-        begin = time.time()
-        verdict, model = judge_job(self._monitor.states), None
-        # Nobody may have looked for days.
-        ended = ended_at(self._monitor.states, begin)
-        if verdict.failure is not None:
-            # The retry policies search the logs. A machine that is lost by now must not prevent the retry.
-            with contextlib.suppress(HerringboneError):
-                self._for_each_host(self._fetch_log)
-            try:
-                if self._retry.start(verdict):
-                    return
-            except (HerringboneError, OSError) as error:
-                why = f"{verdict.failure.message}; the job could not be restarted: {error}".removeprefix("; ")
-                verdict = replace(verdict, failure=verdict.failure._replace(message=why))
-        change_state(self._index, self._record.name, {"secondary_status": UPLOADING}, at=ended)
-        try:
-            # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
-            self._for_each_host(self._fetch_results)
-            if (packed := self._pack(with_model=verdict.failure is None)) is not None:
-                model = send_packed(self._plan, packed)
-        except PackingStoppedError:
-            if verdict.status == COMPLETED:
-                verdict = Verdict(STOPPED, STOPPED)
-        except (HerringboneError, OSError) as error:
-            # A job that failed by itself keeps that reason: it matters more than a lost output.
-            if verdict.failure is None:
-                verdict = Verdict(FAILED, FAILED, self._fetch_failure(error))
-        # Last: from now on other processes read the results.
-        settle(
-            self._index,
-            self._record.name,
-            {
-                "status": verdict.status,
-                "secondary_status": verdict.secondary_status,
-                "ended": ended + time.time() - begin,
-                "failure": None if verdict.failure is None else verdict.failure.to_json(),
-                "model": None if model is None else str(model),
-            },
+    def judge(self) -> Verdict:
+        return judge_job(self._monitor.states)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._index.get(self.job).status == STOPPING
+
+    def logs(self) -> dict[str, str]:
+        # A machine that is lost by now must not prevent the retry.
+        with contextlib.suppress(HerringboneError):
+            self._for_each_host(self._fetch_log)
+        begins = self._attempt.log_begins
+        return {host: read_log(self._folder.logs, host, begins.get(host, 0)) for host in self.machines}
+
+    def say(self, text: str) -> None:
+        host = next(iter(self._monitor.hosts))
+        say(str(self._folder.log(host)), f"[{host}] {text}")
+
+    def restart(self, failed: Attempt) -> Restart:
+        self._retry.start(failed)
+        return Restart.HERE
+
+    def release(self) -> None:
+        # Each machine's controller has given back what its host had.
+        pass
+
+    def collect(self, verdict: Verdict) -> None:  # noqa: ARG002 - the output of a failed job may say why it failed
+        change_state(self._index, self.job, {"secondary_status": UPLOADING}, at=self._ended)
+        # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
+        self._for_each_host(self._fetch_results)
+
+    def output(self) -> Path:
+        return output_folder(self._plan, self._folder)
+
+    def bases(self) -> Bases:
+        return [
+            (name, self._folder.host(name), base_on_machine(host, self._attempt.name))
+            for name, host in self._monitor.hosts.items()
+        ]
+
+    def packing_is_ended(self) -> bool:
+        return packing_is_ended(self._index.get(self.job))
+
+    def send(self, model: Path | None) -> str | None:
+        return None if model is None else send_packed(self._plan, model)
+
+    def failure_of(self, error: Exception) -> Failure:
+        # The folders stay on the machines, so the message tells the user where the results are.
+        folders = ", ".join(
+            f"{host.machine.name}:{host.row['work']}/jobs/{self._attempt.name}"
+            for host in self._monitor.hosts.values()
+            if host.row is not None
         )
+        return Failure(
+            exception=type(error).__name__,
+            exit_code=0,
+            message=f"the job completed, but its results could not be fetched: {error}; they are in {folders}",
+        )
+
+    def finish(self, verdict: Verdict, model: Path | str | None) -> None:
+        # Last: from now on other processes read the results.
+        settle(self._index, self.job, last_columns(verdict, model, self._ended + time.time() - self._begin))
 
     def _for_each_host(self, fetch: Callable[[HostMonitor], None]) -> None:
         # Lost machines are left out: a copy from them would only run into its time limit.
@@ -206,41 +219,11 @@ class Completion:
                 shutil.copyfileobj(source, target)
         shutil.rmtree(fetched, ignore_errors=True)
 
-    def _pack(self, *, with_model: bool) -> Path | None:
-        """Pack output and model; raises `PackingStoppedError` when the user ends that, from this process or another."""
-        output = output_folder(self._plan, self._folder)
-        compress = not self._plan.options.disable_output_compression
-        hosts = [
-            (name, self._folder.host(name), base_on_machine(host, self._attempt.name))
-            for name, host in self._monitor.hosts.items()
-        ]
-        watch = PackingWatch(is_ended=lambda: packing_is_ended(self._index.get(self._record.name)), say=self._say)
-        try:
-            pack_output(hosts, output, compress=compress, say=self._say, step=watch)
-            # The output of a failed job may say why it failed; its model is not complete.
-            return pack_model(hosts, output, compress=compress, say=self._say, step=watch) if with_model else None
-        except PackingStoppedError:
-            if with_model:
-                folders = ", ".join(str(Paths(base).model) for _, base, _ in hosts)
-                self._say(not_packed(self._record.name, folders))
-            raise
 
-    def _say(self, text: str) -> None:
-        """Write a line into the first host's log."""
-        host = next(iter(self._monitor.hosts))
-        log = LogFile(str(self._folder.log(host)))
-        log.say(f"[{host}] packing: {text}", time.time())
-        log.close(time.time())
-
-    def _fetch_failure(self, error: Exception) -> Failure:
-        # The folders stay on the machines, so the message tells the user where the results are.
-        folders = ", ".join(
-            f"{host.machine.name}:{host.row['work']}/jobs/{self._attempt.name}"
-            for host in self._monitor.hosts.values()
-            if host.row is not None
-        )
-        return Failure(
-            exception=type(error).__name__,
-            exit_code=0,
-            message=f"the job completed, but its results could not be fetched: {error}; they are in {folders}",
-        )
+def start_completion(hosts: MachineHosts) -> Thread:
+    """End an attempt in a thread of its own."""
+    # Not a daemon thread, as that of a caller may be: Python would kill it at its exit, and leave the result half
+    # fetched. The `herringbone` command finds it by its name, and waits for it.
+    thread = Thread(target=hosts.end, name=f"{RESULTS}{hosts.job}", daemon=False)
+    thread.start()
+    return thread

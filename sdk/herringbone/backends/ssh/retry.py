@@ -1,7 +1,6 @@
 """Retry a job whose attempt failed; the process that looks at the job does it, because machines log in to nobody.
 
-logs fetched
-  -> `controller.retry.decide`     may there be another attempt, and which machines must it avoid?
+`controller.attempt_end` has decided that there is another attempt, and which machines it must avoid
   -> fetch the checkpoints         from the machines that can still be reached
   -> Submission                    lock the machines that are free now, send the checkpoints, start the hosts
   -> the index                     names the machines of the new attempt
@@ -13,7 +12,6 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,17 +26,9 @@ from herringbone.backends.ssh.inventory import inventory_path, read_inventory
 from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
 from herringbone.backends.ssh.submission import NextAttempt, Submission
 from herringbone.backends.ssh.upload import PackedCode
-from herringbone.controller.attempts import newest_file, read_log
-from herringbone.controller.log_files import LogFile
-from herringbone.controller.retry import (
-    Attempt,
-    announcement,
-    decide,
-    describe_attempts,
-    excluded_machines,
-    find_policy,
-    policies_of,
-)
+from herringbone.controller.attempts import newest_file
+from herringbone.controller.log_files import say
+from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines
 from herringbone.records.checkpoints import settle_links
 from herringbone.records.home import Home, JobFolder
 from herringbone.records.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
@@ -51,7 +41,6 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.transport.protocol import Transport
-    from herringbone.controller.verdict import Verdict
     from herringbone.engine.client import Engine
     from herringbone.plan.options.typed import Options
     from herringbone.plan.plan import JobPlan
@@ -62,8 +51,7 @@ _THREADS = 8
 class Retry:
     """Starts the next attempt of a job after the one that `monitor` followed.
 
-    >>> Retry(record, plan, monitor, transport, home, environ=os.environ, find=find).start(verdict)   # doctest: +SKIP
-    True
+    >>> Retry(record, plan, monitor, transport, home, environ=os.environ, find=find).start(failed)    # doctest: +SKIP
 
     `plan` contains its secrets only in the Python that submitted the job; elsewhere they are masked.
     """
@@ -85,34 +73,19 @@ class Retry:
         self._index = JobIndex(home.index)
         self._attempt = current_attempt(record)
 
-    @property
-    def retries(self) -> int:
-        """Return how many attempts the job may have after the first one."""
-        return self._plan.options.max_retry_attempts or 0
+    def start(self, failed: Attempt) -> None:
+        """Start the attempt after `failed`.
 
-    def start(self, verdict: Verdict) -> bool:
-        """Start the next attempt if the verdict on the last one allows it; return whether it started.
-
-        The logs of the failed attempt must be on this machine. Raises `HerringboneError` or `OSError` when the job may
-        have another attempt and it cannot be started.
+        Raises `HerringboneError` or `OSError` when it cannot be started.
         """
-        if not self.retries or self._is_stopping():
-            return False
-        attempt = self._attempt
-        logs = {host: read_log(self._folder.logs, host, attempt.log_begins.get(host, 0)) for host in attempt.machines}
-        policies = policies_of(self._plan.options.log_policies)
-        failed = decide(verdict, find_policy(policies, logs), attempt.machine_names, attempt.failed, self.retries)
-        if failed is None:
-            return False
         self._check_startable()
         change_state(self._index, self._record.name, {"secondary_status": RESTARTING})
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
         name = attempt_name(self._record.name, failed.number + 1)
-        plan = msgspec.structs.replace(self._plan, options=self._options())
         submission = Submission(
-            plan,
-            read_inventory(inventory_path(plan)),
+            msgspec.structs.replace(self._plan, options=self._options()),
+            read_inventory(inventory_path(self._plan)),
             self._transport,
             scratch=self._home.cache / "code",
             environ=self._environ,
@@ -126,7 +99,6 @@ class Retry:
         for _, connection in started.values():
             connection.close()
         self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
-        return True
 
     def _is_stopping(self) -> bool:
         return self._index.get(self._record.name).status == STOPPING
@@ -202,9 +174,7 @@ class Retry:
     def _say(self, text: str) -> None:
         """Write a line into the first host's log."""
         host = self._plan.hosts[0].name
-        log = LogFile(str(self._folder.log(host)))
-        log.say(f"[{host}] {text}", time.time())
-        log.close(time.time())
+        say(str(self._folder.log(host)), f"[{host}] {text}")
 
     def _record_attempt(
         self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None
@@ -212,18 +182,14 @@ class Retry:
         """Write the new attempt into the log and the index."""
         machine_names = {host: machine.name for host, machine in machines.items()}
         source = checkpoints or checkpoint_folder(self._plan)
-        newest = None if source is None else newest_file(source)
-        failed = replace(failed, announced=announcement(failed, self.retries, machine_names, newest))
+        retries = self._plan.options.max_retry_attempts or 0
+        failed = announced(failed, retries, machine_names, None if source is None else newest_file(source))
+        # In the first host's log only: the merged log of the job would repeat it otherwise.
+        self._say(failed.announced)
         hosts = [host.name for host in self._plan.hosts]
-        log_begins = {}
-        for host in hosts:
-            log = LogFile(str(self._folder.log(host)))
-            # In the first host's log only: the merged log of the job would repeat it otherwise.
-            if host == hosts[0]:
-                log.say(f"[{host}] {failed.announced}", time.time())
-            # After the announcement: the log of the new attempt follows it.
-            log_begins[host] = log.size
-            log.close(time.time())
+        logs = {host: self._folder.log(host) for host in hosts}
+        # After the announcement: the log of the new attempt follows it.
+        log_begins = {host: log.stat().st_size if log.exists() else 0 for host, log in logs.items()}
         files = [path for path in self._folder.all_events(hosts)[1:] if path.exists()]
         attempts = (*self._attempt.failed, failed)
         attempt = msgspec.structs.replace(
