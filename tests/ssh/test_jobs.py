@@ -155,7 +155,7 @@ def test_one_look_settles_a_job_whose_client_died(submit, machines, home, transp
     looker = Thread(target=backend.describe, args=(job.name,), daemon=True)
     looker.start()
     looker.join()
-    assert [completion._thread.daemon for completion in backend._completions.values()] == [False]
+    assert [completion.daemon for completion in backend._completions.values()] == [False]
     record = wait_until_done(backend, job.name)
     assert record.status == "Completed"
     states = [event for event in TrainingJob(job.name, backend).events() if event["kind"] == "state"]

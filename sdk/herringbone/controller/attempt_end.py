@@ -10,11 +10,10 @@ has one for its hosts (`completion`), a client has one for machines that it logs
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The part of a job's plan that decides on its attempts: the number of restarts, and pattern -> action."""
-
-    retries: int
-    policies: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """`failed` is the attempt that failed, if another one follows; `notice` is a line for the log."""
 
@@ -46,37 +37,29 @@ class Decision:
     notice: str = ""
 
 
-def may_restart(verdict: Verdict, rules: Rules, *, stopping: bool) -> bool:
-    """Report whether the rules have to be asked at all. Reading the logs for them takes a while."""
-    return verdict.failure is not None and rules.retries > 0 and not stopping
-
-
 def decide_end(
     verdict: Verdict,
-    rules: Rules,
-    *,
-    stopping: bool = False,
     logs: Mapping[str, str],
+    *,
+    policies: Mapping[str, str],
+    retries: int,
     machines: Mapping[str, str],
     earlier: Sequence[Attempt],
 ) -> Decision:
-    """Decide whether a job goes on after an attempt, and without which machines.
+    """Decide whether a job that nobody has stopped goes on after an attempt, and without which machines.
 
     >>> from herringbone_contract.failure import Failure
     >>> lost = Verdict("Failed", "Failed", Failure(host="algo-1", exit_code=137), lost="algo-1")
-    >>> end = decide_end(lost, Rules(3, {}), logs={}, machines={"algo-1": "n1"}, earlier=[])
+    >>> end = decide_end(lost, {}, policies={}, retries=3, machines={"algo-1": "n1"}, earlier=[])
     >>> end.failed.number, end.failed.blamed
     (1, ('n1',))
 
-    `logs` are the ends of the hosts' logs, `machines` maps hosts to machines, `earlier` are the failed attempts before
-    this one. `stopping`: somebody asked the job to stop, or its time is over.
+    `logs` are the ends of the hosts' logs, `policies` map patterns in them to actions. `machines` maps hosts to
+    machines, `earlier` are the failed attempts before this one.
     """
-    if not may_restart(verdict, rules, stopping=stopping):
-        return Decision()
-    failed = decide(verdict, find_policy(rules.policies, logs), machines, earlier, rules.retries)
-    if failed is None and len(earlier) >= rules.retries:
-        return Decision(notice=f"attempt {rules.retries + 1} of {rules.retries + 1} has failed, too")
-    return Decision(failed)
+    failed = decide(verdict, find_policy(policies, logs), machines, earlier, retries)
+    is_last = verdict.failure is not None and 0 < retries <= len(earlier)
+    return Decision(failed, f"attempt {retries + 1} of {retries + 1} has failed, too" if is_last else "")
 
 
 def not_restarted(verdict: Verdict, error: Exception) -> Verdict:
@@ -101,73 +84,62 @@ class NotSentError(Exception):
     """Something that the job was to write to S3 is not there."""
 
 
-class EndedHosts(ABC):
+class EndedHosts(Protocol):
     """The hosts of one attempt that is over: what they left, and the way to start them again."""
 
     job: str
-    rules: Rules
+    # The number of restarts that the job may have, and its policies: pattern in a log -> action.
+    retries: int
+    policies: Mapping[str, str]
     # The attempts of this job that failed before this one.
     earlier: Sequence[Attempt]
     # The machine of each host, by host name; empty when all hosts are on one machine.
     machines: Mapping[str, str]
     compress: bool
 
-    @abstractmethod
     def judge(self) -> Verdict:
         """Return the verdict on the attempt."""
 
     @property
-    @abstractmethod
     def is_stopping(self) -> bool:
         """Whether somebody asked the job to stop, or its time is over."""
 
-    @abstractmethod
     def logs(self) -> Mapping[str, str]:
         """Return the end of each host's log in this attempt, by host name."""
 
-    @abstractmethod
     def say(self, text: str) -> None:
         """Write a line into the first host's log."""
 
-    @abstractmethod
     def restart(self, failed: Attempt) -> Restart:
         """Announce and start the attempt after `failed`. Raises `HerringboneError` or `OSError`."""
 
-    @abstractmethod
     def release(self) -> None:
         """Give back what no attempt needs any more, before the results are packed."""
 
-    @abstractmethod
     def collect(self, verdict: Verdict) -> None:
         """Record that the job is Uploading where that takes a while, and bring the results to the folders in `bases`.
 
         Raises `HerringboneError` or `OSError`.
         """
 
-    @abstractmethod
     def output(self) -> Path | None:
         """Return the folder for packed results; None when another process packs them. Raises `OSError`."""
 
-    @abstractmethod
     def bases(self) -> Bases:
         """Return the hosts' folders in the order of the plan, which decides whose file is packed of two."""
 
-    @abstractmethod
     def packing_is_ended(self) -> bool:
         """Report whether the user asked to end the packing."""
 
-    @abstractmethod
     def send(self, model: Path | None) -> Path | str | None:
         """Send results to S3 if they belong there; return the model's address or path.
 
         Raises `NotSentError` or `HerringboneError`.
         """
 
-    @abstractmethod
     def failure_of(self, error: Exception) -> Failure:
         """Return the failure of a job whose scripts ended well, and whose results are not where they belong."""
 
-    @abstractmethod
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         """Remove what is left of the hosts; then write the end into the record, which others wait for."""
 
@@ -175,18 +147,25 @@ class EndedHosts(ABC):
 def end_attempt(hosts: EndedHosts) -> Conclusion:
     """Bring an attempt to its end; the record says that the job is over only when nothing of the hosts is left."""
     verdict = hosts.judge()
-    if may_restart(verdict, hosts.rules, stopping=hosts.is_stopping):
-        decision = decide_end(verdict, hosts.rules, logs=hosts.logs(), machines=hosts.machines, earlier=hosts.earlier)
+    # Logs are read for the decision alone, which takes a while.
+    if verdict.failure is not None and hosts.retries and not hosts.is_stopping:
+        decision = decide_end(
+            verdict,
+            hosts.logs(),
+            policies=hosts.policies,
+            retries=hosts.retries,
+            machines=hosts.machines,
+            earlier=hosts.earlier,
+        )
         if decision.notice:
             hosts.say(decision.notice)
         if decision.failed is not None:
             try:
-                outcome = hosts.restart(decision.failed)
+                if (outcome := hosts.restart(decision.failed)) is not Restart.NONE:
+                    return Conclusion.RESTART if outcome is Restart.HERE else Conclusion.FAILED
             except (HerringboneError, OSError) as error:
                 hosts.say(f"the job cannot be restarted: {error}")
-                outcome, verdict = Restart.NONE, not_restarted(verdict, error)
-            if outcome is not Restart.NONE:
-                return Conclusion.RESTART if outcome is Restart.HERE else Conclusion.FAILED
+                verdict = not_restarted(verdict, error)
     hosts.release()
     model: Path | str | None = None
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.attempt_end import EndedHosts, NotSentError, Rules, last_columns
+from herringbone.controller.attempt_end import EndedHosts, NotSentError, last_columns
 from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import say
@@ -62,7 +62,7 @@ class ControllerHosts(EndedHosts):
         s3: S3Process,
     ) -> None:
         self.job, self.compress = config["job"], config["compress"]
-        self.rules = Rules(config["retries"], config["policies"])
+        self.retries, self.policies = config["retries"], config["policies"]
         self.earlier, self.machines = site.failed_attempts, site.machines
         self._config, self._site, self._s3 = config, site, s3
         self._ends = hosts
@@ -93,7 +93,7 @@ class ControllerHosts(EndedHosts):
         if self._config["containers"] is None:
             # Our own link to the folder of checkpoint_s3_uri. A container has a mount there; a link is its script's.
             folders = [folder.resolve() for folder in folders]
-        failed = announced(failed, self.rules.retries, {}, newest_file(*folders))
+        failed = announced(failed, self.retries, {}, newest_file(*folders))
         self.say(failed.announced)
         attempts = [*self.earlier, failed]
         # Recorded before the restart: when another controller goes on, this one may be killed at any moment after it.

@@ -19,14 +19,14 @@ from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.backends.ssh.completion import MachineHosts, as_over, end_packing, start_completion
+from herringbone.backends.ssh.completion import as_over, end_packing, start_completion
 from herringbone.backends.ssh.files import RemoteFiles
 from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.images import check_image_here
-from herringbone.backends.ssh.inventory import Inventory, Machine, MachinesBusyError, inventory_path, read_inventory
+from herringbone.backends.ssh.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
 from herringbone.backends.ssh.line import wait_in_line
 from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
-from herringbone.backends.ssh.retry import Retry
+from herringbone.backends.ssh.retry import RestartableHosts
 from herringbone.backends.ssh.review import planned_machines, review
 from herringbone.backends.ssh.running_jobs import (
     CurrentAttempt,
@@ -35,7 +35,7 @@ from herringbone.backends.ssh.running_jobs import (
     find_jobs,
     split_attempt,
 )
-from herringbone.backends.ssh.submission import Granted, Submission
+from herringbone.backends.ssh.submission import Granted, NextAttempt, Submission
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone.plan.plan import parse_plan
@@ -123,7 +123,6 @@ class SshBackend(OwnHostsBackend):
 
     def submit(self, plan: JobPlan) -> None:
         name = plan.job_name
-        inventory = read_inventory(inventory_path(plan))
         with lifecycle.claim(plan, self.name, self._home) as job:
             job.make_folder(exist_ok=True)
             folder = self._home.job(name)
@@ -131,7 +130,7 @@ class SshBackend(OwnHostsBackend):
             plan = staged(plan, self._home, self._index)
             JobEvents(folder.job_events).state(STARTING)
             arrival = time.time()
-            submission = self._submission(plan, inventory)
+            submission = self._submission(plan)
             self._plans[name] = plan
             try:
                 self._run(plan, submission)
@@ -146,17 +145,20 @@ class SshBackend(OwnHostsBackend):
         name = plan.job_name
         JobEvents(self._home.job(name).job_events).state(STARTING)
         if self._index.update(name, unless_done=True, secondary_status=STARTING, facts=None):
-            self._run(plan, self._submission(plan, read_inventory(inventory_path(plan)), granted))
+            self._run(plan, self._submission(plan, granted=granted))
         self._close(name)
 
-    def _submission(self, plan: JobPlan, inventory: Inventory, granted: Granted | None = None) -> Submission:
+    def _submission(
+        self, plan: JobPlan, *, next_attempt: NextAttempt | None = None, granted: Granted | None = None
+    ) -> Submission:
         return Submission(
             plan,
-            inventory,
+            read_inventory(inventory_path(plan)),
             self._transport,
             scratch=self._home.cache / "code",
             environ=self._environ,
             find=self._find,
+            next_attempt=next_attempt,
             granted=granted,
         )
 
@@ -374,8 +376,9 @@ class SshBackend(OwnHostsBackend):
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Thread:
         """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
-        retry = Retry(record, plan, monitor, self._transport, self._home, environ=self._environ, find=self._find)
-        return start_completion(MachineHosts(record, plan, monitor, self._transport, self._home, retry=retry))
+        return start_completion(
+            RestartableHosts(record, plan, monitor, self._transport, self._home, submission=self._submission)
+        )
 
     def _release_reader(self, name: str) -> None:
         """Close the job's connections when its last open log is closed; a later request opens new ones."""

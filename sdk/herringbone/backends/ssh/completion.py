@@ -21,9 +21,8 @@ from herringbone.backends.on_s3 import send_packed
 from herringbone.backends.review.checks import output_folder
 from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
-from herringbone.controller.attempt_end import EndedHosts, Rules, end_attempt, last_columns
+from herringbone.controller.attempt_end import EndedHosts, end_attempt, last_columns
 from herringbone.controller.attempts import read_log
-from herringbone.controller.hosts import Restart
 from herringbone.controller.log_files import say
 from herringbone.controller.retry import policies_of
 from herringbone.records.home import JobFolder
@@ -37,10 +36,8 @@ from herringbone_contract.masking import printable
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.retry import Retry
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.controller.artifacts import Bases
-    from herringbone.controller.retry import Attempt
     from herringbone.controller.verdict import Verdict
     from herringbone.plan.plan import JobPlan
     from herringbone.records.home import Home
@@ -75,7 +72,7 @@ def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
 class MachineHosts(EndedHosts):
     """The hosts of a job's attempt on machines that this process has followed with `monitor`.
 
-    The monitor is not changed any more, because the attempt is over.
+    The monitor is not changed any more, because the attempt is over. `retry` has the part that starts the next one.
     """
 
     def __init__(
@@ -85,11 +82,8 @@ class MachineHosts(EndedHosts):
         monitor: JobMonitor,
         transport: Transport[Machine],
         home: Home,
-        *,
-        retry: Retry,
     ) -> None:
         self._record, self._plan, self._monitor, self._transport = record, plan, monitor, transport
-        self._retry = retry
         self._attempt = attempt = current_attempt(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
@@ -97,7 +91,7 @@ class MachineHosts(EndedHosts):
         # Nobody may have looked for days.
         self._ended = ended_at(monitor.states, self._begin)
         self.job, self.compress = record.name, not plan.options.disable_output_compression
-        self.rules = Rules(plan.options.max_retry_attempts or 0, policies_of(plan.options.log_policies))
+        self.retries, self.policies = plan.options.max_retry_attempts or 0, policies_of(plan.options.log_policies)
         self.earlier, self.machines = attempt.failed, attempt.machine_names
 
     def end(self) -> None:
@@ -132,10 +126,6 @@ class MachineHosts(EndedHosts):
     def say(self, text: str) -> None:
         host = next(iter(self._monitor.hosts))
         say(str(self._folder.log(host)), f"[{host}] {text}")
-
-    def restart(self, failed: Attempt) -> Restart:
-        self._retry.start(failed)
-        return Restart.HERE
 
     def release(self) -> None:
         # Each machine's controller has given back what its host had.

@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from multiprocessing.pool import ThreadPool
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +21,16 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.lifecycle import change_state
 from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.checkpoints import merge_checkpoints
-from herringbone.backends.ssh.inventory import inventory_path, read_inventory
-from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
+from herringbone.backends.ssh.completion import MachineHosts
+from herringbone.backends.ssh.running_jobs import attempt_name
 from herringbone.backends.ssh.submission import NextAttempt, Submission
 from herringbone.backends.ssh.upload import PackedCode
 from herringbone.controller.attempts import newest_file
-from herringbone.controller.log_files import say
+from herringbone.controller.hosts import Restart
 from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines
 from herringbone.records.checkpoints import settle_links
-from herringbone.records.home import Home, JobFolder
-from herringbone.records.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.records.home import JobFolder
+from herringbone.records.index import RESTARTING, STOPPING, TRAINING
 from herringbone.records.job_events import JobEvents
 from herringbone_contract.constants import DEFAULT_BASE, MASK
 from herringbone_contract.errors import HostError
@@ -41,17 +40,14 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
     from herringbone.backends.ssh.transport.protocol import Transport
-    from herringbone.engine.client import Engine
     from herringbone.plan.options.typed import Options
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
+    from herringbone.records.index import JobRecord
 
-_THREADS = 8
 
-
-class Retry:
-    """Starts the next attempt of a job after the one that `monitor` followed.
-
-    >>> Retry(record, plan, monitor, transport, home, environ=os.environ, find=find).start(failed)    # doctest: +SKIP
+class RestartableHosts(MachineHosts):
+    """Hosts on machines, and the start of the attempt after theirs; `submission` makes one of a plan.
 
     `plan` contains its secrets only in the Python that submitted the job; elsewhere they are masked.
     """
@@ -64,44 +60,28 @@ class Retry:
         transport: Transport[Machine],
         home: Home,
         *,
-        environ: Mapping[str, str],
-        find: Callable[[], Engine],
+        submission: Callable[..., Submission],
     ) -> None:
-        self._record, self._plan, self._monitor = record, plan, monitor
-        self._transport, self._home, self._environ, self._find = transport, home, environ, find
-        self._folder: JobFolder = home.job(record.name)
-        self._index = JobIndex(home.index)
-        self._attempt = current_attempt(record)
+        super().__init__(record, plan, monitor, transport, home)
+        self._submission = submission
 
-    def start(self, failed: Attempt) -> None:
-        """Start the attempt after `failed`.
-
-        Raises `HerringboneError` or `OSError` when it cannot be started.
-        """
+    def restart(self, failed: Attempt) -> Restart:
         self._check_startable()
-        change_state(self._index, self._record.name, {"secondary_status": RESTARTING})
+        change_state(self._index, self.job, {"secondary_status": RESTARTING})
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
-        name = attempt_name(self._record.name, failed.number + 1)
-        submission = Submission(
+        name = attempt_name(self.job, failed.number + 1)
+        started = self._submission(
             msgspec.structs.replace(self._plan, options=self._options()),
-            read_inventory(inventory_path(self._plan)),
-            self._transport,
-            scratch=self._home.cache / "code",
-            environ=self._environ,
-            find=self._find,
             next_attempt=NextAttempt(
                 name=name, code=self._code(), checkpoints=checkpoints, unavailable=self._unavailable(failed)
             ),
-        )
-        started = submission.run()
+        ).run()
         # Whoever follows the new attempt finds its machines in the index and opens connections of its own.
         for _, connection in started.values():
             connection.close()
         self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
-
-    def _is_stopping(self) -> bool:
-        return self._index.get(self._record.name).status == STOPPING
+        return Restart.HERE
 
     def _options(self) -> Options:
         """Return the options with the rest of `max_run`, which limits all attempts together."""
@@ -135,7 +115,7 @@ class Retry:
     def _unavailable(self, failed: Attempt) -> dict[str, str]:
         """Return the machines that the next attempt must avoid: those silent now, and those excluded by a policy."""
         silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._monitor.states if state.lost}
-        return {**silent, **excluded_machines([*self._attempt.failed, failed])}
+        return {**silent, **excluded_machines([*self.earlier, failed])}
 
     def _fetch_all_checkpoints(self) -> Path | None:
         """Fetch the checkpoints of all hosts into one folder; None when the hosts share one, or there are none.
@@ -146,9 +126,7 @@ class Retry:
         if checkpoint_folder(self._plan) is not None and not in_bucket:
             return None
         folder = self._folder.path / "checkpoints"
-        hosts = [host for host in self._monitor.hosts.values() if host.state.done]
-        with ThreadPool(_THREADS) as pool:
-            pool.starmap(self._fetch_checkpoints, [(host, folder / host.host) for host in hosts])
+        self._for_each_host(lambda host: self._fetch_checkpoints(host, folder / host.host))
         merged = merge_checkpoints(folder)
         if merged is None and in_bucket and any(self._folder.s3_checkpoints.iterdir()):
             # No machine answers: those with which the job started.
@@ -166,15 +144,10 @@ class Retry:
             settle_links(
                 fetched,
                 [str(remote), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"],
-                lambda name, reason: self._say(f"checkpoints: {name} of {host.host} is left out: {reason}"),
+                lambda name, reason: self.say(f"checkpoints: {name} of {host.host} is left out: {reason}"),
             )
             shutil.rmtree(target, ignore_errors=True)
             fetched.replace(target)
-
-    def _say(self, text: str) -> None:
-        """Write a line into the first host's log."""
-        host = self._plan.hosts[0].name
-        say(str(self._folder.log(host)), f"[{host}] {text}")
 
     def _record_attempt(
         self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None
@@ -182,16 +155,15 @@ class Retry:
         """Write the new attempt into the log and the index."""
         machine_names = {host: machine.name for host, machine in machines.items()}
         source = checkpoints or checkpoint_folder(self._plan)
-        retries = self._plan.options.max_retry_attempts or 0
-        failed = announced(failed, retries, machine_names, None if source is None else newest_file(source))
+        failed = announced(failed, self.retries, machine_names, None if source is None else newest_file(source))
         # In the first host's log only: the merged log of the job would repeat it otherwise.
-        self._say(failed.announced)
+        self.say(failed.announced)
         hosts = [host.name for host in self._plan.hosts]
         logs = {host: self._folder.log(host) for host in hosts}
         # After the announcement: the log of the new attempt follows it.
         log_begins = {host: log.stat().st_size if log.exists() else 0 for host, log in logs.items()}
         files = [path for path in self._folder.all_events(hosts)[1:] if path.exists()]
-        attempts = (*self._attempt.failed, failed)
+        attempts = (*self.earlier, failed)
         attempt = msgspec.structs.replace(
             self._attempt,
             machines=machines,
@@ -203,14 +175,14 @@ class Retry:
         JobEvents(self._folder.job_events).restart(failed.number + 1, failed.why, failed.excluded)
         change_state(
             self._index,
-            self._record.name,
+            self.job,
             {
                 "service": attempt.to_json(),
-                "secondary_status": STOPPING if self._is_stopping() else TRAINING,
+                "secondary_status": STOPPING if self.is_stopping else TRAINING,
                 "description": describe_attempts(attempts),
             },
         )
-        if self._is_stopping():
+        if self.is_stopping:
             # The request to stop went to the machines of the last attempt, because the index named those.
             for machine in machines.values():
                 with self._transport.connect(machine) as connection:
