@@ -22,8 +22,8 @@ import sys
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +44,19 @@ from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
 from herringbone.records.index import PENDING, STARTING, JobRecord
 from herringbone.records.job_events import JobEvents
-from herringbone.slots.pending import enter_line, is_granted, left_on_error, signal_waiter, start_waiter, waiter_died
+from herringbone.slots.pending import (
+    enter_line,
+    is_granted,
+    leave_to_waiter,
+    left_on_error,
+    signal_waiter,
+    waiter_config,
+    waiter_died,
+)
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
-from herringbone.system.detached_process import hand_over, start_detached
+from herringbone.system.detached_process import blocked, hand_over, start_detached
 from herringbone.system.polling import Pace
 from herringbone.system.processes import identity, is_alive, pid_of
 from herringbone_contract.constants import DEFAULT_STOP_GRACE_SECONDS, HostVariable
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
 
 # The supervisors of the other hosts notice a failed host at once; this limit is for those that do not.
 PATIENCE_SECONDS = 5.0
+_WAITER = "herringbone.backends.waiter"
 CONTROLLER = (sys.executable, "-m", "herringbone.controller")
 # Reading a row and a log takes 0.15 ms, so a caller that waits may look 200 times a second.
 _PACE = Pace(shortest=0.005, longest=0.05, slower=1.02)
@@ -142,23 +151,8 @@ class DetachedBackend(OwnHostsBackend):
                 return
             # The code is copied now: a job that waits trains the code as it was at its submission.
             self._fill(plan)
-            JobEvents(folder.job_events).state(PENDING)
-            environment = {**os.environ, **search_path()}
-            try:
-                with (
-                    blocked(CONTROLLER_SIGNALS),
-                    start_waiter(plan, self.name, slot, self._home, environment) as waiter,
-                ):
-                    self._index.update(plan.job_name, client=waiter, secondary_status=PENDING)
-                    _children.add(waiter)
-            except BaseException:
-                if slot.is_handed_over:
-                    # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
-                    self.stop(plan.job_name)
-                else:
-                    # The waiter is dead. `claim` undoes the row of this process alone.
-                    self._index.update(plan.job_name, client=identity(os.getpid()))
-                raise
+            config = waiter_config(plan, self.name, slot)
+            leave_to_waiter(_WAITER, config, self._home, stop=self.stop, started=_children.add, slot=slot)
 
     def launch(self, plan: JobPlan, slot: Claim | None, *, filled: bool = False) -> None:
         """Start the controller and the hosts of a job whose row exists; `filled`: its folder has the hosts' files.
@@ -280,7 +274,6 @@ class DetachedBackend(OwnHostsBackend):
                 [*self._controller, name],
                 log=log,
                 folder=folder.path,
-                environment={**os.environ, **search_path()},
                 inherited=inherited,
             )
 
@@ -358,20 +351,6 @@ def _new_run_folder() -> Path:
     return Path(folder if len(folder) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{os.urandom(6).hex()}")  # noqa: S108
 
 
-@contextmanager
-def blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
-    """Block signals in this thread.
-
-    A child inherits the mask, so a signal that reaches the new controller stays pending until the controller has
-    handlers and unblocks it. With the default disposition the signal would kill the controller instead.
-    """
-    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
-
-
 def stop_grace() -> float:
     """Return the seconds between SIGTERM and SIGKILL, which the environment may shorten."""
     text = os.environ.get(HostVariable.STOP_GRACE)
@@ -379,11 +358,3 @@ def stop_grace() -> float:
         return DEFAULT_STOP_GRACE_SECONDS if text is None else float(text)
     except ValueError:
         raise OptionError(f"{HostVariable.STOP_GRACE}={text}: expected a number of seconds") from None
-
-
-def search_path() -> dict[str, str]:
-    """Return PYTHONPATH with absolute entries, because the controller and the hosts run in other folders."""
-    path = os.environ.get("PYTHONPATH")
-    if not path:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in path.split(os.pathsep))}  # noqa: PTH100

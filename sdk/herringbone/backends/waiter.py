@@ -5,6 +5,8 @@
     SIGTERM      leave the line: the job is Stopped
     max_wait     leave the line: Stopped, MaxWaitTimeExceeded
 
+`JobWaiter` is this life; `Waiter` has the line of this machine, `backends.ssh.waiter` those of others.
+
 A machine may have a thousand of these processes, so this module imports little before the job's turn is near.
 """
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from herringbone.records.home import Home
     from herringbone.slots.pending import WaiterConfig
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Nobody wakes the waiters when a process is killed, so the first ones look from time to time; looks may take this part
 # of the time, as a long line takes milliseconds to read.
 _LOOK_SECONDS, _SHARE = 0.5, 50
@@ -53,67 +55,112 @@ COULD_NOT_START = "the job waited in line and could not start"
 MAX_WAIT_EXCEEDED = "MaxWaitTimeExceeded"
 
 
-class Waiter:
-    """Holds one job: `Waiter(config).run()`."""
+class JobWaiter:
+    """Holds the place of one job: `run`. `deadline` is in seconds since 1970, None without `max_wait`."""
 
-    def __init__(self, config: WaiterConfig) -> None:
-        self._config = config
-        claim = config["claim"]
-        ticket = decode(claim["ticket"], config["ticket"].encode())
-        assert ticket is not None
-        descriptor = claim["descriptor"]
-        # Children that are no controllers must not keep the ticket alive.
-        os.set_inheritable(descriptor, False)
-        self._claim = Claim(Line(SlotsFolder(claim["folder"]), NvidiaSmi(), os.environ), ticket, descriptor)
-        self._backend: DetachedBackend | None = None
+    # Becomes readable when the job's turn may have come.
+    _woken: int
+
+    def __init__(self, job: str, deadline: float | None) -> None:
+        self._job, self._deadline = job, deadline
         # Set by the signal handler in this thread.
         self._stopped = False
-        self._complaint = ""
+
+    @property
+    def _home(self) -> Home:
+        raise NotImplementedError
+
+    def _enter(self) -> None:
+        """Do what comes before the first look."""
+
+    def _take(self) -> float | None:
+        """Take what the job needs, and return None; else return the seconds until the next look."""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """Give up the place and what was taken."""
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        """Start the job on what was taken."""
+        raise NotImplementedError
 
     def run(self) -> None:
         """Wait for the job's turn, and start the job or say why it does not start."""
         wakeup = watch_signals(self._stop)
         try:
+            self._enter()
             why = self._wait(wakeup)
-            # From here on a request to stop is the controller's, to which the client sends it once it is there.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            # From here on a request to stop waits until there is a job to stop.
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             if why is None and not self._stopped:
                 self._start()
             else:
-                self._claim.leave()
-                stopped((self._backend or self._load()).home, self._config["job"], why or "Stopped")
+                self._leave()
+                stopped(self._home, self._job, why or "Stopped")
         except BaseException as error:  # noqa: BLE001 - no other process would record that the job is over
-            self._claim.leave()
-            fail((self._backend or self._load()).home, self._config["job"], error)
+            self._leave()
+            fail(self._home, self._job, error)
 
     def _wait(self, wakeup: int) -> str | None:
-        """Return None when the job was granted its devices, else the secondary status of its end."""
-        deadline, touch_at = self._config["deadline"], 0.0
+        """Return None when the job was granted what it needs, else the secondary status of its end."""
         while not self._stopped:
-            begin = time.monotonic()
-            if begin >= touch_at:
-                self._claim.touch()
-                touch_at = begin + _TOUCH_SECONDS
-            decision = self._advance()
-            if isinstance(decision, Granted):
-                self._wait_until_free(decision)
+            pause = self._take()
+            if pause is None:
                 return None
-            left = float("inf") if deadline is None else deadline - time.time()
+            left = float("inf") if self._deadline is None else self._deadline - time.time()
             if left <= 0:
                 return MAX_WAIT_EXCEEDED
-            if decision.place <= _READY_PLACES and self._backend is None:
-                self._backend = self._load()
-            rank = rank_of(self._claim.ticket.wants, decision)
-            pause = pause_after(decision, time.monotonic() - begin, rank)
-            readable, _, _ = select.select([self._claim.descriptor, wakeup], [], [], min(pause, left))
+            readable, _, _ = select.select([self._woken, wakeup], [], [], min(pause, left))
             for descriptor in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(descriptor, 4096)
         return "Stopped"
 
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+
+
+class Waiter(JobWaiter):
+    """Holds one job in the line of this machine: `Waiter(config).run()`."""
+
+    def __init__(self, config: WaiterConfig) -> None:
+        super().__init__(config["job"], config["deadline"])
+        self._config = config
+        claim = config["claim"]
+        ticket = decode(claim["ticket"], config["ticket"].encode())
+        assert ticket is not None
+        self._woken = claim["descriptor"]
+        # Children that are no controllers must not keep the ticket alive.
+        os.set_inheritable(self._woken, False)
+        self._claim = Claim(Line(SlotsFolder(claim["folder"]), NvidiaSmi(), os.environ), ticket, self._woken)
+        self._backend: DetachedBackend | None = None
+        self._touch_at = 0.0
+        self._complaint = ""
+
+    @property
+    def _home(self) -> Home:
+        return self._load().home
+
+    def _leave(self) -> None:
+        self._claim.leave()
+
+    def _take(self) -> float | None:
+        begin = time.monotonic()
+        if begin >= self._touch_at:
+            self._claim.touch()
+            self._touch_at = begin + _TOUCH_SECONDS
+        decision = self._advance()
+        if isinstance(decision, Granted):
+            self._wait_until_free(decision)
+            return None
+        if decision.place <= _READY_PLACES:
+            self._load()
+        return pause_after(decision, time.monotonic() - begin, rank_of(self._claim.ticket.wants, decision))
+
     def _wait_until_free(self, granted: Granted) -> None:
         """Wait for what a killed controller left on the devices, whose claim it has lost; not for ever."""
-        backend = self._backend = self._backend or self._load()
+        backend = self._load()
         deadline = time.monotonic() + _LEFT_SECONDS
         # Where nobody can tell now, the start of the hosts finds out.
         with contextlib.suppress(HerringboneError):
@@ -135,7 +182,7 @@ class Waiter:
         from herringbone.records.index import STARTING, JobIndex
         from herringbone.records.job_events import JobEvents
 
-        backend, job = self._backend or self._load(), self._config["job"]
+        backend, job = self._load(), self._job
         if not JobIndex(backend.home.index).update(job, unless_done=True, secondary_status=STARTING):
             # Somebody has ended or removed the job.
             self._claim.leave()
@@ -144,15 +191,14 @@ class Waiter:
         backend.launch(parse_plan(self._config["plan"]), self._claim, filled=True)
 
     def _load(self) -> DetachedBackend:
-        from herringbone.backends.detached import DetachedBackend
-        from herringbone.backends.registry import backend_named
+        if self._backend is None:
+            from herringbone.backends.detached import DetachedBackend
+            from herringbone.backends.registry import backend_named
 
-        backend = backend_named(self._config["backend"])
-        assert isinstance(backend, DetachedBackend)
-        return backend
-
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
+            backend = backend_named(self._config["backend"])
+            assert isinstance(backend, DetachedBackend)
+            self._backend = backend
+        return self._backend
 
 
 def watch_signals(stop: Callable[..., None]) -> int:
@@ -161,11 +207,11 @@ def watch_signals(stop: Callable[..., None]) -> int:
     os.set_blocking(read_end, False)
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # The client blocked them before the start; one that has arrived meanwhile is delivered now.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     return read_end
 
 

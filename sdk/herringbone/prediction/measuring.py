@@ -211,7 +211,7 @@ def run_program(
 def machine_variables() -> dict[str, str]:
     """Return the variables that programs get from this machine; all others are the user's own, such as credentials."""
     # Imported here: it brings the whole start of jobs.
-    from herringbone.backends.detached import search_path
+    from herringbone.system.detached_process import search_path
 
     return {**{name: os.environ[name] for name in _MACHINE if name in os.environ}, **search_path()}
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypedDict
 
-from herringbone.records.index import PENDING, JobRecord
+from herringbone.records.index import PENDING, JobIndex, JobRecord
+from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import Claim, open_line
 from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
 from herringbone.slots.ticket import Wants, encode
-from herringbone.system.detached_process import hand_over, start_detached
+from herringbone.system.descriptors import CONTROLLER_SIGNALS
+from herringbone.system.detached_process import blocked, hand_over, start_detached
 from herringbone.system.processes import identity, pid_of
 from herringbone_contract.errors import LaunchError, UnsupportedError
 from herringbone_contract.failure import Failure
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from herringbone.protocols.controller_config import ClaimConfig
     from herringbone.records.home import Home
     from herringbone.slots.probe import Probe
-
-_WAITER = "herringbone.backends.waiter"
 
 
 class WaiterConfig(TypedDict):
@@ -92,10 +92,9 @@ def left_on_error(claim: Claim | None) -> Iterator[None]:
             claim.close()
 
 
-@contextmanager
-def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environment: Mapping[str, str]) -> Iterator[str]:
-    """Start the process that holds a waiting job; the body gets its identity, and the waiter its config afterwards."""
-    config: WaiterConfig = {
+def waiter_config(plan: JobPlan, backend: str, slot: Claim) -> WaiterConfig:
+    """Return the config of the waiter of a job that has entered this machine's line."""
+    return {
         "job": plan.job_name,
         "backend": backend,
         "claim": slot.config,
@@ -103,10 +102,6 @@ def start_waiter(plan: JobPlan, backend: str, slot: Claim, home: Home, environme
         "plan": plan.to_send(),
         "deadline": deadline_of(plan, slot.ticket.arrival),
     }
-    # From its start on two processes keep the ticket alive, so there is no moment in which none does.
-    with handed_to(_WAITER, plan.job_name, config, home, environment, inherited=[slot.descriptor]) as waiter:
-        yield waiter
-    slot.is_handed_over = True
 
 
 def deadline_of(plan: JobPlan, arrival: float) -> float | None:
@@ -114,39 +109,52 @@ def deadline_of(plan: JobPlan, arrival: float) -> float | None:
     return None if plan.options.max_wait is None else arrival + plan.options.max_wait
 
 
-@contextmanager
-def handed_to(
+def leave_to_waiter(
     module: str,
-    job: str,
     config: Mapping[str, Any],
     home: Home,
-    environment: Mapping[str, str],
     *,
-    inherited: Sequence[int] = (),
-) -> Iterator[str]:
-    """Start a module as a job's waiter; the body gets its identity, and the waiter `config` after the body."""
-    folder = home.job(job)
-    with folder.controller_log.open("wb") as log:
-        waiter = start_detached(
-            [sys.executable, "-m", module, job],
-            log=log,
-            folder=folder.path,
-            environment=environment,
-            inherited=inherited,
-        )
+    stop: Callable[[str], None],
+    started: Callable[[str], None] = lambda _: None,
+    slot: Claim | None = None,
+) -> None:
+    """Start a module as the waiter of a job whose row this process has claimed, and hand it `config`.
+
+    `slot` is the job's place in this machine's line; None for lines of other machines. `started` gets the waiter's
+    identity. `stop` stops a job that is the waiter's already.
+    """
+    job, folder, index = config["job"], home.job(config["job"]), JobIndex(home.index)
+    waiter, is_handed_over = None, False
+    JobEvents(folder.job_events).state(PENDING)
     try:
-        yield str(identity(waiter.pid))
-        hand_over(waiter, config)
+        with blocked(CONTROLLER_SIGNALS), folder.controller_log.open("wb") as log:
+            # From its start on two processes keep the ticket alive, so there is no moment in which none does.
+            inherited = [] if slot is None else [slot.descriptor]
+            waiter = start_detached(
+                [sys.executable, "-m", module, job], log=log, folder=folder.path, inherited=inherited
+            )
+            index.update(job, client=str(identity(waiter.pid)), secondary_status=PENDING)
+            started(str(identity(waiter.pid)))
+            hand_over(waiter, config)
+            # It outlives this Python on purpose.
+            waiter.returncode, is_handed_over = 0, True
+            if slot is not None:
+                slot.is_handed_over = True
     except BaseException as error:
-        waiter.kill()
-        waiter.communicate()
+        if is_handed_over:
+            # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
+            stop(job)
+            raise
+        if waiter is not None:
+            waiter.kill()
+            waiter.communicate()
+        # The waiter is dead. The claim of the name undoes the row of this process alone.
+        index.update(job, client=identity(os.getpid()))
         if isinstance(error, BrokenPipeError):
             raise LaunchError(
                 f"the process that waits for the job did not start: {folder.controller_words()}"
             ) from None
         raise
-    # It outlives this Python on purpose.
-    waiter.returncode = 0
 
 
 def signal_waiter(record: JobRecord) -> None:

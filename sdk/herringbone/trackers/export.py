@@ -15,12 +15,12 @@ from contextlib import ExitStack, closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.detached import search_path
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.review.trackers import check_installed
 from herringbone.events.metrics import job_metrics
 from herringbone.plan.destinations import Destination, parse_destinations
 from herringbone.show.console import Console
+from herringbone.system.detached_process import search_path
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter

@@ -174,7 +174,7 @@ def test_a_waiter_keeps_its_ticket_young(line):
     first.advance()
     path = f"{line.folder.path}/{claim.ticket.name}"
     os.utime(path, (1, 1))
-    assert waiter_of(claim, deadline=1.0)._wait(0) == "MaxWaitTimeExceeded"
+    assert waiter_of(claim, deadline=1.0, backend="local_process")._wait(0) == "MaxWaitTimeExceeded"
     assert os.stat(path).st_mtime > 1
     first.close()
     claim.close()

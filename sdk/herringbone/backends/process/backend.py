@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend, search_path
+from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.process.gpus import gpus_of_hosts, wants_of
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.records.home import Home, find_home
 from herringbone.slots.ticket import Wants
+from herringbone.system.detached_process import search_path
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.variables import of_the_shell
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.detached import search_path, stop_grace
+from herringbone.backends.detached import stop_grace
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
@@ -42,6 +42,7 @@ from herringbone.controller.record import read_report, read_stop_request, write_
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, UPLOADING, JobRecord
 from herringbone.records.job_events import JobEvents
+from herringbone.system.detached_process import search_path
 from herringbone.system.polling import Pace
 from herringbone_contract.errors import RequestError, SlurmError
 from herringbone_contract.files import write_whole

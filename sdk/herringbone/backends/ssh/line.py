@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import getpass
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.backends.detached import blocked, search_path
 from herringbone.backends.ssh.inventory import Inventory, Machine, choose, split_type
-from herringbone.records.index import PENDING, JobIndex
-from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import new_mark
 from herringbone.slots.devices import VISIBLE_VARIABLE
-from herringbone.slots.pending import deadline_of, handed_to
-from herringbone.system.descriptors import CONTROLLER_SIGNALS
-from herringbone.system.processes import identity
+from herringbone.slots.pending import deadline_of, leave_to_waiter
 from herringbone_contract.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -113,9 +107,8 @@ def _hosts_on(plan: JobPlan, machine: Machine) -> Sequence[HostPlan]:
 
 def wait_in_line(plan: JobPlan, code: PackedCode, arrival: float, home: Home, *, stop: Callable[[str], None]) -> None:
     """Start the waiter of a job whose row this process has claimed; `stop` stops a job that is the waiter's already."""
-    name, is_handed_over, index = plan.job_name, False, JobIndex(home.index)
     config = {
-        "job": name,
+        "job": plan.job_name,
         "plan": plan.to_send(),
         "code": str(code.path),
         "digest": code.digest,
@@ -123,17 +116,4 @@ def wait_in_line(plan: JobPlan, code: PackedCode, arrival: float, home: Home, *,
         "arrival": arrival,
         "deadline": deadline_of(plan, arrival),
     }
-    JobEvents(home.job(name).job_events).state(PENDING)
-    try:
-        with blocked(CONTROLLER_SIGNALS):
-            with handed_to(_WAITER, name, config, home, {**os.environ, **search_path()}) as waiter:
-                index.update(name, client=waiter, secondary_status=PENDING)
-            is_handed_over = True
-    except BaseException:
-        if is_handed_over:
-            # Ctrl-C that arrived while signals were blocked. The job is the waiter's, which ends it.
-            stop(name)
-        else:
-            # The waiter is dead. The claim of the name undoes the row of this process alone.
-            index.update(name, client=identity(os.getpid()))
-        raise
+    leave_to_waiter(_WAITER, config, home, stop=stop)

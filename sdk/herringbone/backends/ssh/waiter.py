@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -29,7 +28,7 @@ from herringbone.backends.ssh.inventory import Machine, choose, inventory_path, 
 from herringbone.backends.ssh.line import candidates, fitting, place_of, request_of
 from herringbone.backends.ssh.submission import Granted
 from herringbone.backends.ssh.upload import PackedCode
-from herringbone.backends.waiter import MAX_WAIT_EXCEEDED, fail, pause_after, stopped, watch_signals
+from herringbone.backends.waiter import SIGNALS, JobWaiter, pause_after
 from herringbone.plan.plan import parse_plan
 from herringbone.slots.line import Waiting
 from herringbone.slots.places import QUEUE
@@ -40,12 +39,14 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.transport.connection import Connection
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.plan.plan import JobPlan
+    from herringbone.records.home import Home
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A look answers in milliseconds; a connection that is cut off without a word must not hold up the take of others.
 _LOOK_SECONDS = 20.0
 # Far less than the silence after which a machine takes a waiter for dead (`agent.line.SILENCE_SECONDS`).
 _LONGEST_PAUSE = 15.0
+# The threads wake this one after each answer.
+_LONGEST_SLEEP = 3600.0
 _RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -170,18 +171,20 @@ class MachinePlace(threading.Thread):
             connection.close(gracefully=False)
 
 
-class MachineWaiter:
-    """Holds one job: `MachineWaiter(config, backend).run()`."""
+class MachineWaiter(JobWaiter):
+    """Holds one job in the lines of machines: `MachineWaiter(config, backend).run()`."""
 
     def __init__(self, config: MachineWaiterConfig, backend: SshBackend) -> None:
+        super().__init__(config["job"], config["deadline"])
         self._config, self._backend = config, backend
         self._plan: JobPlan = parse_plan(config["plan"])
         inventory = read_inventory(inventory_path(self._plan))
         self._inventory = fitting(self._plan, inventory)
-        self._stopped = False
+        # The machines that the job was granted, by host.
+        self._machines: dict[str, Machine] = {}
         self._shown: dict[str, Any] = {}
-        self._wake_read, self._wake = os.pipe()
-        os.set_blocking(self._wake_read, False)
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         place = {"mark": config["mark"], "arrival": config["arrival"]}
         self._places = {
@@ -195,44 +198,24 @@ class MachineWaiter:
             for machine in candidates(self._plan, self._inventory)
         }
 
-    def run(self) -> None:
-        """Wait for the job's turn, and start the job or say why it does not start."""
-        wakeup = watch_signals(self._stop)
-        try:
-            for place in self._places.values():
-                place.start()
-            why = self._wait(wakeup)
-            # From here on a request to stop waits until there is a job to stop.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-            if isinstance(why, str):
-                self._leave()
-                stopped(self._backend.home, self._config["job"], why)
-            else:
-                self._start(why)
-        except BaseException as error:  # noqa: BLE001 - no other process would record that the job is over
-            self._leave()
-            fail(self._backend.home, self._config["job"], error)
+    @property
+    def _home(self) -> Home:
+        return self._backend.home
 
-    def _wait(self, wakeup: int) -> dict[str, Machine] | str:
-        """Return the machines that the job was granted, by host, or the secondary status of its end."""
-        deadline = self._config["deadline"]
-        while not self._stopped:
-            for place in self._places.values():
-                if place.error is not None:
-                    raise place.error
-            if (machines := self._take()) is not None:
-                return machines
-            self._show()
-            left = 3600.0 if deadline is None else deadline - time.time()
-            if left <= 0:
-                return MAX_WAIT_EXCEEDED
-            readable, _, _ = select.select([wakeup, self._wake_read], [], [], left)
-            for descriptor in readable:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(descriptor, 4096)
-        return "Stopped"
+    def _enter(self) -> None:
+        for place in self._places.values():
+            place.start()
 
-    def _take(self) -> dict[str, Machine] | None:
+    def _take(self) -> float | None:
+        for place in self._places.values():
+            if place.error is not None:
+                raise place.error
+        if self._take_all():
+            return None
+        self._show()
+        return _LONGEST_SLEEP
+
+    def _take_all(self) -> bool:
         """Take a machine for each host if enough are ready; otherwise take none."""
         never = {name: place.never for name, place in self._places.items() if place.never}
         inventory = fitting(self._plan, self._inventory, never)
@@ -242,7 +225,7 @@ class MachineWaiter:
         try:
             machines = choose(self._plan.hosts, inventory, busy=waiting)
         except LaunchError:
-            return None
+            return False
         taken: list[MachinePlace] = []
         for name in sorted(machine.name for machine in machines.values()):
             place = self._places[name]
@@ -256,18 +239,19 @@ class MachineWaiter:
             for other in taken:
                 with contextlib.suppress(HostError):
                     other.ask("give_back")
-            return None
-        return machines
+            return False
+        self._machines = machines
+        return True
 
-    def _start(self, machines: Mapping[str, Machine]) -> None:
-        chosen = {machine.name for machine in machines.values()}
+    def _start(self) -> None:
+        chosen = {machine.name for machine in self._machines.values()}
         connections = {name: self._places[name].hand_over() for name in chosen}
         for name in set(self._places) - chosen:
             self._places[name].close()
         code = PackedCode(digest=self._config["digest"], path=Path(self._config["code"]))
-        self._backend.launch(self._plan, Granted(machines, connections, code))
-        if any(number in signal.sigpending() for number in _SIGNALS):
-            self._backend.stop(self._config["job"])
+        self._backend.launch(self._plan, Granted(self._machines, connections, code))
+        if any(number in signal.sigpending() for number in SIGNALS):
+            self._backend.stop(self._job)
 
     def _show(self) -> None:
         """Write the place into the row, for `ls` and all others, if it has changed."""
@@ -279,9 +263,7 @@ class MachineWaiter:
         if shown != self._shown:
             # A row that is locked now is written after the next look.
             with contextlib.suppress(HerringboneError):
-                JobIndex(self._backend.home.index).update(
-                    self._config["job"], unless_done=True, facts=json.dumps({QUEUE: shown})
-                )
+                JobIndex(self._home.index).update(self._job, unless_done=True, facts=json.dumps({QUEUE: shown}))
                 self._shown = shown
 
     def _worst(self) -> tuple[int, float]:
@@ -296,9 +278,6 @@ class MachineWaiter:
         # A full pipe wakes as well.
         with contextlib.suppress(OSError):
             os.write(self._wake, b"\0")
-
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
 
 
 def main() -> None:

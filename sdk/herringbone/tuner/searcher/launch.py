@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import search_path
 from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.processes import identity
@@ -36,7 +34,7 @@ def start_searcher(
             # Not the tuning job's: its folder `code` would take the place of Python's module of that name.
             folder=home.path,
             # A home that was given relative to the user's folder would be another one in the searcher's.
-            environment={**os.environ, **search_path(), HOME_VARIABLE: str(home.path)},
+            environment={HOME_VARIABLE: str(home.path)},
         )
     name = identity(searcher.pid)
     try:

@@ -97,18 +97,20 @@ class MachineLine:
             # Left after a silence.
             return {"lost": True}
         number, turn = self.slot.compare(*message["worst"])
-        decision = self.slot.look()
-        answer: Message = {"number": number, "turn": turn, "ready": False}
-        if isinstance(decision, Waiting):
-            rank = rank_of(self.slot.ticket.wants, decision)
-            return answer | {"place": decision.place, "rank": rank, "text": line_text(decision, foreign_text(decision))}
-        if (owner := self.lock.blocker(holder=self.holder, shared=self._is_part)) is not None:
-            return answer | {
-                "place": 1,
-                "rank": 1,
-                "text": f"1st in line, waits for {owner.get('job')} ({owner.get('client')})",
-            }
-        return answer | {"place": 1, "rank": 1, "text": "1st in line", "ready": True}
+        decision, owner = self.slot.look(), None
+        waiting = decision if isinstance(decision, Waiting) else Waiting(1)
+        note = foreign_text(waiting)
+        if waiting is not decision:
+            owner = self.lock.blocker(holder=self.holder, shared=self._is_part)
+            note = "" if owner is None else f"{owner.get('job')} ({owner.get('client')})"
+        return {
+            "number": number,
+            "turn": turn,
+            "ready": waiting is not decision and owner is None,
+            "place": waiting.place,
+            "rank": rank_of(self.slot.ticket.wants, waiting),
+            "text": line_text(waiting, note),
+        }
 
     def take(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         """Take the devices; {} for success, else who has them."""
