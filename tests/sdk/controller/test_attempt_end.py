@@ -1,0 +1,142 @@
+"""The decision at the end of an attempt, and the order of its steps, without hosts."""
+
+import pytest
+
+from herringbone.controller.attempt_end import Decision, decide_end, end_attempt, last_columns
+from herringbone.controller.hosts import Conclusion, Restart
+from herringbone.controller.retry import Attempt
+from herringbone.controller.verdict import Verdict
+from herringbone_contract.errors import HostError
+from herringbone_contract.failure import Failure
+
+MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
+DONE = Verdict("Completed", "Completed")
+LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
+RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
+FIRST = Attempt(1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",))
+LAST = "attempt 2 of 2 has failed, too"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "logs", "earlier", "decision"),
+    [
+        (DONE, {}, (), Decision()),
+        (LOST, {}, (), Decision(FIRST)),
+        (LOST, {}, (FIRST,), Decision(notice=LAST)),
+        (RAISED, {}, (), Decision()),
+        (RAISED, {}, (FIRST,), Decision(notice=LAST)),
+        (DONE, {}, (FIRST,), Decision()),
+        (
+            RAISED,
+            {"algo-1": "step 1", "algo-3": "step 1\nlink 7 is flaky"},
+            (),
+            Decision(
+                Attempt(
+                    1,
+                    MACHINES,
+                    why="exclude_host by the log of algo-3 on n3: 'link 7 is flaky'",
+                    blamed=("n3",),
+                    excluded=("n3",),
+                )
+            ),
+        ),
+    ],
+)
+def test_what_follows_an_attempt(verdict, logs, earlier, decision):
+    policies = {"link . is flaky": "exclude_host"}
+    assert decide_end(verdict, logs, policies=policies, retries=1, machines=MACHINES, earlier=earlier) == decision
+
+
+def test_the_last_columns_of_a_record():
+    assert last_columns(DONE, "model.tar.gz", 7.0) == {
+        "status": "Completed",
+        "secondary_status": "Completed",
+        "ended": 7.0,
+        "failure": None,
+        "model": "model.tar.gz",
+    }
+
+
+class Hosts:
+    """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
+
+    job, policies, machines, earlier, compress = "a", {}, MACHINES, (), True
+
+    def __init__(self, verdict, *, retries=0, is_stopping=False, restart=Restart.HERE, sent=None):
+        self.verdict, self.retries, self.is_stopping = verdict, retries, is_stopping
+        self._restart, self._sent = restart, sent
+        self.calls = []
+
+    def judge(self):
+        return self.verdict
+
+    def logs(self):
+        self.calls.append("logs")
+        return {}
+
+    def say(self, text):
+        self.calls.append(text)
+
+    def restart(self, failed):
+        self.calls.append(f"restart after {failed.number}")
+        if isinstance(self._restart, Exception):
+            raise self._restart
+        return self._restart
+
+    def release(self):
+        self.calls.append("release")
+
+    def collect(self, verdict):
+        self.calls.append("collect")
+
+    def output(self):
+        return None
+
+    def send(self, model):
+        if self._sent is not None:
+            raise self._sent
+
+    def failure_of(self, error):
+        return Failure(message=str(error))
+
+    def finish(self, verdict, model):
+        self.calls.append(verdict)
+
+
+THE_END = ["release", "collect"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "conclusion", "calls"),
+    [
+        (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, DONE]),
+        # Nobody reads logs, or restarts a job, that has no attempt left or that somebody has stopped.
+        (Hosts(LOST), Conclusion.FAILED, [*THE_END, LOST]),
+        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, LOST]),
+        (Hosts(LOST, retries=1), Conclusion.RESTART, ["logs", "restart after 1"]),
+        (Hosts(LOST, retries=1, restart=Restart.ELSEWHERE), Conclusion.FAILED, ["logs", "restart after 1"]),
+        (
+            Hosts(LOST, retries=1, restart=Restart.NONE),
+            Conclusion.FAILED,
+            ["logs", "restart after 1", *THE_END, LOST],
+        ),
+    ],
+)
+def test_the_steps_of_an_end(hosts, conclusion, calls):
+    assert (end_attempt(hosts), hosts.calls) == (conclusion, calls)
+
+
+def test_a_job_that_cannot_be_restarted_says_so_in_its_log_and_its_failure():
+    hosts = Hosts(LOST, retries=1, restart=HostError("too few machines"))
+    assert end_attempt(hosts) is Conclusion.FAILED
+    assert "the job cannot be restarted: too few machines" in hosts.calls
+    assert hosts.calls[-1].failure.render() == (
+        "algo-2: exit code 137, killed by SIGKILL: the job could not be restarted: too few machines"
+    )
+
+
+@pytest.mark.parametrize(("verdict", "message"), [(DONE, "gone"), (RAISED, "no")])
+def test_a_result_that_was_not_sent_fails_a_job_that_ended_well_and_no_other(verdict, message):
+    hosts = Hosts(verdict, sent=HostError("gone"))
+    assert end_attempt(hosts) is Conclusion.FAILED
+    assert hosts.calls[-1].failure.message == message
