@@ -10,7 +10,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ from herringbone.backends.ssh.running_jobs import (
 )
 from herringbone.backends.ssh.submission import Granted, NextAttempt, Submission
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
-from herringbone.backends.ssh.transport.protocol import Transport
+from herringbone.backends.ssh.transport.protocol import Transport, ask_each
 from herringbone.plan.plan import parse_plan
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, STARTING, STOPPING, TRAINING, UPLOADING, JobRecord
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.02
-_THREADS = 32
 
 
 def make_backend() -> SshBackend:
@@ -279,18 +277,9 @@ class SshBackend(OwnHostsBackend):
             return ""
         attempt = current_attempt(record)
         names = [attempt_name(record.name, number) for number in range(1, split_attempt(attempt.name)[1] + 1)]
-
-        def ask(machine: Machine) -> str:
-            try:
-                with self._transport.connect(machine) as connection:
-                    for name in names:
-                        connection.ask({"ask": "forget", "job": name, "if_over": True})
-            except HostError as error:
-                return str(error)
-            return ""
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            errors = list(filter(None, pool.map(ask, attempt.machines.values())))
+        requests = [{"ask": "forget", "job": name, "if_over": True} for name in names]
+        answers = ask_each(self._transport, attempt.machines.values(), *requests)
+        errors = [str(answer) for answer in answers if isinstance(answer, HostError)]
         # Machines of earlier attempts are known by name only.
         earlier = {name for failed in attempt.failed for name in failed.machines.values()}
         earlier -= set(attempt.machine_names.values())
@@ -322,18 +311,9 @@ class SshBackend(OwnHostsBackend):
         Raises `HostError` when no machine has answered.
         """
         attempt = current_attempt(record)
-
         # New connections: those of the monitor may be broken at this moment.
-        def ask(machine: Machine) -> HostError | None:
-            try:
-                with self._transport.connect(machine) as connection:
-                    connection.ask({**message, "job": attempt.name})
-            except HostError as error:
-                return error
-            return None
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            errors = [error for error in pool.map(ask, attempt.machines.values()) if error is not None]
+        answers = ask_each(self._transport, attempt.machines.values(), {**message, "job": attempt.name})
+        errors = [answer for answer in answers if isinstance(answer, HostError)]
         # One host that hears of it is enough: its supervisor tells the others.
         if len(errors) == len(attempt.machines):
             raise errors[0]
@@ -376,9 +356,7 @@ class SshBackend(OwnHostsBackend):
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Thread:
         """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
-        return start_completion(
-            RestartableHosts(record, plan, monitor, self._transport, self._home, submission=self._submission)
-        )
+        return start_completion(RestartableHosts(record, plan, monitor, self._transport, self._home, self._submission))
 
     def _release_reader(self, name: str) -> None:
         """Close the job's connections when its last open log is closed; a later request opens new ones."""

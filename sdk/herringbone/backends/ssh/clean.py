@@ -5,18 +5,17 @@ from __future__ import annotations
 import getpass
 import platform
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from herringbone.backends.ssh.agent.cleanup import StaleFiles
+from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.transport.protocol import Transport
+from herringbone.backends.ssh.transport.protocol import Transport, ask_each
 from herringbone_contract.errors import HostError
 
 # Removing a million files takes a while.
 _CLEAN_SECONDS = 3600.0
-_THREADS = 32
 
 
 class CleanupReport(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -37,15 +36,12 @@ def clean(
 ) -> list[CleanupReport]:
     """Make every machine remove what is older than `older` seconds; with `dry`, only report it."""
     message = {"ask": "clean", "older": older, "dry": dry, "client": f"{getpass.getuser()}@{platform.node()}"}
+    answers = ask_each(transport, machines, message, timeout=_CLEAN_SECONDS)
+    return [_report(machine.name, answer) for machine, answer in zip(machines, answers, strict=True)]
 
-    def ask(machine: Machine) -> CleanupReport:
-        try:
-            with transport.connect(machine) as connection:
-                answer = connection.ask(message, timeout=_CLEAN_SECONDS)
-        except HostError as error:
-            return CleanupReport(name=machine.name, trouble=str(error))
-        stale_files = msgspec.convert(answer["stale_files"], list[StaleFiles])
-        return CleanupReport(name=machine.name, stale_files=stale_files, runs=answer["runs"])
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(ask, machines))
+def _report(machine: str, answer: Message | HostError) -> CleanupReport:
+    if isinstance(answer, HostError):
+        return CleanupReport(name=machine, trouble=str(answer))
+    stale_files = msgspec.convert(answer["stale_files"], list[StaleFiles])
+    return CleanupReport(name=machine, stale_files=stale_files, runs=answer["runs"])

@@ -36,6 +36,7 @@ from herringbone_contract.masking import printable
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
+    from herringbone.backends.ssh.submission import Submission
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.controller.artifacts import Bases
     from herringbone.controller.verdict import Verdict
@@ -72,7 +73,9 @@ def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
 class MachineHosts(EndedHosts):
     """The hosts of a job's attempt on machines that this process has followed with `monitor`.
 
-    The monitor is not changed any more, because the attempt is over. `retry` has the part that starts the next one.
+    The monitor is not changed any more, because the attempt is over. `plan` contains its secrets only in the Python
+    that submitted the job; elsewhere they are masked. `retry` has the part that starts the next attempt, for which
+    `submission` makes one of a plan.
     """
 
     def __init__(
@@ -82,7 +85,9 @@ class MachineHosts(EndedHosts):
         monitor: JobMonitor,
         transport: Transport[Machine],
         home: Home,
+        submission: Callable[..., Submission],
     ) -> None:
+        self._submission = submission
         self._record, self._plan, self._monitor, self._transport = record, plan, monitor, transport
         self._attempt = attempt = current_attempt(record)
         self._folder = home.job(record.name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,8 @@ from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.checkpoints import merge_checkpoints
 from herringbone.backends.ssh.completion import MachineHosts
 from herringbone.backends.ssh.running_jobs import attempt_name
-from herringbone.backends.ssh.submission import NextAttempt, Submission
+from herringbone.backends.ssh.submission import NextAttempt
+from herringbone.backends.ssh.transport.protocol import ask_each
 from herringbone.backends.ssh.upload import PackedCode
 from herringbone.controller.attempts import newest_file
 from herringbone.controller.hosts import Restart
@@ -37,33 +37,13 @@ from herringbone_contract.errors import HostError
 from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
+    from herringbone.backends.ssh.follow import HostMonitor
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.plan.options.typed import Options
-    from herringbone.plan.plan import JobPlan
-    from herringbone.records.home import Home
-    from herringbone.records.index import JobRecord
 
 
 class RestartableHosts(MachineHosts):
-    """Hosts on machines, and the start of the attempt after theirs; `submission` makes one of a plan.
-
-    `plan` contains its secrets only in the Python that submitted the job; elsewhere they are masked.
-    """
-
-    def __init__(
-        self,
-        record: JobRecord,
-        plan: JobPlan,
-        monitor: JobMonitor,
-        transport: Transport[Machine],
-        home: Home,
-        *,
-        submission: Callable[..., Submission],
-    ) -> None:
-        super().__init__(record, plan, monitor, transport, home)
-        self._submission = submission
+    """Hosts on machines, and the start of the attempt after theirs."""
 
     def restart(self, failed: Attempt) -> Restart:
         self._check_startable()
@@ -184,6 +164,4 @@ class RestartableHosts(MachineHosts):
         )
         if self.is_stopping:
             # The request to stop went to the machines of the last attempt, because the index named those.
-            for machine in machines.values():
-                with self._transport.connect(machine) as connection:
-                    connection.ask({"ask": "stop", "job": name, "grace": None})
+            ask_each(self._transport, machines.values(), {"ask": "stop", "job": name, "grace": None})

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.transport.protocol import Transport
+from herringbone.backends.ssh.transport.protocol import Transport, ask_each
 from herringbone.controller.retry import Attempt
 from herringbone.records.index import TRAINING, JobRecord
 from herringbone_contract.errors import HostError
-
-_THREADS = 32
 
 
 class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +82,7 @@ def find_jobs(machines: Sequence[Machine], transport: Transport[Machine]) -> lis
     `describe` then asks the machines for the present state, as for every job. Raises `HostError` when no machine
     answers.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        answers = list(pool.map(lambda machine: _ask(machine, transport), machines))
+    answers = ask_each(transport, machines, {"ask": "jobs"})
     errors = [answer for answer in answers if isinstance(answer, HostError)]
     if len(errors) == len(machines):
         raise errors[0]
@@ -94,22 +90,13 @@ def find_jobs(machines: Sequence[Machine], transport: Transport[Machine]) -> lis
     newest: dict[str, int] = {}
     reached = {machine.name: machine for machine in machines}
     for answer in answers:
-        for job in [] if isinstance(answer, HostError) else answer:
+        for job in [] if isinstance(answer, HostError) else answer["jobs"]:
             record = _row(job, reached)
             _, number = split_attempt(job["row"]["name"])
             # Machines keep the folders of earlier attempts, too.
             if record is not None and number > newest.get(record.name, 0):
                 records[record.name], newest[record.name] = record, number
     return sorted(records.values(), key=lambda record: record.created, reverse=True)
-
-
-def _ask(machine: Machine, transport: Transport[Machine]) -> list[dict[str, Any]] | HostError:
-    try:
-        with transport.connect(machine) as connection:
-            jobs: list[dict[str, Any]] = connection.ask({"ask": "jobs"})["jobs"]
-            return jobs
-    except HostError as error:
-        return error
 
 
 def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.transport.connection import Connection
+from herringbone_contract.errors import HostError
 
+_THREADS = 32
 Machine = TypeVar("Machine", contravariant=True)
 
 
@@ -32,3 +36,22 @@ class Transport(Protocol[Machine]):
         With `every_kind` all links come as they are, and FIFOs and sockets too: for callers that open the files
         through `safe_tree`, and report what they leave out.
         """
+
+
+def ask_each(
+    transport: Transport[Machine], machines: Iterable[Machine], *requests: Message, timeout: float | None = None
+) -> list[Message | HostError]:
+    """Send every machine these requests over a new connection; return each one's last answer, or its error."""
+
+    def ask(machine: Machine) -> Message | HostError:
+        answer: Message = {}
+        try:
+            with transport.connect(machine) as connection:
+                for request in requests:
+                    answer = connection.ask(request, timeout=timeout)
+        except HostError as error:
+            return error
+        return answer
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(ask, machines))
