@@ -60,11 +60,11 @@ def test_jobs_with_gpus_share_a_machine_and_one_without_has_it_alone(connect):
     assert [line.claim(ask(job, gpus=1), b"") for line, job in ((first, "a"), (second, "b"))] == [{}, {}]
     assert first.slot.ticket.granted == ("GPU-0",)
     assert third.claim(ask("c", gpus=1), b"")["jobs"] == ["a", "b"]
-    assert third.claim(ask("c"), b"")["owner"] == {"job": "a", "client": "me@laptop"}
+    assert third.claim(ask("c"), b"") == {"busy": "runs a of me@laptop", "jobs": ["a"]}
     first.leave()
     second.leave()
     assert third.claim(ask("c"), b"") == {}
-    assert first.claim(ask("a", gpus=1), b"")["owner"] == {"job": "c", "client": "me@laptop"}
+    assert first.claim(ask("a", gpus=1), b"") == {"busy": "runs c of me@laptop", "jobs": ["c"]}
 
 
 def test_a_waiting_job_takes_when_it_is_ready_and_gives_back_at_its_place(connect):

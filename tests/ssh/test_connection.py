@@ -50,12 +50,12 @@ def test_an_environment_is_made_once_and_the_agent_runs_in_it(connect, work):
 def test_one_job_has_a_machine_until_the_holder_of_the_lock_is_gone(connect):
     first, second = connect(), connect()
     claim = {"ask": "claim", "job": "digits-1", "client": "me@laptop"}
-    assert "owner" not in first.ask(claim)
+    assert "busy" not in first.ask(claim)
     # A second request of the same connection is not refused.
-    assert "owner" not in first.ask(claim)
-    assert second.ask(claim)["owner"] == {"job": "digits-1", "client": "me@laptop"}
+    assert "busy" not in first.ask(claim)
+    assert second.ask(claim)["busy"] == "runs digits-1 of me@laptop"
     first.close()
-    assert "owner" not in second.ask(claim)
+    assert "busy" not in second.ask(claim)
 
 
 def test_a_look_notes_the_place_of_the_job_in_other_lines(connect, tmp_path, monkeypatch):

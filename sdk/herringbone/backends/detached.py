@@ -288,31 +288,12 @@ class DetachedBackend(OwnHostsBackend):
         return self._home.job(name).controller_words() or "its log is empty"
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
-        folder = self._home.job(plan.job_name)
-        return {
-            "job": plan.job_name,
-            "index": str(self._home.index),
-            "report": None,
-            "logs": str(folder.logs),
-            "hosts": [{"name": host.name, "base": str(folder.host(host.name))} for host in plan.hosts],
-            "processes": None,
-            "containers": None,
-            "steps": None,
-            "run_folder": run_folder,
-            "retries": plan.options.max_retry_attempts or 0,
-            "policies": policies_of(plan.options.log_policies),
-            "max_run": plan.options.max_run,
-            "warning": 0.0,
-            "stop_grace": stop_grace(),
-            "patience": self._patience,
-            "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
-            "claim": None,
-            "output": str(output_folder(plan, folder)),
-            "real_output": os.path.realpath(output_folder(plan, folder)),
-            "compress": not plan.options.disable_output_compression,
-            "s3": s3_config(plan, self._home),
-            "pipes": self._pipes(plan),
-        }
+        config = base_config(plan, self._home)
+        config["index"], config["run_folder"], config["patience"] = str(self._home.index), run_folder, self._patience
+        # A script could make a link there, and send the results elsewhere.
+        config["real_output"] = os.path.realpath(str(config["output"]))
+        config["s3"], config["pipes"] = s3_config(plan, self._home), self._pipes(plan)
+        return config
 
     def _pipes(self, plan: JobPlan) -> PipesConfig | None:
         """Return the FIFOs that the job's controller has filled."""
@@ -330,6 +311,35 @@ class DetachedBackend(OwnHostsBackend):
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
         return settled
+
+
+def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
+    """Return what the configs of all controllers have in common: one without hosts to start, index or report."""
+    folder = home.job(plan.job_name)
+    return {
+        "job": plan.job_name,
+        "index": None,
+        "report": None,
+        "logs": str(folder.logs),
+        "hosts": [{"name": host.name, "base": str(folder.host(host.name))} for host in plan.hosts],
+        "processes": None,
+        "containers": None,
+        "steps": None,
+        "run_folder": "",
+        "retries": plan.options.max_retry_attempts or 0,
+        "policies": policies_of(plan.options.log_policies),
+        "max_run": plan.options.max_run,
+        "warning": 0.0,
+        "stop_grace": stop_grace(),
+        "patience": PATIENCE_SECONDS,
+        "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
+        "claim": None,
+        "output": str(output_folder(plan, folder)),
+        "real_output": None,
+        "compress": not plan.options.disable_output_compression,
+        "s3": None,
+        "pipes": None,
+    }
 
 
 def _reap(controller: str | None) -> None:

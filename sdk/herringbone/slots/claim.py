@@ -20,9 +20,10 @@ import msgspec
 
 from herringbone.slots.devices import Devices, foreign_use, gpus_of, parse_listing
 from herringbone.slots.folder import LockBusyError, SlotsFolder, Turn, View, cpu_shares, slots_path
-from herringbone.slots.line import Granted, Waiting, decide, foreign_text, own_numbers
+from herringbone.slots.line import Granted, Waiting, can_ever_start, decide, foreign_text, own_numbers, too_much
 from herringbone.slots.release import leave, poke_next
 from herringbone.slots.ticket import Ticket, Wants
+from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.protocols.controller_config import ClaimConfig
@@ -60,8 +61,11 @@ class Line:
     ) -> Claim:
         """Enter the line as its last job, or at the place that the job has in the lines of other machines.
 
-        `client` is the process on this machine that submits the job, 0 where there is none.
+        `client` is the process on this machine that submits the job, 0 where there is none. Raises `UnsupportedError`
+        for what the machine can never give.
         """
+        if not can_ever_start(wants, self.devices):
+            raise UnsupportedError(too_much(wants, len(self.devices.gpus), self.devices.shares))
         mark, arrival = (new_mark(), None) if place is None else place
         with self.folder.locked():
             ticket = Ticket(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 from herringbone.records.index import PENDING, JobIndex, JobRecord
 from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import Claim, open_line
-from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, too_much
+from herringbone.slots.line import Granted, Waiting, foreign_text
 from herringbone.slots.ticket import Wants, encode
 from herringbone.system.descriptors import CONTROLLER_SIGNALS
 from herringbone.system.detached_process import blocked, hand_over, start_detached
@@ -55,8 +55,6 @@ def enter_line(plan: JobPlan, wants: Wants, home: Home, probe: Probe) -> Claim |
         if plan.queue:
             raise UnsupportedError("queue: HERRINGBONE_SLOTS is off here, so there is no line; unset it")
         return None
-    if not can_ever_start(wants, line.devices):
-        raise UnsupportedError(too_much(wants, len(line.devices.gpus), line.devices.shares))
     options = plan.options
     return line.enter(
         plan.job_name,

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from herringbone.backends.detached import PATIENCE_SECONDS, stop_grace
+from herringbone.backends.detached import base_config
 from herringbone.backends.on_s3 import s3_config
-from herringbone.backends.review.checks import output_folder
 from herringbone.backends.slurm.commands import PREFIXES
 from herringbone.backends.slurm.containers import (
     Container,
@@ -21,7 +20,6 @@ from herringbone.backends.slurm.containers import (
 )
 from herringbone.backends.slurm.review import RETRIES
 from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warning_seconds
-from herringbone.controller.retry import policies_of
 from herringbone.plan.plan import JobPlan
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.home import Home
@@ -42,15 +40,13 @@ def config_of(
 
     `runtime` is the program that runs the job's image.
     """
-    folder = home.job(plan.job_name)
-    grace = stop_grace()
+    config = base_config(plan, home)
     retries = RETRIES if plan.options.max_retry_attempts is None else plan.options.max_retry_attempts
-    max_run = plan.options.max_run
     variables = {
         **forwarded(environ),
         HostVariable.JOB_NAME: plan.job_name,
         HostVariable.CACHE: str(home.cache),
-        HostVariable.STOP_GRACE: f"{grace:g}",
+        HostVariable.STOP_GRACE: f"{config['stop_grace']:g}",
         # The private line is on descriptor 0, standard input.
         HostVariable.PRIVATE: "0",
     }
@@ -62,40 +58,21 @@ def config_of(
         variables = without_python_folders(variables)
         names = [*variables, BASE_VARIABLE, HostVariable.CONTROL]
         container = container_of(runtime, image, mounts_of(plan, home), names=names, gpus=asks_for_gpus(plan))
-    return {
-        "job": plan.job_name,
-        # sqlite's locks are unreliable on shared file systems, so the controller writes a report file.
-        "index": None,
-        "report": str(report),
-        "logs": str(folder.logs),
-        "hosts": [{"name": host.name, "base": str(folder.host(host.name))} for host in plan.hosts],
-        "processes": None,
-        "containers": None,
-        "steps": {
-            "srun": container.srun,
-            "argv": container.argv,
-            "environment": plan.environment,
-            "variables": variables,
-        },
-        "run_folder": "",
-        "retries": retries if settings_of(plan).requeue else 0,
-        "policies": policies_of(plan.options.log_policies),
-        "max_run": max_run,
-        # Slurm kills at its limit without a grace, so the controller must stop the hosts earlier.
-        "warning": warning_seconds(max_run, grace),
-        "stop_grace": grace,
-        "patience": PATIENCE_SECONDS,
-        "metric_definitions": [(metric.name, metric.regex) for metric in plan.options.metric_definitions],
-        "output": str(output_folder(plan, folder)),
-        # Nodes may reach one folder by several paths.
-        "real_output": None,
-        "claim": None,
-        "compress": not plan.options.disable_output_compression,
-        # The config is a file, so it has no credentials.
-        "s3": s3_config(plan, home, with_credentials=False),
-        # A review refuses Pipe mode.
-        "pipes": None,
+    # sqlite's locks are unreliable on shared file systems, so the controller writes a report file.
+    config["report"] = str(report)
+    config["steps"] = {
+        "srun": container.srun,
+        "argv": container.argv,
+        "environment": plan.environment,
+        "variables": variables,
     }
+    config["retries"] = retries if settings_of(plan).requeue else 0
+    # Slurm kills at its limit without a grace, so the controller must stop the hosts earlier.
+    config["warning"] = warning_seconds(plan.options.max_run, config["stop_grace"])
+    # The config is a file, so it has no credentials. Nodes may reach the output by several paths, so its real one is
+    # not compared. A review refuses Pipe mode.
+    config["s3"] = s3_config(plan, home, with_credentials=False)
+    return config
 
 
 def forwarded(environ: Mapping[str, str]) -> dict[str, str]:

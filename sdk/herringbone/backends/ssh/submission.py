@@ -217,10 +217,6 @@ class Submission:
                     self._inventory = fitting(self._plan, self._inventory, self._never)
                 elif why := answer.get("lost") or answer.get("busy"):
                     busy[machine.name] = why
-                elif owner := answer.get("owner"):
-                    busy[machine.name] = " ".join(
-                        filter(None, (f"runs {owner['job']} of {owner['client']}", answer.get("elsewhere")))
-                    )
                 else:
                     locked.add(machine.name)
             if all(machine.name in locked for machine in self._machines.values()):
@@ -238,10 +234,8 @@ class Submission:
         try:
             while True:
                 answer = self._connections[machine.name].ask(claim)
-                owner = answer.get("owner")
-                holders = answer.get("jobs", []) if owner is None else [owner["job"]]
                 # If this very job has the machine, its last attempt is ending there and frees it soon.
-                if claim["job"] not in holders or time.monotonic() > deadline:
+                if claim["job"] not in answer.get("jobs", []) or time.monotonic() > deadline:
                     return answer
                 time.sleep(_POLL_SECONDS)
         except HostError as error:

@@ -230,8 +230,7 @@ class MachineWaiter(JobWaiter):
         for name in sorted(machine.name for machine in machines.values()):
             place = self._places[name]
             with contextlib.suppress(HostError):
-                answer = place.ask("take")
-                if "busy" not in answer and "owner" not in answer:
+                if "busy" not in place.ask("take"):
                     taken.append(place)
                     continue
             # Somebody with a larger priority has just arrived, or the machine is gone.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import Message
@@ -21,10 +21,11 @@ from herringbone.records.home import Home
 from herringbone.slots.claim import Claim, Line, Place, open_line
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus
 from herringbone.slots.folder import SHARES_VARIABLE
-from herringbone.slots.line import Granted, Waiting, can_ever_start, foreign_text, line_text, rank_of, too_much
+from herringbone.slots.line import Granted, Waiting, foreign_text, line_text, rank_of
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
 from herringbone.system.processes import identity
+from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.slots.probe import Probe
@@ -114,7 +115,7 @@ class MachineLine:
 
     def take(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         """Take the devices; {} for success, else who has them."""
-        if owner := self._lock_owner():
+        if owner := self._lock():
             return owner
         if self.slot is not None and not isinstance(decision := self.slot.advance(), Granted):
             self.lock.release(self.holder)
@@ -156,17 +157,17 @@ class MachineLine:
         line = open_line(environ, probe)
         if line is None:
             return {}
-        wants = _wants(line, gpus, shares, probe, environ, beside_foreign=message.get("beside_foreign", False))
-        if not can_ever_start(wants, line.devices):
-            return {"never": too_much(wants, len(line.devices.gpus), line.devices.shares)}
-        self.slot = line.enter(
-            message["job"],
-            home=str(self._home.path),
-            wants=wants,
-            priority=message.get("priority", 0),
-            max_run=message.get("max_run", 0.0),
-            place=Place(message["mark"], message["arrival"]) if "mark" in message else None,
-        )
+        try:
+            self.slot = line.enter(
+                message["job"],
+                home=str(self._home.path),
+                wants=_wants(line, gpus, shares, probe, environ, beside_foreign=message.get("beside_foreign", False)),
+                priority=message.get("priority", 0),
+                max_run=message.get("max_run", 0.0),
+                place=Place(message["mark"], message["arrival"]) if "mark" in message else None,
+            )
+        except UnsupportedError as error:
+            return {"never": str(error)}
         return {}
 
     @property
@@ -174,16 +175,14 @@ class MachineLine:
         # Without a line, nothing but the lock keeps two jobs apart.
         return self.slot is not None and bool(self._request.get("gpus") or self._request.get("shares"))
 
-    def _lock_owner(self) -> dict[str, Any] | None:
-        """Take the lock of the work folder, or return who has it."""
+    def _lock(self) -> Message:
+        """Take the lock of the work folder; {} for success, else who has it."""
         claim = {name: self._request[name] for name in ("job", "client")}
         owner = self.lock.acquire(claim, holder=self.holder, shared=self._is_part)
         if owner is None:
-            return None
-        return {
-            "owner": {name: owner.get(name, "?") for name in ("job", "client")},
-            "elsewhere": self.lock.unseen(owner),
-        }
+            return {}
+        texts = (f"runs {owner.get('job', '?')} of {owner.get('client', '?')}", self.lock.unseen(owner))
+        return {"busy": " ".join(filter(None, texts)), "jobs": [owner.get("job", "?")]}
 
 
 def _wants(
