@@ -102,7 +102,7 @@ class EndedHosts(Protocol):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody asked the job to stop, or its time is over."""
+        """Report that somebody asked the job to stop, or that its time is over."""
 
     def logs(self) -> Mapping[str, str]:
         """Return the end of each host's log in this attempt, by host name."""

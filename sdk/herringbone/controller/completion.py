@@ -1,4 +1,4 @@
-"""What a controller reads, sends and removes at the end of an attempt; `attempt_end` decides."""
+"""The hosts that a controller has at the end of an attempt: read, send and remove what they left."""
 
 from __future__ import annotations
 
