@@ -27,8 +27,9 @@ that they do not know. The kinds:
     lost        count                              events that were too many for the observer, of a rank or a host
 
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a
-second; `gpus` is a list of {index, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to
-{cpu, memory, state}. `seconds` is the time that the sample covers; figures are means over it.
+second; `machine` tells the machine whose memory `memory_total` is, unless the host has a limit of its own; `gpus` is a
+list of {index, uuid, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to {cpu, memory,
+state}. `seconds` is the time that the sample covers; figures are means over it.
 
 STACKS: `groups` are ranks at the same place, the odd ones first: {ranks, hosts, odd, why, state, frames}; `frames` are
 texts such as "train.py:12 in step", innermost first. `why` of the event is "request" or "hang".

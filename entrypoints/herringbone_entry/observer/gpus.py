@@ -23,6 +23,7 @@ class Gpu(NamedTuple):
 
     number: int
     name: str
+    uuid: str
     use: float | None
     memory: float | None
     memory_total: float | None
@@ -83,7 +84,8 @@ def _read(nvml: Any, index: int, handle: Any) -> Gpu:
 
     return Gpu(
         number=index,
-        name=_name(nvml, handle),
+        name=_called(lambda: nvml.nvmlDeviceGetName(handle)),
+        uuid=_called(lambda: nvml.nvmlDeviceGetUUID(handle)),
         use=reading(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
         memory=reading(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
         memory_total=reading(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
@@ -92,9 +94,9 @@ def _read(nvml: Any, index: int, handle: Any) -> Gpu:
     )
 
 
-def _name(nvml: Any, handle: Any) -> str:
+def _called(read: Callable[[], str | bytes]) -> str:
     try:
-        return _text(nvml.nvmlDeviceGetName(handle))[:80]
+        return _text(read())[:80]
     except Exception:  # noqa: BLE001
         return ""
 

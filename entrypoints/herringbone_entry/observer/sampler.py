@@ -61,7 +61,9 @@ class Sampler(Source):
     ) -> None:
         self._usage, self._ranks, self._gpus, self._least = usage, ranks, gpus, least
         self._clock, self._cost = clock, cost
-        self._memory_total = usage.memory_total()
+        self._total: Event = {"memory_total": usage.memory_total()}
+        if machine := usage.machine():
+            self._total["machine"] = machine
         self._begun = self._since = clock()
         self._first = usage.read(ranks, self._since)
         self._measure_at = self._since
@@ -91,7 +93,7 @@ class Sampler(Source):
         if self._gpu_states and any(self._gpu_states):
             event["gpus"] = mean_gpus(self._gpu_states)
         self._first, self._since, self._memory, self._gpu_states = usage, moment, [], []
-        return [{"kind": "sample", "t": now, "seconds": round(seconds, 3), "memory_total": self._memory_total, **event}]
+        return [{"kind": "sample", "t": now, "seconds": round(seconds, 3), **self._total, **event}]
 
 
 def sample(first: Usage, last: Usage, seconds: float) -> Event:
@@ -130,6 +132,7 @@ def mean_gpus(states: list[list[Gpu]]) -> list[Event]:
     return [
         {
             "index": index,
+            "uuid": gpus[-1].uuid,
             "name": gpus[-1].name,
             "use": _mean([gpu.use for gpu in gpus], 3),
             "memory": _mean([gpu.memory for gpu in gpus], 0),

@@ -131,10 +131,21 @@ class HostUsage:
                 limit = self._number(folder / name)
                 if limit is not None and limit < _NO_LIMIT:
                     limits.append(limit)
+        machine = self._machine_memory()
+        return min(limits if machine is None else [*limits, machine], default=None)
+
+    def machine(self) -> str:
+        """Return the machine whose memory `memory_total` is; "" for a host with a limit of its own.
+
+        The kernel makes this number at its start. Containers share their machine's kernel.
+        """
+        boot = self._text("proc/sys/kernel/random/boot_id")
+        return boot.strip() if boot and self.memory_total() == self._machine_memory() else ""
+
+    def _machine_memory(self) -> int | None:
         text = self._text("proc/meminfo")
-        if text is not None and (total := proc.parse_pairs(text.replace(":", "")).get("MemTotal")):
-            limits.append(total * 1024)
-        return min(limits, default=None)
+        total = None if text is None else proc.parse_pairs(text.replace(":", "")).get("MemTotal")
+        return total * 1024 if total else None
 
     def _disk(self, stats: Mapping[int, object]) -> tuple[int, int] | None:
         if self.has_own_group and (text := self._text("sys/fs/cgroup/io.stat")) is not None:

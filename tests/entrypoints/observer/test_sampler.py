@@ -22,6 +22,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.write("proc/meminfo", "MemTotal:       1000 kB\nMemFree: 9 kB\n")
+        self.write("proc/sys/kernel/random/boot_id", "1a2b\n")
         self.write("proc/self/cgroup", "0::/\n")
         self.net(0, 0)
 
@@ -79,6 +80,7 @@ def test_a_sample_has_rates_of_the_hosts_own_processes(machine: Machine) -> None
         # Shared pages once.
         "memory": (10 + 10 + 10 + 20 + 7) * PAGE,
         "memory_total": 1000 * 1024,
+        "machine": "1a2b",
         "disk_read": 0,
         "disk_write": 75,
         "net_in": 100,
@@ -116,6 +118,8 @@ def test_a_container_is_its_control_group(machine: Machine) -> None:
     [event] = sampler.poll(1e9)
     members = ("cpu", "memory", "memory_total", "disk_read", "disk_write")
     assert [event[name] for name in members] == [1.5, 3000, 8000, 100, 0]
+    # Its limit is its own: two such containers of a machine have twice as much.
+    assert "machine" not in event
 
 
 def test_a_container_of_version_1_is_its_control_group(machine: Machine) -> None:
@@ -144,7 +148,7 @@ def test_the_interval_grows_with_the_job() -> None:
 
 def test_samples_are_means_over_the_interval(machine: Machine) -> None:
     clock = Clock()
-    reads = iter([[Gpu(0, "H", 1.0, 10, 90, 100.0, 50.0)], [Gpu(0, "H", 0.0, 20, 90, None, 60.0)]])
+    reads = iter([[Gpu(0, "H", "G", 1.0, 10, 90, 100.0, 50.0)], [Gpu(0, "H", "G", 0.0, 20, 90, None, 60.0)]])
     gpus = SimpleNamespace(read=lambda: next(reads))
     sampler = Sampler(HostUsage(50, machine.root), {}, gpus, least=10.0, clock=clock, cost=lambda: 0.0)
     clock.now += 5
@@ -154,7 +158,16 @@ def test_samples_are_means_over_the_interval(machine: Machine) -> None:
     [event] = sampler.poll(1e9)
     assert (event["seconds"], event["cpu"], event["memory"]) == (10.0, 1.0, (57 + 157) * PAGE // 2)
     assert event["gpus"] == [
-        {"index": 0, "name": "H", "use": 0.5, "memory": 15, "memory_total": 90, "watts": 100.0, "celsius": 55.0}
+        {
+            "index": 0,
+            "uuid": "G",
+            "name": "H",
+            "use": 0.5,
+            "memory": 15,
+            "memory_total": 90,
+            "watts": 100.0,
+            "celsius": 55.0,
+        }
     ]
 
 
@@ -203,7 +216,7 @@ class FakeNvml:
 
 def test_a_reading_that_a_gpu_lacks_is_none() -> None:
     nvml = FakeNvml()
-    assert read_gpus(nvml, visible_handles(nvml, None))[1] == Gpu(1, "H200 1", 0.5, 10, 100, None, 41)
+    assert read_gpus(nvml, visible_handles(nvml, None))[1] == Gpu(1, "H200 1", "GPU-1abc", 0.5, 10, 100, None, 41)
     assert mean_gpus([read_gpus(nvml, {0: 0})])[0]["watts"] is None
 
 
