@@ -47,7 +47,7 @@ class Predictor:
         mark = hashlib.sha256(b"\0".join((text, _release(), timed))).hexdigest()[:32]
         kept = Path(question.measurement).with_name(f"{mark}.answer")
         # None yet, or of another release.
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             known = msgspec.json.decode(kept.read_bytes(), type=Answer)
             used(kept)
             return known
@@ -72,7 +72,7 @@ class Predictor:
             raise MeasurementError("no prediction: " + "\n".join(map(printable, lines[-_LAST_LINES:])))
         try:
             return msgspec.convert(_printable(msgspec.json.decode(done.stdout)), Answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MeasurementError(f"no prediction: the predictor's answer cannot be read: {error}") from None
 
 

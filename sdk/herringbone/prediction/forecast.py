@@ -312,7 +312,7 @@ def read_summary(path: Path) -> Summary:
     """Return what the SDK needs of a measurement. Raises `MeasurementError` for a file that is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Summary)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MeasurementError(
             f"the measurement {path} cannot be read: {error}; remove its folder and measure again"
         ) from None

@@ -109,7 +109,7 @@ class RecordFolder:
                 continue
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=ServiceRecord)
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise InputError(f"{path} is damaged: {error}; move it away, and its job is no longer shown") from None
 
 

@@ -89,12 +89,12 @@ def encode(ticket: Ticket) -> bytes:
 def decode(name: str, content: bytes) -> Ticket | None:
     """Return the ticket in a file of that name; None for content that no Herringbone wrote.
 
-    >>> decode("1000.digits-1.0123456789ab", b'{"granted": 3}') is None
-    True
+    >>> decode("1000.digits-1.0123456789ab", b'{"granted": 3}'), decode("1000.digits-1.0123456789ab", b'{"\\xff": 3}')
+    (None, None)
     """
     try:
         ticket = _DECODER.decode(content)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     # The texts are shown on terminals, which obey control characters.
     shown = (ticket.job, ticket.user, ticket.note, *(ticket.granted or ()))

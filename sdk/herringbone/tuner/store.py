@@ -222,7 +222,7 @@ class TuningStore:
         """Return the state; the first one where there is no file, or one that was not written by us."""
         try:
             return msgspec.json.decode((self.path / "state.json").read_bytes(), type=TuningState)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return TuningState()
 
     def set_state(self, state: TuningState) -> None:
@@ -346,7 +346,7 @@ def read_trials(content: bytes) -> list[TrialRecord]:
     for text in content.split(b"\n")[:-1]:
         try:
             line = _LINE.decode(text)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             # A disk may lose what was not synced.
             continue
         if isinstance(line, _Proposed):

@@ -33,3 +33,6 @@ def test_trials_after_a_lost_line_do_not_count(tmp_path):
     for proposal in (proposals[0], *proposals[2:]):
         store.add_proposal(proposal, f"gap-{proposal.number + 1:03d}")
     assert [record.number for record in store.trials()] == [0]
+    with (store.path / "trials.jsonl").open("ab") as file:
+        file.write(b'{"kind":"ended","number":0,"status":"\xff","t":1.0}\n')
+    assert [record.number for record in store.trials()] == [0]

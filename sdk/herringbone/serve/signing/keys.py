@@ -95,7 +95,7 @@ class KeyFile:
             raise InputError(
                 f"the file of keys {self.path}: {error.strerror}; `herringbone serve keys add NAME` makes it"
             ) from None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             # The error names the place in the file, never a value.
             raise InputError(f"the file of keys {self.path} cannot be read: {error}") from None
         self._state, self._keys = mark, {key.key_id: key for key in document.keys}

@@ -63,5 +63,5 @@ def read_record(folder: Path) -> ServiceRecord | None:
     """
     try:
         return msgspec.json.decode((folder / _FILE).read_bytes(), type=ServiceRecord)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
