@@ -73,9 +73,9 @@ def _metric(_: Path) -> None:
     record = JobRecord(name="a", backend="local", plan="{}", created=0.0, secondary_status="Training")
     event = {"kind": "metrics", "t": 1.0, "name": "loss", "values": [0.5]}
     view = JobView().take_all([event])
-    summary_of(view, running=True, now=2.0)
+    summary = summary_of(view, running=True, now=2.0)
     row_of(record, view, now=2.0)
-    row_data(record, view, now=2.0)
+    row_data(record, summary, now=2.0)
 
 
 TRIPS: dict[str, Callable[[Path], object]] = {

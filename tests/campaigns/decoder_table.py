@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from herringbone.aws.location import parse_s3_uri
 from herringbone.backends.registry import _name_of
 from herringbone.backends.sagemaker.description import failure_of
@@ -22,14 +24,23 @@ from herringbone.cli.train import partition
 from herringbone.cli.train.request import JobFlags, parse_script_arguments, read_request
 from herringbone.convert.script import convert_script
 from herringbone.engine.docker_settings import current_context, proxy_variables, read_context, registry_login
+from herringbone.events.source import decode_lines
+from herringbone.events.view import JobView
 from herringbone.images.build import split_name
 from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.names import check_job_name
 from herringbone.plan.options.typed import parse_options, size_in_bytes
 from herringbone.plan.request import groups_of
+from herringbone.records.index import JobRecord
 from herringbone.records.logs import parse_line
 from herringbone.system.documents import read_document
 from herringbone.system.times import parse_span
+from herringbone.trackers.fold import Fold
+from herringbone.views.notebook.progress import shown
+from herringbone.views.page.data import job_data
+from herringbone.views.page.history import History
+from herringbone.views.top.detail import detail_of, heading
+from herringbone.views.top.rows import row_of, table_of
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import split_line
 from herringbone_contract.distribution import parse
@@ -280,6 +291,37 @@ def _plain_texts(text: str) -> None:
             decoder(text)
 
 
+JOB_EVENTS = [
+    {"kind": "state", "state": "Training", "why": "x"},
+    {"kind": "metrics", "name": "loss", "source": "script", "since": 1.0, "step": 3, "by": 1, "values": [0.5, "nan"]},
+    {"kind": "progress", "done": 5, "total": 20, "unit": "step", "eta": 30.0},
+    {"kind": "steps", "rank": 0, "count": 5, "since": 1.0, "seconds": [0.25, 0.5]},
+    {"kind": "memory", "rank": 0, "peak": 1 << 30, "device": "cuda"},
+    {"kind": "sample", "machine": "m", "cpu": 1.5, "memory": 1e9, "memory_total": 2e9,
+     "gpus": [{"index": 0, "use": 0.5}], "ranks": {"0": {"cpu": 1.0, "memory": 5, "state": "R"}}},
+    {"kind": "checkpoint", "path": "step-1", "bytes": 5},
+    {"kind": "restart", "attempt": 2, "why": "lost", "machines": ["a"]},
+    {"kind": "straggler", "rank": 1, "seconds": 0.5, "median": 0.25},
+    {"kind": "hang", "since": 60.0, "why": "silent", "ranks": [1]},
+    {"kind": "stacks", "why": "hang", "groups": [{"ranks": [1], "odd": True, "state": "D", "frames": ["a.py:1 in f"]}]},
+    {"kind": "timeline", "step": 3, "since": 1.0, "spans": [["forward", 0, 0, 0.0, 1.0]], "predicted": {"bubble": 0.5}},
+    {"kind": "bill", "text": "$2"},
+]  # fmt: skip
+_ROW = JobRecord(name="a", backend="local", plan="{}", created=0.0, started=1.0)
+
+
+def _job_event(line: bytes) -> None:
+    """Show an event, whatever it is, in every view of a job."""
+    view, history, fold = JobView(), History(), Fold("mlflow", system=True)
+    for event in decode_lines(line):
+        view.take(event)
+        history.take(event)
+        fold.take(event)
+    row = row_of(_ROW, view, now=5.0)
+    heading(row), table_of([row], 200), detail_of(row, view, []), shown(_ROW, view, "", [], now=5.0)
+    msgspec.json.encode(job_data(_ROW, view, history, now=5.0))
+
+
 def all_decoders(folder: Path) -> list[Decoder]:
     """Return all decoders; those of files write below `folder`."""
     failure = FAILURE.to_json()
@@ -289,6 +331,7 @@ def all_decoders(folder: Path) -> list[Decoder]:
     ]
     encoded: list[Any] = [encode(parse(raw), instance_type="local_process") for raw in DISTRIBUTIONS]
     encoded += [{"epochs": "3", "name": '"run"', "a": "[1, 2]", "sagemaker_program": '"train.py"'}]
+    job_events = [json.dumps({"t": 2.0, "host": "algo-1", **event}) for event in JOB_EVENTS]
     files = [json.dumps(RESOURCES), '{"epochs": "3", "a": 1}', '{"training": {"TrainingInputMode": "File"}}']
     return [
         Decoder("distribution", _distribution, DISTRIBUTIONS, "value", 6),
@@ -304,6 +347,7 @@ def all_decoders(folder: Path) -> list[Decoder]:
         Decoder("files of a host", _host(folder), files, "json", 0.1),
         Decoder("failures", _failure, [failure], "json", 2, as_bytes=True),
         Decoder("run logs", _event, EVENTS, "text", 1),
+        Decoder("events", _job_event, job_events, "json", 0.3, as_bytes=True),
         Decoder("log lines", lambda line: parse_line(line, "algo-1"), lines, as_bytes=True),
         Decoder("docker settings", _docker(folder), [json.dumps(CONTEXT), json.dumps(CONFIG)], "json", 0.1),
         Decoder("sinfo", parse_sinfo, ["gpu|2:00:00|4|8|4000|gpu:2\n"], weight=0.5),

@@ -112,7 +112,7 @@ def check_all_sources(job: TrainingJob) -> None:
     assert (progress.done, progress.total, progress.eta) == (10.0, 20.0, 9.0)
     assert view.step_counts == {0: 2}
     # Each once, whoever writes them on this backend.
-    states = [state for _, state, _ in view.states if state not in ("Pending", "Starting", "Downloading", "Uploading")]
+    states = [one.state for one in view.states if one.state not in ("Pending", "Starting", "Downloading", "Uploading")]
     assert states == ["Training", "Completed"], states
     texts = [line.text for line in job.logs()]
     assert "loss=0.5" in texts

@@ -13,6 +13,9 @@ import pytest
 from tests.page.make_jobs import make_job, make_long, write_events, write_log
 
 from herringbone import TrainingJob
+from herringbone.show.cells import shown_number
+from herringbone.system.sizes import shown_bytes, shown_memory
+from herringbone.system.times import shown_span
 from herringbone.views.page.report import MAX_BYTES, MODULES, STATIC
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("hundred")]
@@ -47,12 +50,42 @@ def test_the_list_is_filtered_and_leads_to_a_comparison(browser):
     assert "batch_size" not in table
 
 
+def test_the_page_writes_figures_as_the_terminal_does(browser, page):
+    browser.open(f"{page.address}/")
+    values = [
+        0,
+        0.5,
+        -0.00123456,
+        1e-5,
+        1.5,
+        999.96,
+        1234.5678,
+        9999.6,
+        12345.678,
+        -123456.7,
+        9_999_999,
+        1.5e7,
+        1e300,
+        None,
+    ]
+    sizes = [0, 999, 1024, 12_345_678, 3 << 20, 24 << 30, 7.5e12, None]
+    spans = [0.04, 9.96, 12.34, 60, 200, 7500, 200_000]
+    wanted = [[*map(show, list_)] for show, list_ in
+              ((shown_number, values), (shown_bytes, sizes), (shown_memory, sizes), (shown_span, spans))]  # fmt: skip
+    found = browser.run(
+        f"import('/static/dom.js').then((dom) => [{json.dumps(values)}.map((value) => dom.shownNumber(value)),"
+        f"{json.dumps(sizes)}.map(dom.shownBytes), {json.dumps(sizes)}.map(dom.shownMemory),"
+        f"{json.dumps(spans)}.map(dom.shownSpan)])"
+    )
+    assert found == wanted
+
+
 def test_a_job_shows_everything_that_its_events_say(browser, page):
     browser.open(f"{page.address}/jobs/cats-resnet-4gpu", until="document.querySelectorAll('canvas').length >= 15")
     browser.wait("document.querySelector('#files a')")
     text = browser.text()
     for part in (
-        "Training", "63.2 %", "6,000 of 9,500 steps", "eval_accuracy", "steps per second", "GPU use", "memory of ranks",
+        "Training", "63.2 %", "6000 of 9500 steps", "eval_accuracy", "steps per second", "GPU use", "memory of ranks",
         "network", "rank 3 on algo-1 takes 0.135 s a step", "algo-1 lost its network", "checkpoints/step-4800, 1.2 GB",
         "torch_distributed", "train.py in /work/cats/src", "lr = 0.003", "hosts/algo-1/ml/checkpoints/step-4800.pt",
     ):  # fmt: skip

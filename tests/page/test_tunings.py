@@ -12,10 +12,10 @@ from tests.page.make_tunings import RANGES, definition_of, make_tuning
 from tests.page.test_browser import HOSTILE, NO_SCROLL
 
 from herringbone.records.index import JobRecord
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.parameters import CategoricalParameter
 from herringbone.tuner.store import TrialRecord
 from herringbone.views.page.tunings import tuning_data, tuning_row
-from herringbone.views.tunings.look import TuningLook
 
 TRIALS = "document.querySelectorAll('.trials tbody tr').length"
 

@@ -65,7 +65,7 @@ def test_every_source_is_read_while_the_job_runs_and_after_its_end(job) -> None:
     assert (progress.fraction, progress.eta) == (0.5, 9.0)
     job.wait()
     view = job.view()
-    assert [(state, why) for _, state, why in view.states][-3:] == [
+    assert [(one.state, one.why or "") for one in view.states][-3:] == [
         ("Starting", "Preparing"),
         ("Training", ""),
         ("Completed", ""),

@@ -33,6 +33,7 @@ from herringbone.serve.tunings.requests import (
 )
 from herringbone.serve.tunings.trials import use_of
 from herringbone.tuner.definition import PriorTrial
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.searcher.trial_jobs import TrialJobs
 from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState, encode_record
 from herringbone.tuner.trials import Proposal
@@ -148,7 +149,8 @@ def test_a_tuning_job_as_it_is_described():
         TrialRecord(number=1, job="a-002", values=values, objective=float("nan"), **over),
         TrialRecord(number=2, job="a-003", values=values, proposed=3.0),
     ]
-    look = describe.Look(record(request), definition, TuningState(), trials, stopping=True, parents_trials={"p-001": 9})
+    search = TuningLook(definition=definition, trials=trials, status="Stopping", backend="local_process", created=1.0)
+    look = describe.Look(record(request), search, {"p-001": 9})
     answer = describe.description(look, SETTINGS)
     check_answer(find_operation("sagemaker", "DescribeHyperParameterTuningJob"), answer)
     assert answer["HyperParameterTuningJobStatus"] == "Stopping"

@@ -97,7 +97,7 @@ def test_a_lost_node_does_not_change_the_weights(trains, cluster, expected):
     assert "Restarting" in [state["Status"] for state in disturbed.describe()["SecondaryStatusTransitions"]]
     assert [_weights(disturbed)] == expected
     [restart] = disturbed.view().restarts
-    assert (restart["attempt"], "was lost" in restart["why"]) == (2, True)
+    assert (restart.attempt, "was lost" in restart.why) == (2, True)
 
 
 def test_a_lost_controller_node_does_not_change_the_weights(trains, cluster, expected):
@@ -112,8 +112,8 @@ def test_a_lost_controller_node_does_not_change_the_weights(trains, cluster, exp
     assert any(line.startswith("resumed at") for line in rank_lines(job))
     assert [_weights(job)] == expected
     view = job.view()
-    assert [restart["why"] for restart in view.restarts] == ["Slurm restarted the job"]
-    assert "Restarting" in [state for _, state, _ in view.states]
+    assert [restart.why for restart in view.restarts] == ["Slurm restarted the job"]
+    assert "Restarting" in [one.state for one in view.states]
 
 
 def test_a_job_that_an_administrator_requeues_goes_on(trains, cluster):

@@ -151,8 +151,8 @@ def test_a_policy_excludes_the_machine_whose_log_matches(submit):
     assert sorted(map(repr, followed)) == sorted(map(repr, job.events()))
     assert [(metric.value, metric.host) for metric in job.metrics()].count((2.0, "algo-1")) == 2
     view = job.view()
-    assert [(restart["attempt"], restart["machines"]) for restart in view.restarts] == [(2, ["h-2"])]
-    assert [state for _, state, _ in view.states] == [
+    assert [(restart.attempt, restart.machines) for restart in view.restarts] == [(2, ["h-2"])]
+    assert [one.state for one in view.states] == [
         *("Starting", "Training", "Restarting", "Training", "Uploading", "Completed")
     ]
     (announcement,) = [text for text in texts(job) if text.startswith("attempt")]

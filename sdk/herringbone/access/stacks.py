@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from herringbone.events import kinds
+from herringbone.events.kinds import decode
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
@@ -63,29 +65,25 @@ def ask_for_stacks(backend: Backend, name: str, hosts: Sequence[str]) -> Stacks:
 
 
 def parse_stacks(event: Event) -> Stacks:
-    """Return the content of an event `stacks`; members that are missing or wrong are empty.
+    """Return the content of an event `stacks`; that of a damaged one is empty.
 
     >>> parse_stacks({"kind": "stacks", "t": 1.0, "text": "stacks: rank 0 (algo-1)"}).text
     'stacks: rank 0 (algo-1)'
     """
-    groups = event.get("groups")
+    known = decode(event)
+    if not isinstance(known, kinds.Stacks):
+        return Stacks("", ())
     return Stacks(
-        text=printable(str(event.get("text", "")), keep="\n"),
-        groups=tuple(
+        printable(known.text, keep="\n"),
+        tuple(
             StackGroup(
-                ranks=tuple(rank for rank in _list(group, "ranks") if isinstance(rank, int)),
-                hosts=tuple(printable(str(host)) for host in _list(group, "hosts")),
-                odd=group.get("odd") is True,
-                why=printable(str(group.get("why", ""))),
-                state=printable(str(group.get("state", ""))),
-                frames=tuple(printable(str(frame)) for frame in _list(group, "frames")),
+                tuple(group.ranks),
+                tuple(map(printable, group.hosts)),
+                group.odd,
+                printable(group.why or ""),
+                printable(group.state or ""),
+                tuple(map(printable, group.frames)),
             )
-            for group in (groups if isinstance(groups, list) else [])
-            if isinstance(group, dict)
+            for group in known.groups
         ),
     )
-
-
-def _list(group: dict[str, Any], name: str) -> list[Any]:
-    value = group.get(name)
-    return value if isinstance(value, list) else []

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from herringbone.backends.removal import Removal
     from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
+    from herringbone.events.kinds import Progress
     from herringbone.events.live import LiveView
-    from herringbone.events.view import JobView, Progress
+    from herringbone.events.view import JobView
     from herringbone.plan.plan import JobPlan
     from herringbone.protocols.backend import Backend
     from herringbone.records.download import Part

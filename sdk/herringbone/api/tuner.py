@@ -18,7 +18,8 @@ from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.analytics import TunerAnalytics
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition, define
-from herringbone.tuner.description import best_of, parameter_ranges
+from herringbone.tuner.description import parameter_ranges
+from herringbone.tuner.look import best_of
 from herringbone.tuner.names import check_tuning_name, default_tuning_name
 from herringbone.tuner.options import asks, tag_list, with_defaults
 from herringbone.tuner.parameters import ParameterRange

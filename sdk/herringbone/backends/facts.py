@@ -18,6 +18,7 @@ from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
 from herringbone.events.source import FileEvents
 from herringbone.events.view import JobView
+from herringbone.records.differences import settings_of
 from herringbone.records.index import JobIndex, JobRecord, stored_facts
 from herringbone.slots.places import QUEUE, queue_members
 from herringbone_contract.errors import HerringboneError
@@ -76,6 +77,14 @@ def find_service_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
             facts["Prediction"] = as_members(compare(prediction, _view(record, backend)))
             add_facts(JobIndex(backend.home.index), record.name, {"Prediction": facts["Prediction"]})
     return facts
+
+
+def settings_of_job(backend: Backend, name: str) -> dict[str, str]:
+    """Return all settings of a job, with its image, the commit of its code and its versions, without its events."""
+    record = backend.describe(name)
+    facts = stored_facts(record)
+    versions = {} if "Versions" in facts else {"Versions": versions_in(backend.home.job(name))}
+    return settings_of(record.plan_dict, facts | versions)
 
 
 def _view(record: JobRecord, backend: Backend) -> JobView:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, overload
 
 import msgspec
 
-from herringbone.events.source import EventFile
+from herringbone.events.kinds import Batch, decode
+from herringbone.events.series import Series, SeriesKey, SeriesTable
+from herringbone.events.source import EventFile, each_line
 from herringbone.events.tables import metrics_html
-from herringbone.events.view import MAX_SERIES, Series, SeriesKey
 from herringbone.records.logs import Metric
-from herringbone_contract.events.format import MAX_EVENT_BYTES
 
 if TYPE_CHECKING:
     from herringbone_contract.events.format import Event
@@ -126,25 +126,11 @@ class Metrics(Sequence[Metric]):
         )
 
 
-class _Batch(msgspec.Struct, tag_field="kind", tag="metrics", gc=False):
-    """A `metrics` event. Typed, because that decodes in half the time of a dict."""
-
-    t: float
-    name: str
-    source: str
-    values: list[float]
-    host: str = ""
-    rank: int | None = None
-    since: float | None = None
-    step: int | None = None
-    by: int | None = None
+# Typed, because that decodes in half the time of a dict. Not strict: numbers that are not finite are written as text.
+_DECODER = msgspec.json.Decoder(Batch, strict=False)
 
 
-# Not strict: numbers that are not finite are written as text.
-_DECODER = msgspec.json.Decoder(_Batch, strict=False)
-
-
-class Columns:
+class Columns(SeriesTable):
     """Collects the values of `metrics` events.
 
     >>> columns = Columns()
@@ -153,54 +139,20 @@ class Columns:
     0.5
     """
 
-    def __init__(self) -> None:
-        self._series: dict[SeriesKey, Series] = {}
-
     @property
     def metrics(self) -> Metrics:
         """The values that were collected so far."""
-        return Metrics(self._series.values())
+        return Metrics(self.series.values())
 
     def take(self, event: Event) -> None:
         """Take an event; one of another kind, or a damaged one, changes nothing."""
-        if event["kind"] == "metrics":
-            try:
-                batch = msgspec.convert(event, _Batch, strict=False)
-            except msgspec.ValidationError:
-                return
-            self._add(batch)
+        if event["kind"] == "metrics" and isinstance(batch := decode(event), Batch):
+            self.add(batch)
 
     def take_lines(self, lines: bytes) -> None:
         """Take the `metrics` events among complete lines of a file."""
-        chosen = [line for line in lines.split(b"\n") if _MARK in line]
-        try:
-            batches = _DECODER.decode_lines(b"\n".join(chosen))
-        except (msgspec.DecodeError, RecursionError):
-            batches = [batch for line in chosen if (batch := _decode(line)) is not None]
-        for batch in batches:
-            self._add(batch)
-
-    def _add(self, batch: _Batch) -> None:
-        key = (batch.name, batch.host, batch.rank, batch.source)
-        series = self._series.get(key)
-        if series is None:
-            # A script chooses names and ranks.
-            if len(self._series) >= MAX_SERIES:
-                return
-            series = Series(*key)
-        end, begin = batch.t, batch.t if batch.since is None else batch.since
-        try:
-            series.add(batch.values, begin=begin, end=end, step=batch.step, by=batch.by)
-        except (OverflowError, TypeError, ValueError):
-            return
-        self._series[key] = series
-
-
-def _decode(line: bytes) -> _Batch | None:
-    try:
-        return None if len(line) > MAX_EVENT_BYTES else _DECODER.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+        for batch in each_line(_DECODER, b"\n".join(line for line in lines.split(b"\n") if _MARK in line)):
+            self.add(batch)
 
 
 def read_files(paths: Iterable[Path]) -> tuple[Metrics, bool]:

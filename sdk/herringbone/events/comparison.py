@@ -10,12 +10,13 @@ import msgspec
 
 from herringbone.events.refusal import largest
 from herringbone.events.view import JobView
-from herringbone.show.predictions import shown_gib, shown_seconds
+from herringbone.show.predictions import shown_seconds
+from herringbone.system.sizes import shown_memory
 from herringbone_contract.prediction.answer import Answer, Prediction
 
 
 class Compared(NamedTuple):
-    """One figure, predicted and measured, and both in words; `measured` is None where the job told nothing.
+    """One figure, predicted and measured; `measured` is None where the job told nothing.
 
     `exact` is False where the measured figure counts more than the prediction does.
     """
@@ -23,8 +24,6 @@ class Compared(NamedTuple):
     name: str
     predicted: float
     measured: float | None
-    predicted_text: str
-    measured_text: str | None
     exact: bool = True
 
     @property
@@ -52,24 +51,18 @@ def compare(prediction: Prediction, view: JobView) -> tuple[Compared, ...]:
     """
     figures = []
     if prediction.step is not None:
-        seconds = prediction.step.seconds.expected
         medians = [statistics.median(times) for times in view.step_seconds.values() if times]
-        step = max(medians, default=None)
-        figures.append(
-            Compared("step", seconds, step, shown_seconds(seconds), None if step is None else shown_seconds(step))
-        )
+        figures.append(Compared("step", prediction.step.seconds.expected, max(medians, default=None)))
     if prediction.memory:
-        peak = largest(prediction).peak
         held, device = max(view.memory_peaks.values(), default=(None, ""))
-        text = None if held is None else shown_gib(held)
-        figures.append(Compared("memory", peak, held, shown_gib(peak), text, exact=device == "cuda"))
+        figures.append(Compared("memory", largest(prediction).peak, held, exact=device == "cuda"))
     return tuple(figures)
 
 
 def as_members(figures: tuple[Compared, ...]) -> dict[str, Any]:
     """Return the figures as `describe` shows them, in seconds and bytes.
 
-    >>> as_members((Compared("step", 0.2, 0.25, "200 ms", "250 ms"),))
+    >>> as_members((Compared("step", 0.2, 0.25),))
     {'StepSeconds': {'Predicted': 0.2, 'Measured': 0.25, 'Error': -0.2}}
     """
     names = {"step": "StepSeconds", "memory": "PeakMemoryBytes"}
@@ -86,11 +79,10 @@ def as_members(figures: tuple[Compared, ...]) -> dict[str, Any]:
 def as_tiles(figures: tuple[Compared, ...]) -> list[dict[str, str | None]]:
     """Return the figures as the page shows them."""
     names = {"step": "step time", "memory": "peak of a rank"}
-    return [
-        {
-            "name": names[figure.name] if figure.exact else "growth of a rank",
-            "predicted": figure.predicted_text,
-            "measured": figure.measured_text,
-        }
-        for figure in figures
-    ]
+    tiles = []
+    for figure in figures:
+        shown = shown_memory if figure.name == "memory" else shown_seconds
+        name = names[figure.name] if figure.exact else "growth of a rank"
+        measured = None if figure.measured is None else shown(figure.measured)
+        tiles.append({"name": name, "predicted": shown(figure.predicted), "measured": measured})
+    return tiles

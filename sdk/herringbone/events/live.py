@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from herringbone.events.source import FileEvents, decode_lines
-from herringbone.events.view import JobView, Progress
+from herringbone.events.source import FileEvents, by_time, decode_lines, tail
+from herringbone.events.view import JobView
 
 if TYPE_CHECKING:
+    from herringbone.events.kinds import Progress
     from herringbone.protocols.backend import EventSource
-
-
-# The end of a file in which a progress that still comes has its newest event.
-_TAIL_BYTES = 1 << 18
 
 
 def newest_progress(source: EventSource, view: Callable[[], JobView]) -> Progress | None:
@@ -23,22 +19,10 @@ def newest_progress(source: EventSource, view: Callable[[], JobView]) -> Progres
     with closing(source):
         if not isinstance(source, FileEvents):
             return view().progress
-        tails = JobView()
-        complete = True
-        for path in source.paths:
-            try:
-                with path.open("rb") as file:
-                    size = file.seek(0, os.SEEK_END)
-                    file.seek(max(0, size - _TAIL_BYTES))
-                    lines = file.read()
-            except FileNotFoundError:
-                continue
-            complete = complete and size <= _TAIL_BYTES
-            # The first line may be cut, and the last one unfinished; those are no events.
-            for event in decode_lines(b"\n".join(line for line in lines.split(b"\n") if b'"progress"' in line)):
-                if tails.progress is None or event["t"] >= tails.progress.time:
-                    tails.take(event)
-    return tails.progress if tails.progress is not None or complete else view().progress
+        ends = [tail(path) for path in source.paths]
+        lines = [line for end, _ in ends for line in end.split(b"\n") if b'"progress"' in line]
+        progress = JobView().take_all(by_time([decode_lines(b"\n".join(lines))])).progress
+    return progress if progress is not None or all(whole for _, whole in ends) else view().progress
 
 
 class LiveView:

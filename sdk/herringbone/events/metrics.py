@@ -7,7 +7,6 @@ Jobs of older releases have no events; their metrics are found in their log file
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,9 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from herringbone.events.columns import Columns, Metrics, read_files
 from herringbone.events.from_log import Finder, HostMetrics, find_metrics
+from herringbone.events.kinds import NO_STEP
+from herringbone.events.series import Summary, Value, summarize
 from herringbone.events.source import FileEvents
-from herringbone.events.view import NO_STEP, Series
+from herringbone.records.differences import differences
 from herringbone.records.logs import FileLogs, Metric
+from herringbone.show.cells import shown_number
+from herringbone.system.texts import NONE
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
     from herringbone.records.index import JobRecord
 
 _READ_BYTES = 1 << 20
-# Hyperparameters that steer the container, not the script.
-_STEERING = "sagemaker_"
 
 
 def job_metrics(record: JobRecord, backend: Backend) -> Metrics:
@@ -100,83 +101,14 @@ def _pieces(path: Path, *, over: bool) -> Iterator[bytes]:
             yield partial
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """One value of a metric: `number` counts the values of the same rank, from 1."""
-
-    value: float
-    number: int
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """All values of one metric of one job: how many, the last one, the smallest and the largest.
-
-    Of equal values the first one counts.
-    """
-
-    count: int
-    last: Value
-    least: Value
-    most: Value
-
-
-def summarize(metrics: Metrics) -> dict[str, Summary]:
-    """Return a summary of each metric by name, in the order in which the metrics first appear.
-
-    >>> summarize(job.metrics())["loss"].least.value                 # doctest: +SKIP
-    0.125
-    """
-    named: dict[str, list[Series]] = {}
-    for series in metrics.series:
-        named.setdefault(series.name, []).append(series)
-    return {name: _summary(found) for name, found in named.items()}
-
-
-def _summary(found: Sequence[Series]) -> Summary:
-    def value(series: Series, position: int) -> Value:
-        time = datetime.fromtimestamp(series.times[position], timezone.utc)
-        return Value(series.values[position], position + 1, time)
-
-    # `max` and `min` return the first of equal ones, and of the last values the last one counts.
-    last = max(reversed(found), key=lambda series: series.last_time)
-    ranges = [_range(series) for series in found]
-    least = min(zip(found, ranges, strict=True), key=lambda pair: _or_nan_last(pair[1][0], math.inf))
-    most = max(zip(found, ranges, strict=True), key=lambda pair: _or_nan_last(pair[1][1], -math.inf))
-    return Summary(
-        sum(len(series.values) for series in found),
-        value(last, len(last.values) - 1),
-        value(least[0], _position(least[0], least[1][0])),
-        value(most[0], _position(most[0], most[1][1])),
-    )
-
-
-def _range(series: Series) -> tuple[float, float]:
-    """Return the smallest and the largest value; NaN only if there is nothing else."""
-    values: Sequence[float] = series.values
-    # A sum is NaN if any value is, and costs a tenth of a comparison of each value.
-    if math.isnan(sum(values)):
-        values = [value for value in values if value == value] or [math.nan]
-    return min(values), max(values)
-
-
-def _or_nan_last(value: float, last: float) -> float:
-    return last if math.isnan(value) else value
-
-
-def _position(series: Series, value: float) -> int:
-    return 0 if math.isnan(value) else series.values.index(value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One job in a comparison: its name, state, start, hyperparameters and the summaries of its metrics."""
+    """One job in a comparison: its name, state, start, settings and the summaries of its metrics."""
 
     name: str
     status: str
     started: datetime | None
-    hyperparameters: Mapping[str, str]
+    settings: Mapping[str, str]
     metrics: Mapping[str, Summary]
 
 
@@ -184,7 +116,7 @@ def final_metrics(metrics: Metrics) -> list[dict[str, Any]]:
     """Return the last value of each metric as `FinalMetricDataList` of DescribeTrainingJob."""
     return [
         {"MetricName": name, "Value": json_number(summary.last.value), "Timestamp": summary.last.time.isoformat()}
-        for name, summary in summarize(metrics).items()
+        for name, summary in summarize(metrics.series).items()
     ]
 
 
@@ -209,24 +141,22 @@ def one_run(run: Run) -> list[tuple[str, ...]]:
 def comparison(
     runs: Sequence[Run], best: tuple[Literal["max", "min"], str] | None = None
 ) -> list[list[tuple[str, ...]]]:
-    """Return the rows of two tables with a column for each run: hyperparameters that differ, and metrics.
+    """Return the rows of two tables with a column for each run: settings that differ, and metrics.
 
     Metrics have their last value. With `best`, the named metric has its best value, and the best run comes first. The
-    first row of each table has the titles; the first table is empty when no hyperparameter differs. Raises `InputError`
+    first row of each table has the titles; the first table is empty when no setting differs. Raises `InputError`
     for a metric that no run has.
     """
     if best is not None:
         runs = _best_first(runs, *best)
     titles = ("", *(run.name for run in runs))
-    names = dict.fromkeys(name for run in runs for name in run.hyperparameters if not name.startswith(_STEERING))
-    settings = [(name, *(_plain(run.hyperparameters.get(name)) for run in runs)) for name in names]
-    differing = [row for row in settings if len(set(row[1:])) > 1]
+    differing = differences([run.settings for run in runs])
     metrics: list[tuple[str, ...]] = []
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         chosen = best[0] if best is not None and best[1] == name else "last"
         label = name if chosen == "last" else f"{name} ({chosen})"
         metrics.append((label, *(_cell(run, name, chosen) for run in runs)))
-    return [[("HYPERPARAMETER", *titles[1:]), *differing] if differing else [], [("METRIC", *titles[1:]), *metrics]]
+    return [[("SETTING", *titles[1:]), *differing] if differing else [], [("METRIC", *titles[1:]), *metrics]]
 
 
 def _best_first(runs: Sequence[Run], which: Literal["max", "min"], metric: str) -> list[Run]:
@@ -247,24 +177,13 @@ def _best_first(runs: Sequence[Run], which: Literal["max", "min"], metric: str) 
 def _cell(run: Run, name: str, which: str) -> str:
     summary = run.metrics.get(name)
     if summary is None:
-        return "-"
+        return NONE
     return _shown({"last": summary.last, "min": summary.least, "max": summary.most}[which], run.started)
 
 
 def _shown(value: Value, started: datetime | None) -> str:
     after = "" if started is None else f", {(value.time - started).total_seconds():.1f} s"
-    return f"{value.value:g} (#{value.number}{after})"
-
-
-def _plain(value: str | None) -> str:
-    """Return a hyperparameter as the user wrote it: texts are stored as JSON."""
-    if value is None:
-        return "-"
-    try:
-        decoded = json.loads(value)
-    except ValueError:
-        return value
-    return decoded if isinstance(decoded, str) else value
+    return f"{shown_number(value.value)} (#{value.number}{after})"
 
 
 def csv_lines(jobs: Mapping[str, Metrics]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from herringbone.show.predictions import peak_text, shown_gib
+from herringbone.show.predictions import peak_text
+from herringbone.system.sizes import shown_memory
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.prediction.answer import Memory, Prediction
 
@@ -37,7 +38,7 @@ def memory_warning(prediction: Prediction) -> str | None:
     how = "more than" if above > 0 else "close to"
     return (
         f"predicted peak memory of a rank is {peak_text(largest(prediction))}, {how} the"
-        f" {shown_gib(prediction.device_bytes)} of its device"
+        f" {shown_memory(prediction.device_bytes)} of its device"
     )
 
 
@@ -56,7 +57,7 @@ def check_memory(prediction: Prediction, *, enabled: bool = True) -> None:
     if above > TOLERANCE:
         raise UnsupportedError(
             f"memory: a rank needs {peak_text(largest(prediction))} at its peak, and its device has"
-            f" {shown_gib(prediction.device_bytes)}: {above:.0%} too little. {find}; a smaller batch needs less;"
+            f" {shown_memory(prediction.device_bytes)}: {above:.0%} too little. {find}; a smaller batch needs less;"
             f" {override}"
         )
     raise UnsupportedError(f"distribution: {prediction.refusal}. {find}; {override}")

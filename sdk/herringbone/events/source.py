@@ -7,17 +7,24 @@ logs/algo-1.metrics.events    one host: metrics that `from_log` finds in its log
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from herringbone.events.view import MAX_TIME
+from herringbone.events.kinds import MAX_TIME
 from herringbone_contract.events.format import MAX_EVENT_BYTES, Event
 
+_Decoded = TypeVar("_Decoded")
+# The middle one is for a text in JSON that is not UTF-8, which msgspec does not call an error of its own.
+_REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # Read at once of each file: events of this many bytes take about ten times as much memory.
 _READ_BYTES = 1 << 20
+# Enough for the newest progress and metrics, also where samples of many GPUs come between them.
+_TAIL_BYTES = 1 << 18
 _DECODER = msgspec.json.Decoder()
 
 
@@ -108,6 +115,20 @@ class EventFile:
             self._file = None
 
 
+def tail(path: Path) -> tuple[bytes, bool]:
+    """Return the end of a file of events, and whether that is all of it.
+
+    The end has the newest events of each kind that still comes. Its first line may be cut, which is no event.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read(), size <= _TAIL_BYTES
+    except OSError:
+        return b"", True
+
+
 def by_time(events: Iterable[list[Event]]) -> list[Event]:
     """Return the events of several files as one list."""
     # Of one host they are in order, but for those with the times of earlier lines.
@@ -132,19 +153,21 @@ def decode_lines(lines: bytes) -> list[Event]:
     >>> decode_lines(b'{"kind":"bill","t":1.0,"text":"$2"}\\nno event')
     [{'kind': 'bill', 't': 1.0, 'text': '$2'}]
     """
+    return [event for event in each_line(_DECODER, lines) if _is_event(event)]
+
+
+def each_line(decoder: msgspec.json.Decoder[_Decoded], lines: bytes) -> list[_Decoded]:
+    """Return what a decoder makes of complete lines; a line that it refuses is left out."""
     try:
-        decoded = _DECODER.decode_lines(lines)
-    except (msgspec.DecodeError, RecursionError):
+        return decoder.decode_lines(lines)
+    except _REFUSALS:
         # A full disk has cut a line, or a host wrote something else.
-        decoded = [event for line in lines.split(b"\n") if (event := _decode(line)) is not None]
-    return [event for event in decoded if _is_event(event)]
-
-
-def _decode(line: bytes) -> object:
-    try:
-        return None if len(line) > MAX_EVENT_BYTES else _DECODER.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+        decoded = []
+    for line in lines.split(b"\n"):
+        with suppress(*_REFUSALS):
+            if len(line) <= MAX_EVENT_BYTES:
+                decoded.append(decoder.decode(line))
+    return decoded
 
 
 def _is_event(event: object) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from herringbone.show.thin import number
+from herringbone.show.cells import shown_number
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
@@ -21,8 +20,9 @@ class JobSummary:
 
     `eta` are the seconds until the end that a source has reported, less the time since then; `late` are the seconds
     since then, where that end is over. `metric` is the name of the metric whose newest value is `value`. `cpu` is in
-    cores, `gpu` is the mean use of the job's GPUs from 0 to 1, memory is in bytes: sums over all hosts. A job that is
-    over has no ETA, throughput, resources and alerts.
+    cores, `gpu` is the mean use of the job's GPUs from 0 to 1, memory is in bytes: sums over all hosts, in which a GPU
+    and the `memory_total` of a machine count once, however many hosts share them. A job that is over has no ETA,
+    throughput, use and alerts, and its memory is the most that its hosts, and its GPUs, have held.
     """
 
     done: float | None = None
@@ -36,9 +36,22 @@ class JobSummary:
     steps_per_second: float | None = None
     cpu: float | None = None
     memory: float | None = None
+    memory_total: float | None = None
     gpu: float | None = None
     gpu_memory: float | None = None
     alerts: tuple[str, ...] = ()
+
+    @property
+    def done_text(self) -> str:
+        """The part that is done of how much; "" where no source reports it.
+
+        >>> JobSummary(done=120, total=480, unit="step").done_text, JobSummary(done=1, unit="epoch").done_text
+        ('120 of 480 steps', '1 epoch')
+        """
+        if self.done is None:
+            return ""
+        unit = self.unit + "s" * (bool(self.unit) and self.unit[-1] != "s" and (self.total or self.done) != 1)
+        return f"{shown_number(self.done)}{f' of {shown_number(self.total)}' if self.total else ''} {unit}".rstrip()
 
 
 def summary_of(view: JobView, *, running: bool, now: float, metric: str | None = None) -> JobSummary:
@@ -47,21 +60,21 @@ def summary_of(view: JobView, *, running: bool, now: float, metric: str | None =
     >>> from herringbone.events.view import JobView
     >>> event = {"kind": "progress", "t": 10.0, "done": 5, "total": 20, "unit": "step", "eta": 30.0}
     >>> view = JobView().take_all([event])
-    >>> [(one.fraction, one.eta, one.late) for one in (summary_of(view, running=True, now=now) for now in (12.0, 60.0))]
-    [(0.25, 28.0, None), (0.25, 0.0, 20.0)]
+    >>> summary = summary_of(view, running=True, now=60.0)
+    >>> summary.fraction, summary.eta, summary.late
+    (0.25, 0.0, 20.0)
     """
     members: dict[str, Any] = {}
     if (progress := view.progress) is not None:
-        members = {"done": number_of(progress.done), "total": number_of(progress.total), "unit": str(progress.unit)}
-        members["fraction"] = number_of(progress.fraction)
-        if running and (eta := number_of(progress.eta)) is not None:
-            left = eta - max(0.0, now - progress.time)
+        members = {name: getattr(progress, name) for name in ("done", "total", "unit", "fraction")}
+        if running and progress.eta is not None:
+            left = progress.eta - max(0.0, now - progress.time)
             members |= {"eta": max(0.0, left), "late": -left if left < 0 else None}
-    if (name := chosen_metric((key[0] for key in view.series if isinstance(key[0], str)), metric)) is not None:
+    if (name := chosen_metric((key[0] for key in view.series), metric)) is not None:
         members |= {"metric": name, "value": view.last(name)}
     if running:
-        members |= {"steps_per_second": view.steps_per_second, "alerts": _alerts(view), **resources(view)}
-    return JobSummary(**members)
+        members |= {"steps_per_second": view.steps_per_second, "alerts": _alerts(view)}
+    return JobSummary(**members | _resources(view, running=running))
 
 
 def in_order(names: Iterable[str], wanted: str | None = None) -> list[str]:
@@ -92,41 +105,34 @@ def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
 
 def _alerts(view: JobView) -> tuple[str, ...]:
     """Return what a running job suffers from now, in one word each."""
-    newest = {
-        kind: events[-1]["t"] for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events
-    }
-    moved = max((series.last_time for series in view.series.values() if series.values), default=0.0)
+    newest = {kind: events[-1].t for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events}
+    moved = max((series.last_time for series in view.series.values()), default=0.0)
     # A metric after the hang says that the job goes on.
     if newest.get("hang", 0.0) < moved:
         newest.pop("hang", None)
-    return tuple(newest)
+    # Another attempt begins without all of it.
+    began = view.restarts[-1].t if view.restarts else 0.0
+    return tuple(kind for kind, time in newest.items() if time >= began)
 
 
-def resources(view: JobView) -> dict[str, float | None]:
-    """Return use of processors, memory and GPUs at this moment, over all hosts; None where no host measures it."""
-    samples = [samples[-1] for samples in view.samples.values() if samples]
-    gpus = [gpu for sample in samples for gpu in gpus_of(sample)]
-    uses = [use for gpu in gpus if (use := number_of(gpu.get("use"))) is not None]
+def _resources(view: JobView, *, running: bool) -> dict[str, Any]:
+    """Return use of processors, memory and GPUs over all hosts; None where no host measures it."""
+    samples = view.samples.values()
+    totals = {one.machine or one.host: one.memory_total for one in samples}
+    whole = {"memory_total": _sum(totals.values())}
+    if not running:
+        return {"memory": _sum(view.host_peaks.values()), "gpu_memory": _sum(view.gpu_peaks.values()), **whole}
+    gpus = {one.gpu_key(gpu): gpu for one in samples for gpu in one.gpus or ()}.values()
+    uses = [gpu.use for gpu in gpus if gpu.use is not None]
     return {
-        "cpu": _sum(sample.get("cpu") for sample in samples),
-        "memory": _sum(sample.get("memory") for sample in samples),
+        "cpu": _sum(one.cpu for one in samples),
+        "memory": _sum(one.memory for one in samples),
         "gpu": sum(uses) / len(uses) if uses else None,
-        "gpu_memory": _sum(gpu.get("memory") for gpu in gpus),
+        "gpu_memory": _sum(gpu.memory for gpu in gpus),
+        **whole,
     }
 
 
-def gpus_of(sample: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the GPUs of a sample; what is no GPU is left out."""
-    gpus = sample.get("gpus")
-    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-
-
-def _sum(values: Iterable[object]) -> float | None:
-    numbers = [number for value in values if (number := number_of(value)) is not None]
+def _sum(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None
-
-
-def number_of(value: object) -> float | None:
-    """Return a number of an event; None for anything else, which only a damaged event or a script has there."""
-    found = number(value)
-    return found if found is not None and math.isfinite(found) else None

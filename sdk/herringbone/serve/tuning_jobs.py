@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from herringbone.serve.tunings.describe import Look
 from herringbone.serve.tunings.requests import check_complete, definition_for, shared_request, stored_tuning
 from herringbone.system.disk import remove
 from herringbone.tuner.definition import TuningDefinition
+from herringbone.tuner.description import STOPPING
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningState
 from herringbone.tuner.strategies.warm_start import prior_trials
@@ -160,10 +162,10 @@ class Tunings:
             record = self._records.get(name)
             if record is None or not may_see(record, call):
                 raise invalid(f"WarmStartConfig: there is no hyperparameter tuning job {name}")
-            look = self._look(record)
-            if not look.state.done:
-                raise invalid(f"WarmStartConfig: {name} is {look.status}; wait for its end")
-            parents[name] = (look.definition, [trial.trial() for trial in look.trials])
+            search = self._look(record).search
+            if not search.done:
+                raise invalid(f"WarmStartConfig: {name} is {search.status}; wait for its end")
+            parents[name] = (search.definition, [trial.trial() for trial in search.trials])
         try:
             return msgspec.structs.replace(definition, priors=prior_trials(definition, parents))
         except UsageError as error:
@@ -174,10 +176,12 @@ class Tunings:
 
     def stop(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request[_NAME])
-        look = self._look(record)
-        if look.state.done:
-            raise invalid(f"The request was rejected because the hyperparameter tuning job is in status {look.status}.")
-        if not look.stopping:
+        search = self._look(record).search
+        if search.done:
+            raise invalid(
+                f"The request was rejected because the hyperparameter tuning job is in status {search.status}."
+            )
+        if search.status != STOPPING:
             self._records.change(record.name, modified=self._trainings.clock())
             self._trials.store(record.name).ask_to_stop()
             # If its searcher is gone, another one stops the trials: that needs no secrets.
@@ -186,9 +190,9 @@ class Tunings:
 
     def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request[_NAME])
-        look = self._look(record)
-        if not look.state.done:
-            raise in_use(f"{record.name} is {look.status}; stop it first, and delete it when it is over")
+        search = self._look(record).search
+        if not search.done:
+            raise in_use(f"{record.name} is {search.status}; stop it first, and delete it when it is over")
         # Its training jobs stay, as at AWS, and need records of their own from now on.
         self._trials.adopt(record.name)
         # The record goes last: a call that fails here can be repeated.
@@ -207,7 +211,7 @@ class Tunings:
 
     def list_trials(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         look = self._look(self._own(call, request[_NAME]))
-        entries = [describe.trial_summary(look, trial, self._settings) for trial in look.trials]
+        entries = [describe.trial_summary(look, trial, self._settings) for trial in look.search.trials]
         if request.get("StatusEquals") is not None:
             entries = [entry for entry in entries if entry["TrainingJobStatus"] == request["StatusEquals"]]
         if request.get("SortBy") == "FinalObjectiveMetricValue":
@@ -285,18 +289,17 @@ class Tunings:
             # Somebody has removed the folder by hand.
             self._records.remove(record.name)
             raise _not_found(record.name)
-        # The state first: when it says that the search is over, all trials have been written.
-        state, definition = handle.state(), handle.definition()
+        search = handle.look()
         created = {
             prior.job: trial.created
-            for prior in definition.priors
+            for prior in search.definition.priors
             if (trial := self._trainings.records.get(prior.job)) is not None
         }
         # A trial is written down before its job exists, and what is listed must be there to describe.
         self._trials.adopt(record.name)
         known = self._trainings.records.get
-        trials = [trial for trial in handle.trials() if trial.done or known(trial.job) is not None]
-        return Look(record, definition, state, trials, store.stop_asked, created)
+        trials = [trial for trial in search.trials if trial.done or known(trial.job) is not None]
+        return Look(record, replace(search, trials=trials), created)
 
     def _handle(self, name: str) -> OwnTuning:
         known = self._handles.get(name)

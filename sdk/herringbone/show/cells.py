@@ -6,12 +6,13 @@ import math
 import unicodedata
 from collections.abc import Iterator
 
-from herringbone.system.texts import ELLIPSIS
+from herringbone.system.texts import ELLIPSIS, NONE
 from herringbone.system.times import shown_span
 from herringbone_contract.masking import printable
 
 _DONE, _OPEN = "━", "╌"
-_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3))
+# Whole numbers between these are written in full.
+_FEWEST_WHOLE, _MOST_WHOLE = 1e3, 1e7
 # Eight heights of a bar. A value that is no number leaves its place blank.
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _MOST_MARKS = 3
@@ -61,45 +62,35 @@ def num_columns(text: str) -> int:
 
 
 def shown_number(value: float | None) -> str:
-    """Return a number in at most nine characters; "" for None.
+    """Return a number with four digits, but never less than its whole part; `NONE` for None.
 
-    >>> shown_number(0.123456), shown_number(1234567.0), shown_number(float("nan")), shown_number(None)
-    ('0.1235', '1.235e+06', 'nan', '')
+    >>> shown_number(0.00123456), shown_number(123456.7), shown_number(1.5e9), shown_number(None)
+    ('0.001235', '123457', '1.5e+09', '-')
+
+    `static/dom.js` writes numbers in the same way.
     """
-    return "" if value is None else f"{value:.4g}"
-
-
-def shown_amount(num_bytes: float | None) -> str:
-    """Return a number of bytes in at most six characters; "" for None.
-
-    >>> shown_amount(61_234_567_890.0), shown_amount(999.0), shown_amount(None)
-    ('61.2G', '999', '')
-    """
-    if num_bytes is None or not math.isfinite(num_bytes):
-        return ""
-    for unit, size in _UNITS:
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f}{unit}"
-    return f"{num_bytes:.0f}"
+    if value is None:
+        return NONE
+    return f"{value:.0f}" if _FEWEST_WHOLE <= abs(value) < _MOST_WHOLE else f"{value:.4g}"
 
 
 def shown_percent(fraction: float | None) -> str:
-    """Return a part as a percentage; "" for None.
+    """Return a part as a percentage; `NONE` for None.
 
     >>> shown_percent(0.873), shown_percent(None)
-    ('87 %', '')
+    ('87 %', '-')
     """
-    return "" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.0f} %"
+    return NONE if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.0f} %"
 
 
 def shown_eta(seconds: float | None, late: float | None = None) -> str:
-    """Return the time that is left; "" where nothing is known, and how late a job is whose time is over.
+    """Return the time that is left, and how late a job is whose time is over; `NONE` where nothing is known.
 
     >>> shown_eta(200.4), shown_eta(0.0, late=20.0), shown_eta(None)
-    ('3 min 20 s', '20 s late', '')
+    ('3 min 20 s', '20 s late', '-')
     """
-    if seconds is None or not math.isfinite(seconds):
-        return ""
+    if seconds is None:
+        return NONE
     if late is not None and round(late) > 0:
         return f"{shown_eta(late)} late"
     return shown_span(float(round(seconds))).replace(".0 s", " s")

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
+from herringbone.system.sizes import shown_memory
 from herringbone.system.times import shown_span
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction, Range
 
@@ -15,18 +16,6 @@ _REASON_CHARS = 160
 _SHOWN_PART = 0.001
 
 
-def shown_gib(num_bytes: float) -> str:
-    """Return an amount of memory in the unit in which devices are sold.
-
-    >>> shown_gib(24 << 30), shown_gib(3 << 20)
-    ('24.0 GiB', '3.0 MiB')
-    """
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes:.0f} bytes"
-
-
 def peak_text(memory: Memory) -> str:
     """Return a peak with its kinds, the largest first.
 
@@ -34,8 +23,8 @@ def peak_text(memory: Memory) -> str:
     '6.0 GiB (states 4.0 GiB, parameters 2.0 GiB)'
     """
     kinds = sorted(((getattr(memory, kind), kind) for kind in _KINDS), reverse=True)
-    parts = ", ".join(f"{kind} {shown_gib(size)}" for size, kind in kinds if size)
-    return shown_gib(memory.peak) + (f" ({parts})" if parts else "")
+    parts = ", ".join(f"{kind} {shown_memory(size)}" for size, kind in kinds if size)
+    return shown_memory(memory.peak) + (f" ({parts})" if parts else "")
 
 
 def shown_seconds(seconds: float) -> str:
@@ -95,9 +84,9 @@ def prediction_rows(answer: Answer) -> list[tuple[str, str]]:
     rows = [("predicted", f"{planned.count} x {planned.hosts}: {mesh_text(planned)}")]
     many = len(planned.memory) > 1
     for number, memory in enumerate(planned.memory):
-        of_device = f" of {shown_gib(planned.device_bytes)}" if planned.device_bytes else ""
+        of_device = f" of {shown_memory(planned.device_bytes)}" if planned.device_bytes else ""
         label = f"memory, part {number}" if many else "memory"
-        rows.append((label, f"{shown_gib(memory.peak)}{of_device}{_kinds(memory)}"))
+        rows.append((label, f"{shown_memory(memory.peak)}{of_device}{_kinds(memory)}"))
     if planned.refusal is not None:
         rows.append(("does not run", planned.refusal))
     if planned.step is not None:
@@ -160,7 +149,7 @@ def _layout_row(number: int, layout: Prediction) -> tuple[str, ...]:
         str(number),
         f"{layout.count} x {layout.hosts}",
         settings_text(layout),
-        shown_gib(peak) if peak else "",
+        shown_memory(peak) if peak else "",
         "" if layout.step is None else shown_seconds(layout.step.seconds.expected),
         "" if layout.samples_per_second is None else shown_rate(layout.samples_per_second),
         "" if layout.seconds is None else shown_seconds(layout.seconds.expected),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 
 def thinned(values: Sequence[float], buckets: int) -> list[int]:
@@ -46,17 +45,3 @@ def rounded(value: float | None) -> float | None:
     (0.333333, None)
     """
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
-
-
-def number(value: Any) -> float | None:
-    """Return what an event calls a number, None for anything else; hosts are not trusted.
-
-    >>> number(2), number("2"), number(True)
-    (2.0, None, None)
-    """
-    if type(value) not in (int, float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 ELLIPSIS = "…"
+# The text of a value that is not known.
+NONE = "-"
 
 
 def shortened(text: str, width: int) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from herringbone.plan.shown import is_internal
 from herringbone.records.index import COMPLETED, FAILED, TERMINAL
+from herringbone_contract.hyperparameters import decode_values
 from herringbone_contract.masking import masked_hyperparameters, masked_text, printable
 
 MAX_TEXT_CHARS = 500
 # MLflow takes 100 in one request.
 MAX_TAGS = 90
+# Values that every tracker can hold.
+_PLAIN = (str, int, float)
 _PREFIX = "herringbone."
 
 
@@ -46,7 +48,8 @@ class JobFacts(NamedTuple):
     @property
     def values(self) -> dict[str, Any]:
         """The hyperparameters as plain values."""
-        return {name: _decoded(text) for name, text in self.hyperparameters.items()}
+        values = decode_values(self.hyperparameters).items()
+        return {name: value if isinstance(value, _PLAIN) else self.hyperparameters[name] for name, value in values}
 
 
 def facts_of(description: Mapping[str, Any], *, backend: str, created: float) -> JobFacts:
@@ -109,11 +112,3 @@ def _seconds(time: object) -> float | None:
         except ValueError:
             return None
     return None
-
-
-def _decoded(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, (str, int, float, bool)) else text

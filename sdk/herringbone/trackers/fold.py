@@ -11,11 +11,21 @@ step are counted from 0.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from herringbone.events.kinds import (
+    GPU_FIGURES,
+    HOST_FIGURES,
+    AnyKind,
+    Batch,
+    Restart,
+    Sample,
+    Steps,
+    decode,
+    times_of,
+)
 from herringbone_contract.events.format import MAX_NAME_CHARS, Event, Point
 from herringbone_contract.masking import printable
 
@@ -23,10 +33,7 @@ from herringbone_contract.masking import printable
 MAX_SERIES = 5_000
 # MLflow's limit is 250, and a suffix may follow.
 _NAME_CHARS = 230
-_MAX_STEP = 2**63
 _FIRST_HOST = ("", "algo-1")
-_SYSTEM = ("cpu", "memory", "memory_total", "disk_read", "disk_write", "net_in", "net_out")
-_GPU = ("use", "memory", "memory_total", "watts", "celsius")
 _MLFLOW_REFUSES = re.compile(r"[^\w. /:-]")
 # Members of a row that W&B and Trackio use themselves.
 _RESERVED = ("step", "project", "run", "timestamp", "time", "metrics")
@@ -39,8 +46,8 @@ Row = list[Any]
 
 class _Values(NamedTuple):
     key: Key
-    values: list[float]
-    times: list[float]
+    values: Sequence[float]
+    times: Sequence[float]
     # None where the source counts no steps.
     steps: Sequence[int] | None
 
@@ -80,10 +87,8 @@ class Fold:
 
     def take(self, event: Event) -> list[Point]:
         """Return the points of one event; none for other kinds, damaged events, and events that were sent earlier."""
-        try:
-            found = list(_values_of(event, system=self._system))
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            return []
+        known = decode(event)
+        found = () if known is None else _values_of(known, system=self._system)
         return [point for values in found for point in self._points(values)]
 
     def rows(self) -> list[Row]:
@@ -151,77 +156,25 @@ def clean_name(tracker: str, name: str) -> str:
     return name or "metric"
 
 
-def _values_of(event: Event, *, system: bool) -> Iterator[_Values]:
-    kind = event["kind"]
-    if kind == "metrics":
-        yield _metrics(event)
-    elif kind == "steps":
-        seconds = [float(value) for value in event["seconds"]]
-        last, rank = _step(event["count"]), _rank(event)
-        times = _times(event, len(seconds))
-        key = ("step_seconds", _host(event), rank, "steps")
-        yield _Values(key, seconds, times, range(last - len(seconds) + 1, last + 1))
-    elif kind == "restart":
-        yield _Values(("attempt", "", None, "restart"), [float(event["attempt"])], [_time(event["t"])], None)
-    elif kind == "sample" and system:
-        yield from _sample(event)
-
-
-def _metrics(event: Event) -> _Values:
-    name, source = event["name"], event.get("source") or ""
-    if not isinstance(name, str) or not isinstance(source, str):
-        raise TypeError("a name is a text")
-    values = [float(value) for value in event["values"]]
-    steps = None
-    if event.get("step") is not None:
-        first, by = _step(event["step"]), 1 if event.get("by") is None else _step(event["by"])
-        steps = [_step(first + by * position) for position in range(len(values))]
-    key = (name[:MAX_NAME_CHARS], _host(event), _rank(event), source[:MAX_NAME_CHARS])
-    return _Values(key, values, _times(event, len(values)), steps)
-
-
-def _sample(event: Event) -> Iterator[_Values]:
-    host, times = _host(event), [_time(event["t"])]
-    figures = {name: event[name] for name in _SYSTEM if name in event}
-    for gpu in (event.get("gpus") or ())[:64]:
-        index = _step(gpu["index"])
-        figures |= {f"gpu-{index}/{name}": gpu[name] for name in _GPU if name in gpu}
-    for name, value in figures.items():
-        if value is not None:
+def _values_of(event: AnyKind, *, system: bool) -> Iterator[_Values]:
+    host = event.host[:MAX_NAME_CHARS]
+    match event:
+        case Batch():
+            key = (event.name[:MAX_NAME_CHARS], host, event.rank, event.source[:MAX_NAME_CHARS])
+            yield _Values(key, event.values, event.times, event.steps)
+        case Steps():
+            count, last = len(event.seconds), event.count
+            times = times_of(count, event.t if event.since is None else event.since, event.t)
+            key = ("step_seconds", host, event.rank, "steps")
+            yield _Values(key, event.seconds, times, range(last - count + 1, last + 1))
+        case Restart():
+            yield _Values(("attempt", "", None, "restart"), [float(event.attempt)], [event.t], None)
+        case Sample() if system:
+            figures = {name: getattr(event, name) for name in HOST_FIGURES}
+            for gpu in (event.gpus or ())[:64]:
+                figures |= {f"gpu-{gpu.index}/{name}": getattr(gpu, name) for name in GPU_FIGURES}
             # As MLflow names system metrics of several machines: system/HOST/cpu.
             place = "system" if host in _FIRST_HOST else f"system/{host}"
-            yield _Values((f"{place}/{name}", "", None, "sample"), [float(value)], times, None)
-
-
-def _host(event: Event) -> str:
-    host = event.get("host") or ""
-    if not isinstance(host, str):
-        raise TypeError("a host is a text")
-    return host[:MAX_NAME_CHARS]
-
-
-def _rank(event: Event) -> int | None:
-    rank = event.get("rank")
-    return None if rank is None else _step(rank)
-
-
-def _step(number: Any) -> int:
-    # bool is an int in Python, and not here.
-    if type(number) is not int or not -_MAX_STEP <= number < _MAX_STEP:
-        raise ValueError("a step is a whole number of 64 bits")
-    return number
-
-
-def _time(number: Any) -> float:
-    seconds = float(number)
-    # The year 2500, far inside of what any tracker's milliseconds can hold.
-    if not math.isfinite(seconds) or not 0 <= seconds < 16_725_225_600:
-        raise ValueError("a time is seconds since 1970")
-    return seconds
-
-
-def _times(event: Event, count: int) -> list[float]:
-    end = _time(event["t"])
-    begin = _time(end if event.get("since") is None else event["since"])
-    spacing = (end - begin) / (count - 1) if count > 1 else 0.0
-    return [begin + spacing * position for position in range(count - 1)] + [end] * (count > 0)
+            for name, value in figures.items():
+                if value is not None:
+                    yield _Values((f"{place}/{name}", "", None, "sample"), [value], [event.t], None)

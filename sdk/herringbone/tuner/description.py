@@ -6,7 +6,7 @@ Members that SageMaker has no name for are below `Herringbone`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +14,17 @@ from herringbone.plan.request import groups_of
 from herringbone.records.index import COMPLETED, FAILED, STOPPED
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
+from herringbone.tuner.look import best_of
 from herringbone.tuner.strategies.warm_start import overall_best
-from herringbone.tuner.trials import best
 
 if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.look import TuningLook
     from herringbone.tuner.parameters import AnyRange
     from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 
 STOPPING = "Stopping"
-
-
-def best_of(definition: TuningDefinition, records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial with the best objective, of equal ones the first; None while none has one.
-
-    >>> best_of(definition, records).job                       # doctest: +SKIP
-    'digits-007'
-    """
-    trial = best([record.trial() for record in records], definition.objective_type)
-    return None if trial is None else next(record for record in records if record.number == trial.number)
+Members = dict[str, Any]
 
 
 def status_of(state: TuningState, *, stopping: bool) -> str:
@@ -40,74 +32,102 @@ def status_of(state: TuningState, *, stopping: bool) -> str:
     return STOPPING if stopping and not state.done else state.status
 
 
-def describe_tuning(
-    name: str, record: TuningRecord, state: TuningState, trials: Sequence[TrialRecord], *, stopping: bool
-) -> dict[str, Any]:
-    """Return the description; `trials` are judged, `stopping` says that somebody asked to stop the search."""
-    definition = record.definition
-    chosen = best_of(definition, trials)
+def describe_tuning(record: TuningRecord, look: TuningLook) -> Members:
+    """Return the description, as plain JSON values."""
+    definition = look.definition
     members = {
-        "HyperParameterTuningJobName": name,
-        "HyperParameterTuningJobStatus": status_of(state, stopping=stopping),
+        **search_summary(look),
         "HyperParameterTuningJobConfig": _config(definition),
         "TrainingJobDefinition": _training(definition, record),
         "WarmStartConfig": _warm_start(definition),
-        "TrainingJobStatusCounters": job_counters(trials),
-        "ObjectiveStatusCounters": objective_counters(trials),
-        "BestTrainingJob": None if chosen is None else trial_summary(definition, chosen),
-        "OverallBestTrainingJob": _overall_best(definition, trials),
-        "FailureReason": state.reason if state.status == FAILED else None,
-        "CreationTime": _iso(record.created),
-        "HyperParameterTuningEndTime": _iso(state.ended),
-        "LastModifiedTime": _iso(max([record.created, *(trial.ended or trial.proposed for trial in trials)])),
         "Tags": list(record.tags) or None,
         "Herringbone": {"Backend": record.backend, "Seed": definition.seed}
-        | ({"Reason": state.reason} if state.reason and state.status != FAILED else {}),
+        | ({"Reason": look.reason} if look.reason and look.status != FAILED else {}),
     }
-    return {key: value for key, value in members.items() if value is not None}
+    return _plain(members)
 
 
-def trial_summary(definition: TuningDefinition, record: TrialRecord) -> dict[str, Any]:
-    """Return one trial as HyperParameterTrainingJobSummary, with the tuned hyperparameters as texts."""
-    tuned = {name: str(value) for name, value in record.values.items()}
-    if record.resource is not None and definition.resource_name is not None:
-        tuned[definition.resource_name] = str(record.resource)
-    objective = None
-    if record.objective is not None:
-        objective = {
-            "Type": definition.objective_type,
-            "MetricName": definition.metric,
-            "Value": record.objective if record.objective - record.objective == 0 else str(record.objective),
-        }
-    members = {
-        "TrainingJobName": record.job,
-        "TrainingJobStatus": record.status,
-        "CreationTime": _iso(record.proposed),
-        "TrainingEndTime": _iso(record.ended),
-        "TunedHyperParameters": tuned,
-        "FailureReason": record.failure,
-        "FinalHyperParameterTuningJobObjectiveMetric": objective,
-        "ObjectiveStatus": objective_status(record),
-        "Herringbone": {"Number": record.number, "Resumes": record.resumes, "EarlyStopped": record.early_stopped},
+def search_summary(look: TuningLook) -> Members:
+    """Return the members that say how far a search is, as plain JSON values."""
+    return _plain(search_members(look, lambda trial: trial_summary(look.definition, trial)))
+
+
+def search_members(look: TuningLook, trial: Callable[[TrialRecord], Members]) -> Members:
+    """Return the members that say how far a search is, with times in seconds since 1970 and None for what is not known.
+
+    `trial` returns a trial as a training job's summary.
+    """
+    definition, chosen = look.definition, best_of(look.definition, look.trials)
+    return {
+        "HyperParameterTuningJobName": look.name,
+        "HyperParameterTuningJobStatus": look.status,
+        "CreationTime": look.created,
+        "HyperParameterTuningEndTime": look.ended,
+        "LastModifiedTime": look.changed,
+        "TrainingJobStatusCounters": job_counters(look.trials),
+        "ObjectiveStatusCounters": objective_counters(look.trials),
+        "FailureReason": look.reason if look.status == FAILED else None,
+        "BestTrainingJob": None if chosen is None else trial(chosen),
+        # SageMaker names one of identical data and code.
+        "OverallBestTrainingJob": _overall_best(look, trial)
+        if definition.warm_start_type is WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM
+        else None,
     }
-    return {key: value for key, value in members.items() if value is not None}
 
 
-def _overall_best(definition: TuningDefinition, trials: Sequence[TrialRecord]) -> dict[str, Any] | None:
-    """Return the best trial of a search and its parents, where SageMaker names one: of identical data and code."""
-    if definition.warm_start_type is not WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM:
-        return None
-    winner = overall_best(definition, [record.trial() for record in trials])
+def _overall_best(look: TuningLook, trial: Callable[[TrialRecord], Members]) -> Members | None:
+    """Return the best trial of a search and its parents."""
+    winner = overall_best(look.definition, [record.trial() for record in look.trials])
     if not isinstance(winner, PriorTrial):
-        chosen = best_of(definition, trials)
-        return None if chosen is None else trial_summary(definition, chosen)
-    objective = {"Type": definition.objective_type, "MetricName": definition.metric, "Value": winner.objective}
+        chosen = best_of(look.definition, look.trials)
+        return None if chosen is None else trial(chosen)
     return {
         "TrainingJobName": winner.job,
         "TuningJobName": winner.parent,
         "TunedHyperParameters": {name: str(value) for name, value in winner.values.items()},
-        "FinalHyperParameterTuningJobObjectiveMetric": objective,
+        "FinalHyperParameterTuningJobObjectiveMetric": _objective(look.definition, winner.objective),
         "ObjectiveStatus": "Succeeded",
+    }
+
+
+def trial_members(definition: TuningDefinition, record: TrialRecord) -> Members:
+    """Return one trial as HyperParameterTrainingJobSummary, with times in seconds since 1970."""
+    tuned = {name: str(value) for name, value in record.values.items()}
+    if record.resource is not None and definition.resource_name is not None:
+        tuned[definition.resource_name] = str(record.resource)
+    members = {
+        "TrainingJobName": record.job,
+        "TrainingJobStatus": record.status,
+        "CreationTime": record.proposed,
+        "TrainingStartTime": record.started,
+        "TrainingEndTime": record.ended,
+        "TunedHyperParameters": tuned,
+        "FailureReason": record.failure,
+        "FinalHyperParameterTuningJobObjectiveMetric": _objective(definition, record.objective),
+        "ObjectiveStatus": objective_status(record),
+    }
+    return {key: value for key, value in members.items() if value is not None}
+
+
+def trial_summary(definition: TuningDefinition, record: TrialRecord) -> Members:
+    """Return the same as plain JSON values, with what SageMaker has no name for."""
+    ours = {"Number": record.number, "Resumes": record.resumes, "EarlyStopped": record.early_stopped}
+    return _plain({**trial_members(definition, record), "Herringbone": ours})
+
+
+def _objective(definition: TuningDefinition, value: float | None) -> Members | None:
+    # JSON has neither NaN nor infinity, and a trial that diverged has no result.
+    if value is None or not math.isfinite(value):
+        return None
+    return {"Type": definition.objective_type, "MetricName": definition.metric, "Value": value}
+
+
+def _plain(members: Members) -> Members:
+    """Return members with times in ISO format, without those that are None."""
+    return {
+        key: _iso(value) if key.endswith("Time") and isinstance(value, float) else value
+        for key, value in members.items()
+        if value is not None
     }
 
 
@@ -188,5 +208,5 @@ def objective_status(record: TrialRecord) -> str:
     return "Failed" if record.objective is None or math.isnan(record.objective) else "Succeeded"
 
 
-def _iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()

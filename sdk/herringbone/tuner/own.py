@@ -13,7 +13,8 @@ from herringbone.backends.registry import backend_named
 from herringbone.plan.request import refuse_masked
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import is_alive, may_live, sees
-from herringbone.tuner.description import describe_tuning
+from herringbone.tuner.description import describe_tuning, status_of
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.searcher.launch import start_searcher
 from herringbone.tuner.searcher.searching import search
 from herringbone.tuner.strategies.early_stopping import judged
@@ -66,8 +67,20 @@ class OwnTuning:
 
     def describe(self) -> dict[str, Any]:
         """See `Tuning.describe`."""
-        return describe_tuning(
-            self.name, self._store.record(), self.state(), self.trials(), stopping=self._store.stop_asked
+        return describe_tuning(self._store.record(), self.look())
+
+    def look(self) -> TuningLook:
+        """Return the search at this moment."""
+        # The state first: when it says that the search is over, all trials have been written.
+        state, record = self.state(), self._store.record()
+        return TuningLook(
+            definition=record.definition,
+            trials=judged_records(record.definition, self._store.trials()),
+            status=status_of(state, stopping=self._store.stop_asked),
+            backend=record.backend,
+            created=record.created,
+            ended=state.ended,
+            reason=state.reason,
         )
 
     @property

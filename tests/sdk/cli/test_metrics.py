@@ -42,7 +42,7 @@ def test_a_table_of_one_job_and_of_several(herringbone, jobs):
     code, out, err = herringbone("metrics", "run-1", "run-2", "--best", "min", "loss")
     assert (code, err) == (0, "")
     settings, lr, blank, titles, loss = out.splitlines()
-    assert settings.split() == ["HYPERPARAMETER", "run-2", "run-1"]
+    assert settings.split() == ["SETTING", "run-2", "run-1"]
     assert lr.split() == ["lr", "1", "0"]
     assert (blank, titles.split()) == ("", ["METRIC", "run-2", "run-1"])
     assert loss.split("  ") == ["loss (min)", "0.25 (#2, 2.0 s)", "0.5 (#2, 2.0 s)"]

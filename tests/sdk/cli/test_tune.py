@@ -134,7 +134,13 @@ def test_ls_shows_searches_with_their_best(tune, digits):
     assert oldest.split()[:2] == ["digits-1", "Completed"]
     [first, _] = json.loads(tune("ls", "--json")[1])
     assert first["HyperParameterTuningJobName"] == "digits-2"
-    assert first["TrainingJobStatusCounters"] == {"Completed": 3, "InProgress": 1, "Stopped": 1, "Failed": 1}
+    assert first["TrainingJobStatusCounters"] == {
+        "Completed": 3,
+        "InProgress": 1,
+        "Stopped": 1,
+        "NonRetryableError": 1,
+        "RetryableError": 0,
+    }
     assert first["BestTrainingJob"]["TrainingJobName"] == "digits-2-002"
 
 

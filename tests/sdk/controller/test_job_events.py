@@ -64,12 +64,12 @@ def test_states_restarts_and_metrics_are_events_while_the_job_runs(script, backe
     assert [(metric.name, metric.source) for metric in metrics[:2]] == [("loss", "log"), ("accuracy", "mllog")]
     assert (metrics[-1].name, metrics[-1].value, metrics[-1].host, metrics[-1].rank) == ("loss", 0.25, "algo-1", 0)
     view = job.view()
-    assert [state for _, state, _ in view.states] == [
+    assert [one.state for one in view.states] == [
         *("Starting", "Training", "Restarting", "Training", "Uploading", "Completed")
     ]
     [restart] = view.restarts
-    assert (restart["attempt"], restart["machines"]) == (2, [])
-    assert restart["why"].startswith("restart by the log of algo-1")
+    assert (restart.attempt, restart.machines) == (2, [])
+    assert restart.why.startswith("restart by the log of algo-1")
     [note] = job.logs(pattern="metric_definitions")
     assert note.text == (
         "metric_definitions: the regular expression of 'slow' needed too long for one line and was given up"

@@ -70,11 +70,13 @@ def test_damaged_lines_are_left_out() -> None:
         b'{"kind":"metrics","t":1,"na',
         b"[" * 100_000 + b'"metrics"',
         b'\xff\x00"metrics"',
+        b'{"kind":"metrics","t":1,"name":"l\xffss","source":"log","values":[1]}',
     ]
     good = lines(Point(1.0, "loss", 0.5))
     for bad in damaged:
         [metric] = columns(bad + b"\n" + good)
         assert metric.value == 0.5
+        assert [event["t"] for event in decode_lines(bad + b"\n" + good) if event["kind"] == "metrics"][-1] == 1.0
 
 
 def test_a_million_values_are_read_in_a_fifth_of_a_second(tmp_path) -> None:
@@ -103,7 +105,7 @@ def test_progress_is_read_from_the_ends_of_the_files(tmp_path, monkeypatch) -> N
     assert found is not None
     assert (found.done, found.total, found.time) == (5.0, 20.0, 3.0)
     # Old progress is before the end of a long file.
-    monkeypatch.setattr("herringbone.events.live._TAIL_BYTES", 1000)
+    monkeypatch.setattr("herringbone.events.source._TAIL_BYTES", 1000)
     files[1].unlink()
     found = newest_progress(FileEvents(files), lambda: JobView().take_all(decode_lines(files[2].read_bytes())))
     assert found is not None

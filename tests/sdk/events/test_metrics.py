@@ -8,7 +8,8 @@ import pytest
 
 from herringbone.events.columns import Metrics
 from herringbone.events.from_log import Finder, find_metrics
-from herringbone.events.metrics import Run, comparison, csv_lines, final_metrics, metrics_in_files, one_run, summarize
+from herringbone.events.metrics import Run, comparison, csv_lines, final_metrics, metrics_in_files, one_run
+from herringbone.events.series import summarize
 from herringbone.plan.options.typed import MetricDefinition
 from herringbone.records.logs import FileLogs, Metric
 from herringbone_contract.errors import InputError
@@ -25,14 +26,14 @@ def metrics(*values, name="loss", rank=0):
     ]
 
 
-def run(name, hyperparameters=(), **named):
+def run(name, settings=(), **named):
     found = [metric for key, values in named.items() for metric in metrics(*values, name=key)]
     return Run(
         name=name,
         status="Completed",
         started=START,
-        hyperparameters=dict(hyperparameters),
-        metrics=summarize(Metrics.of(found)),
+        settings=dict(settings),
+        metrics=summarize(Metrics.of(found).series),
     )
 
 
@@ -54,12 +55,12 @@ def test_only_candidates_are_parsed_and_nothing_is_missed(tmp_path, definitions,
 
 
 def test_a_summary_has_the_last_the_smallest_and_the_largest_value():
-    summary = summarize(Metrics.of([*metrics(3, float("nan"), 1, 2), *metrics(1, 5, rank=1)]))["loss"]
+    summary = summarize(Metrics.of([*metrics(3, float("nan"), 1, 2), *metrics(1, 5, rank=1)]).series)["loss"]
     assert (summary.count, summary.last.value, summary.last.number) == (6, 2, 4)
     assert (summary.least.value, summary.least.number) == (1, 3)
     assert (summary.most.value, summary.most.number) == (5, 2)
-    assert summarize(Metrics()) == {}
-    only = summarize(Metrics.of(metrics(float("nan"), float("nan"))))["loss"]
+    assert summarize(Metrics().series) == {}
+    only = summarize(Metrics.of(metrics(float("nan"), float("nan"))).series)["loss"]
     assert (str(only.least.value), only.least.number, only.last.number) == ("nan", 1, 2)
 
 
@@ -77,13 +78,13 @@ def test_one_run():
 
 
 def test_runs_side_by_side():
-    shared = {"sagemaker_job_name": '"a"', "epochs": "3"}
+    shared = {"epochs": "3"}
     runs = [
-        run("a", {**shared, "lr": "0.1", "name": '"one"'}, loss=[2, 0.5, 1]),
-        run("b", {**shared, "sagemaker_job_name": '"b"', "lr": "0.2"}, loss=[4, 0.25, 3], seconds=[7]),
+        run("a", {**shared, "lr": "0.1", "name": "one"}, loss=[2, 0.5, 1]),
+        run("b", {**shared, "lr": "0.2"}, loss=[4, 0.25, 3], seconds=[7]),
     ]
     settings, values = comparison(runs)
-    assert settings == [("HYPERPARAMETER", "a", "b"), ("lr", "0.1", "0.2"), ("name", "one", "-")]
+    assert settings == [("SETTING", "a", "b"), ("lr", "0.1", "0.2"), ("name", "one", "-")]
     assert values == [
         ("METRIC", "a", "b"),
         ("loss", "1 (#3, 3.0 s)", "3 (#3, 3.0 s)"),

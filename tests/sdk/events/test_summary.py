@@ -28,10 +28,10 @@ def test_all_views_show_the_same(now, eta, late):
     assert (summary.metric, summary.value, summary.late, summary.alerts) == ("lm_loss_total", 3.0, late, ("hang",))
     row = row_of(RECORD, view, now=now)
     assert (row.metric, row.value, row.eta, row.late) == (summary.metric, summary.value, summary.eta, late)
-    assert table_of([row], None).cells[0][3] == eta
+    assert table_of([row], None).cells[0][4] == eta
     assert f"ETA {eta}" in heading(row)
     assert detail_of(row, view, []).metrics[1][:2] == (summary.metric, "3")
-    page = row_data(RECORD, view, now=now)
+    page = row_data(RECORD, summary, now=now)
     assert (page["loss"]["name"], page["loss"]["value"]) == (summary.metric, summary.value)
     assert (page["progress"]["eta"], page["progress"]["late"], page["alerts"]) == (summary.eta, late, ["hang"])
     notebook = shown(RECORD, view, "", [], now=now)["text/plain"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from herringbone.events.series import MAX_SERIES
 from herringbone.events.source import FileEvents
-from herringbone.events.view import MAX_SERIES, JobView
+from herringbone.events.view import JobView
 from herringbone_contract.events.format import Point, batches, encode
 
 
@@ -21,7 +22,7 @@ def test_a_job_is_shown_from_its_events() -> None:
     [series] = view.series.values()
     assert (list(series.steps), list(series.times), list(series.values)) == ([1, 2], [2.0, 3.0], [0.5, 0.25])
     assert view.steps_per_second == 1.0
-    assert view.samples["algo-1"][-1]["cpu"] == 1.5
+    assert view.samples["algo-1"].cpu == 1.5
 
 
 def test_unknown_and_damaged_events_change_nothing() -> None:
@@ -36,6 +37,11 @@ def test_unknown_and_damaged_events_change_nothing() -> None:
         {"kind": "progress", "t": 1.0, "done": "much"},
         {"kind": "metrics", "t": 1.0, "name": "loss", "values": []},
         {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "since": -1},
+        {"kind": "metrics", "t": 1.0, "name": 3, "values": [1]},
+        {"kind": "sample", "t": 1.0, "host": "a", "cpu": "x"},
+        {"kind": "sample", "t": 1.0, "host": "a", "cpu": "inf"},
+        {"kind": "sample", "t": 1.0, "host": "a", "gpus": [None, {"use": "1"}, 3]},
+        {"kind": "straggler", "t": 1.0, "rank": "x"},
         {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "step": 1 << 70},
         {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1, 2], "step": 1, "by": 1 << 70},
         {"kind": "metrics", "t": 1.0, "name": "loss", "values": [1], "rank": "x"},

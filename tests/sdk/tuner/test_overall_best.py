@@ -6,7 +6,8 @@ from tests.sdk.tuner.simulation import search_of
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
 from herringbone.tuner.description import describe_tuning
-from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
+from herringbone.tuner.look import TuningLook
+from herringbone.tuner.store import TrialRecord, TuningRecord
 
 ASKED = {"arguments": {"instance_type": "local_process"}}
 
@@ -27,7 +28,8 @@ def describe(kind, *objectives):
         )
         for number, value in enumerate(objectives)
     ]
-    return describe_tuning("digits", record, TuningState(), trials, stopping=False)
+    look = TuningLook(definition=record.definition, trials=trials, status="InProgress", backend="", created=0.0)
+    return describe_tuning(record, look)
 
 
 @pytest.mark.parametrize(("objectives", "name"), [((), "first-004"), ((0.7,), "first-004"), ((0.7, 0.9), "digits-002")])

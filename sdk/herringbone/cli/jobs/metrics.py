@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import job_names
+from herringbone.show.cells import shown_number
 from herringbone.show.tables import aligned
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from herringbone.events.metrics import Run, Value
+    from herringbone.events.metrics import Run
+    from herringbone.events.series import Value
     from herringbone_contract.events.format import Event
 
 
@@ -32,16 +34,19 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", is_flag=True, help="show new values until the job is over, and then the table; of one job")
 @click.option("--csv", "as_csv", is_flag=True, help="one line per value, as CSV")
-@json_option("one JSON array: a job's hyperparameters, and the last, smallest and largest value of each metric")
+@json_option("one JSON array: a job's settings, and the last, smallest and largest value of each metric")
 def command(names: tuple[str, ...], *, best: Any, follow: bool, as_csv: bool, as_json: bool) -> int:
     """Show the metrics of a job, also while it runs: what its script reports, and what its log shows.
 
     Of one job the table has the last, the smallest and the largest value of each metric. Several jobs stand side by
-    side, below the hyperparameters in which they differ. Behind each value are its number among the values of its rank,
+    side, below the settings in which they differ. Behind each value are its number among the values of its rank,
     and the seconds since the start of the job.
     """
     from herringbone.api.job import attach
-    from herringbone.events.metrics import Run, csv_lines, summarize
+    from herringbone.backends.facts import settings_of_job
+    from herringbone.backends.registry import backend_of_job
+    from herringbone.events.metrics import Run, csv_lines
+    from herringbone.events.series import summarize
     from herringbone.records.download import removed_log
 
     if as_csv and (as_json or best):
@@ -71,12 +76,15 @@ def command(names: tuple[str, ...], *, best: Any, follow: bool, as_csv: bool, as
             name=name,
             status=job.status,
             started=job.started,
-            hyperparameters=job.hyperparameters,
-            metrics=summarize(values[name]),
+            settings=settings_of_job(backend_of_job(name), name),
+            metrics=summarize(values[name].series),
         )
         for name, job in jobs.items()
     ]
-    print(json.dumps([_to_json(run) for run in runs]) if as_json else "\n".join(map(printable, tables(runs, best))))
+    if as_json:
+        print(json.dumps([_to_json(run, jobs[run.name].hyperparameters) for run in runs]))
+    else:
+        print("\n".join(map(printable, tables(runs, best))))
     return 0
 
 
@@ -97,7 +105,7 @@ def new_values(event: Event, started: datetime | None) -> list[str]:
             notes.append(f"{(metric.time - started).total_seconds():.1f} s")
         if metric.host:
             notes.append(metric.host if metric.rank is None else f"{metric.host}:{metric.rank}")
-        lines.append(f"{metric.name} {metric.value:g}" + (f" ({', '.join(notes)})" if notes else ""))
+        lines.append(f"{metric.name} {shown_number(metric.value)}" + (f" ({', '.join(notes)})" if notes else ""))
     return lines
 
 
@@ -111,11 +119,12 @@ def tables(runs: Sequence[Run], best: Any = None) -> list[str]:
     return [line for table in shown for line in (*table, "")][:-1]
 
 
-def _to_json(run: Run) -> dict[str, object]:
+def _to_json(run: Run, hyperparameters: Mapping[str, str]) -> dict[str, object]:
     return {
         "TrainingJobName": run.name,
         "TrainingJobStatus": run.status,
-        "HyperParameters": dict(run.hyperparameters),
+        "HyperParameters": dict(hyperparameters),
+        "Settings": dict(run.settings),
         "Metrics": [
             {
                 "MetricName": name,

@@ -14,7 +14,7 @@ import click
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import Age
 from herringbone.show.tables import aligned, show_table
-from herringbone.system.sizes import shown_bytes
+from herringbone.system.sizes import shown_bytes, shown_memory
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport
@@ -87,9 +87,9 @@ def _device_row(machine: MachineReport) -> tuple[str, ...]:
     assert device is not None
     name = f"{device.name} ({device.model})" if device.model else device.name
     if not device.operations_per_second:
-        return (machine.name, name, shown_bytes(device.memory_bytes), device.trouble, "-")
+        return (machine.name, name, shown_memory(device.memory_bytes), device.trouble, "-")
     rates = ", ".join(f"{rate / 1e12:.3g} {dtype}" for dtype, rate in device.operations_per_second.items())
-    return (machine.name, name, shown_bytes(device.memory_bytes), rates, f"{device.bytes_per_second / 1e9:.3g} GB/s")
+    return (machine.name, name, shown_memory(device.memory_bytes), rates, f"{device.bytes_per_second / 1e9:.3g} GB/s")
 
 
 def _row(machine: MachineReport) -> tuple[str, ...]:

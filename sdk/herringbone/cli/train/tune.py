@@ -6,7 +6,6 @@ import difflib
 import json
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,10 @@ from click.shell_completion import CompletionItem
 from herringbone.cli.commands import Decorated, JobCommand, json_option
 from herringbone.cli.common import JOB_FAILED, OK, STOPPED, on_interrupt_option
 from herringbone.cli.train.request import TUNING, JobFlags, job_flags, read_mapping, read_request_with
+from herringbone.show.cells import shown_eta, shown_number
 from herringbone.show.tables import aligned, show_table
 from herringbone.system.interrupt import OnInterrupt
+from herringbone.system.texts import NONE
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import printable
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from herringbone.api.tuner import HyperparameterTuner
     from herringbone.plan.inputs import Inputs
     from herringbone.tuner.tuning import Tuning
-    from herringbone.views.tunings.look import TuningLook
     from herringbone.views.tunings.looks import Tunings
 
 _RUN = "run"
@@ -212,20 +212,19 @@ def tuner_settings(section: Any, from_file: Any, overrides: dict[str, Any]) -> d
 def list_tunings(as_json: bool) -> int:
     """List the tuning jobs that this machine knows, the newest first."""
     from herringbone.system.times import shown_ago
-    from herringbone.tuner.description import best_of
-    from herringbone.views.tunings.shown import progress, shown_number
+    from herringbone.tuner.description import search_summary
 
     looks, now = _looks().all(), time.time()
     if as_json:
-        print(json.dumps([_summary(look) for look in looks]))
+        print(json.dumps([search_summary(look) | {"Strategy": look.definition.strategy} for look in looks]))
         return OK
-    rows = [("NAME", "STATUS", "CREATED", "TRIALS", "BEST", "OF", "STRATEGY")]
+    rows = [("NAME", "STATUS", "CREATED", "TRIALS", "ETA", "BEST", "OF", "STRATEGY")]
     for look in looks:
-        over, limit = progress(look.definition, look.trials)
-        winner = best_of(look.definition, look.trials)
-        best = "-" if winner is None else f"{look.definition.metric} {shown_number(winner.objective)}"
-        job = "-" if winner is None else winner.job
-        cells = (look.name, look.status, shown_ago(now - look.created), f"{over} of {limit}", best, job)
+        summary = look.summary(now=now)
+        winner = summary.best
+        best = NONE if winner is None else f"{look.definition.metric} {shown_number(winner.objective)}"
+        trials, job = f"{summary.over} of {summary.limit}", NONE if winner is None else winner.job
+        cells = (look.name, look.status, shown_ago(now - look.created), trials, shown_eta(summary.eta), best, job)
         rows.append((*cells, look.definition.strategy))
     show_table(rows, shorten=0, cut=len(rows[0]) - 1, styles=_STYLES)
     return OK
@@ -262,9 +261,9 @@ def show(name: str, by_result: bool, as_json: bool) -> int:
 def best(name: str, as_json: bool) -> int:
     """Show the best trial of a tuning job: its job, objective, values and model; the exit code is 1 without one."""
     from herringbone.api.job import attach
-    from herringbone.tuner.description import best_of
+    from herringbone.tuner.look import best_of
     from herringbone.tuner.tuning import find_tuning
-    from herringbone.views.tunings.shown import shown_number, shown_value
+    from herringbone.views.tunings.shown import shown_value
 
     tuning = find_tuning(name)
     definition = tuning.definition()
@@ -348,24 +347,3 @@ def _names() -> list[str]:
     from herringbone.tuner.tuning import newest_names
 
     return newest_names(find_home())
-
-
-def _summary(look: TuningLook) -> dict[str, Any]:
-    """Return a search as SageMaker's ListHyperParameterTuningJobs describes it, with its best trial."""
-    from herringbone.tuner.description import best_of, trial_summary
-    from herringbone.views.tunings.shown import counts
-
-    winner = best_of(look.definition, look.trials)
-    return {
-        "HyperParameterTuningJobName": look.name,
-        "HyperParameterTuningJobStatus": look.status,
-        "Strategy": look.definition.strategy,
-        "CreationTime": _moment(look.created),
-        "HyperParameterTuningEndTime": _moment(look.ended),
-        "TrainingJobStatusCounters": counts(look.trials),
-        "BestTrainingJob": None if winner is None else trial_summary(look.definition, winner),
-    }
-
-
-def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat()

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from herringbone.records.index import COMPLETED, FAILED
+from herringbone.records.index import COMPLETED
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import TUNING_JOB, Settings
 from herringbone.serve.tunings.requests import shared_request, tuned_texts
-from herringbone.tuner.configs import WarmStartTypes
-from herringbone.tuner.definition import PriorTrial, TuningDefinition
-from herringbone.tuner.description import best_of, job_counters, objective_counters, objective_status, status_of
-from herringbone.tuner.store import TrialRecord, TuningState
-from herringbone.tuner.strategies.warm_start import overall_best
+from herringbone.tuner.description import search_members, trial_members
+from herringbone.tuner.look import TuningLook
+from herringbone.tuner.store import TrialRecord
 from herringbone_contract.constants import Key
 
 _CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _REASON_CHARS = 1024
+# Members that only a description has.
+_NOT_LISTED = ("FailureReason", "BestTrainingJob", "OverallBestTrainingJob")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One tuning job at one moment. `trials` are judged: early stopping has cut their curves.
+    """One tuning job at one moment: the service's record, and the search.
 
     `parents_trials` has the times at which the trials of its parents were created, by their names.
     """
 
     record: ServiceRecord
-    definition: TuningDefinition
-    state: TuningState
-    trials: Sequence[TrialRecord]
-    stopping: bool
+    search: TuningLook
     parents_trials: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def status(self) -> str:
-        return status_of(self.state, stopping=self.stopping)
 
 
 def description(look: Look, settings: Settings) -> dict[str, Any]:
@@ -47,103 +39,72 @@ def description(look: Look, settings: Settings) -> dict[str, Any]:
     >>> description(look, settings)["BestTrainingJob"]["TrainingJobName"]                  # doctest: +SKIP
     'digits-007'
     """
-    record, definition = look.record, look.definition
-    chosen = best_of(definition, look.trials)
+    record, search = look.record, look.search
     request = {name: value for name, value in record.request.items() if name != "Tags"}
     # SageMaker adds the objective to the hyperparameters that all trials share; its SDK reads it there.
-    static = {**request[_TRIAL].get("StaticHyperParameters", {}), Key.TUNING_METRIC: definition.metric}
+    static = {**request[_TRIAL].get("StaticHyperParameters", {}), Key.TUNING_METRIC: search.definition.metric}
     # The SDK sends the hosts as HyperParameterTuningResourceConfig, and its `attach` reads ResourceConfig.
     hosts = shared_request(request)["ResourceConfig"]
+    found = search_members(search, lambda trial: trial_summary(look, trial, settings))
+    reason = record.problem or found["FailureReason"]
     members = {
         **request,
         _TRIAL: {**request[_TRIAL], "StaticHyperParameters": static, "ResourceConfig": hosts},
-        **summary(look, settings),
-        "BestTrainingJob": None if chosen is None else trial_summary(look, chosen, settings),
-        "OverallBestTrainingJob": _overall_best(look, settings),
-        "FailureReason": _failure(look),
-        "ConsumedResources": {"RuntimeInSeconds": _seconds(look.trials)},
+        **found,
+        **_listed(look, settings),
+        "FailureReason": reason[:_REASON_CHARS] if reason else None,
+        "ConsumedResources": {"RuntimeInSeconds": _seconds(search.trials)},
     }
-    for name in ("Strategy", "ResourceLimits"):
-        # Of the summary alone: here they are in the configuration.
-        del members[name]
+    if (overall := found["OverallBestTrainingJob"]) is not None:
+        # SageMaker's shape requires a time and a status. A trial that was deleted has no time any more.
+        job = overall["TrainingJobName"]
+        created = look.parents_trials.get(job, record.created)
+        arn = settings.arn(record.region, job)
+        members["OverallBestTrainingJob"] = {
+            "TrainingJobArn": arn,
+            "CreationTime": created,
+            "TrainingJobStatus": COMPLETED,
+            **overall,
+        }
     return {name: value for name, value in members.items() if value is not None}
 
 
 def summary(look: Look, settings: Settings) -> dict[str, Any]:
     """Return the members of one entry of ListHyperParameterTuningJobs."""
-    record, config = look.record, look.record.request[_CONFIG]
-    changed = [trial.ended or trial.proposed for trial in look.trials]
+    found = search_members(look.search, lambda trial: trial_summary(look, trial, settings))
+    config = look.record.request[_CONFIG]
     members = {
-        "HyperParameterTuningJobName": record.name,
-        "HyperParameterTuningJobArn": settings.arn(record.region, record.name, TUNING_JOB),
-        "HyperParameterTuningJobStatus": look.status,
-        "Strategy": config["Strategy"],
-        "CreationTime": record.created,
-        "HyperParameterTuningEndTime": look.state.ended,
-        "LastModifiedTime": max([record.created, record.modified, look.state.ended or 0.0, *changed]),
-        "TrainingJobStatusCounters": job_counters(look.trials),
-        "ObjectiveStatusCounters": objective_counters(look.trials),
-        "ResourceLimits": config["ResourceLimits"],
+        **{name: value for name, value in found.items() if name not in _NOT_LISTED and value is not None},
+        **{name: config[name] for name in ("Strategy", "ResourceLimits")},
     }
-    return {name: value for name, value in members.items() if value is not None}
+    return {**members, **_listed(look, settings)}
+
+
+def _listed(look: Look, settings: Settings) -> dict[str, Any]:
+    """Return the members that the service's record decides, of lists and descriptions."""
+    record = look.record
+    return {
+        "HyperParameterTuningJobArn": settings.arn(record.region, record.name, TUNING_JOB),
+        "CreationTime": record.created,
+        "LastModifiedTime": max(record.created, record.modified, look.search.changed, look.search.ended or 0.0),
+    }
 
 
 def trial_summary(look: Look, trial: TrialRecord, settings: Settings) -> dict[str, Any]:
     """Return the members of one entry of ListTrainingJobsForHyperParameterTuningJob."""
-    definition, record = look.definition, look.record
+    definition, record = look.search.definition, look.record
     members = {
-        "TrainingJobName": trial.job,
+        **trial_members(definition, trial),
         "TrainingJobArn": settings.arn(record.region, trial.job),
-        "CreationTime": trial.proposed,
-        "TrainingStartTime": trial.started,
-        "TrainingEndTime": trial.ended,
-        "TrainingJobStatus": trial.status,
         "TunedHyperParameters": tuned_texts(definition, record.request, trial),
-        "FailureReason": None if trial.failure is None else trial.failure[:_REASON_CHARS],
-        "FinalHyperParameterTuningJobObjectiveMetric": _objective(definition, trial.objective),
-        "ObjectiveStatus": objective_status(trial),
     }
-    return {name: value for name, value in members.items() if value is not None}
+    return members | ({"FailureReason": trial.failure[:_REASON_CHARS]} if trial.failure is not None else {})
 
 
 def objective_value(entry: Mapping[str, Any]) -> float | None:
     """Return the objective of a trial's summary, None for one without."""
     metric = entry.get("FinalHyperParameterTuningJobObjectiveMetric")
     return None if metric is None else float(metric["Value"])
-
-
-def _overall_best(look: Look, settings: Settings) -> dict[str, Any] | None:
-    """Return the best trial of a search and its parents, where SageMaker names one: of identical data and code."""
-    definition = look.definition
-    if definition.warm_start_type is not WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM:
-        return None
-    winner = overall_best(definition, [record.trial() for record in look.trials])
-    if not isinstance(winner, PriorTrial):
-        chosen = best_of(definition, look.trials)
-        return None if chosen is None else trial_summary(look, chosen, settings)
-    return {
-        "TrainingJobName": winner.job,
-        "TrainingJobArn": settings.arn(look.record.region, winner.job),
-        "TuningJobName": winner.parent,
-        # SageMaker's shape requires a time. A trial that was deleted has none any more.
-        "CreationTime": look.parents_trials.get(winner.job, look.record.created),
-        "TrainingJobStatus": COMPLETED,
-        "TunedHyperParameters": {name: str(value) for name, value in winner.values.items()},
-        "FinalHyperParameterTuningJobObjectiveMetric": _objective(definition, winner.objective),
-        "ObjectiveStatus": "Succeeded",
-    }
-
-
-def _objective(definition: TuningDefinition, value: float | None) -> dict[str, Any] | None:
-    # JSON has neither NaN nor infinity.
-    if value is None or not math.isfinite(value):
-        return None
-    return {"Type": definition.objective_type, "MetricName": definition.metric, "Value": value}
-
-
-def _failure(look: Look) -> str | None:
-    reason = look.record.problem or (look.state.reason if look.state.status == FAILED else None)
-    return reason[:_REASON_CHARS] if reason else None
 
 
 def _seconds(trials: Sequence[TrialRecord]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from herringbone.events.view import Series
+    from herringbone.events.series import Series
 
 
 # Longer curves than SageMaker's most epochs say no more about a trial.

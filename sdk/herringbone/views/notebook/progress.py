@@ -11,15 +11,15 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from herringbone.events.live import LiveView
-from herringbone.events.summary import chosen_metric
+from herringbone.events.series import by_name
 from herringbone.events.view import JobView
 from herringbone.records.state_lines import shown_state
-from herringbone.show.cells import bar, shown_eta
+from herringbone.show.cells import bar
 from herringbone.show.charts import chart, escaped, progress_bar
 from herringbone.show.console import Console, Line
 from herringbone.system.times import shown_span
-from herringbone.views.notebook.tables import job_html, progress_text
-from herringbone.views.top.rows import row_of
+from herringbone.views.notebook.tables import job_html
+from herringbone.views.top.rows import facts_of, row_of
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
 
@@ -128,14 +128,7 @@ def shown(record: JobRecord, view: JobView, last: str, notes: list[str], *, now:
     if row.seconds is not None and row.running:
         # Whole seconds: the line need not change more often.
         facts.append(shown_span(float(int(row.seconds))).replace(".0 s", " s"))
-    if view.progress is not None:
-        facts.append(progress_text(view.progress))
-    if eta := shown_eta(row.eta, row.late):
-        facts.append(f"ETA {eta}")
-    if row.value is not None:
-        facts.append(f"{row.metric} {row.value:.4g}")
-    if row.steps_per_second is not None:
-        facts.append(f"{row.steps_per_second:.3g} steps/s")
+    facts += facts_of(row)
     facts = [printable(fact) for fact in facts]
     below = [printable(line) for line in (last if row.running else "", *notes) if line]
     plain = "  ".join(
@@ -143,18 +136,10 @@ def shown(record: JobRecord, view: JobView, last: str, notes: list[str], *, now:
     )
     parts = [f"<b>{escaped(facts[0])}</b>", *([progress_bar(row.fraction)] if row.fraction is not None else [])]
     parts += [escaped(fact) for fact in facts[1:]]
-    picture = _picture(view)
+    found = by_name(view.series.values()).get(row.metric)
+    picture = chart(row.metric, found[0].values) if found else ""
     lines = "".join(f'<div style="opacity:.7;white-space:pre-wrap">{escaped(line)}</div>' for line in below)
     return {
         "text/html": f"<div>{' &nbsp; '.join(parts)}</div>{f'<div>{picture}</div>' if picture else ''}{lines}",
         "text/plain": "\n".join([plain, *below]),
     }
-
-
-def _picture(view: JobView) -> str:
-    name = chosen_metric((series.name for series in view.series.values()), None)
-    same = [series for series in view.series.values() if series.name == name]
-    if not same:
-        return ""
-    series = min(same, key=lambda one: -1 if one.rank is None else one.rank)
-    return chart(series.name, series.values)

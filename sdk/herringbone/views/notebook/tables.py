@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from herringbone.events.summary import summary_of
 from herringbone.events.tables import MOST_METRICS, metric_rows
 from herringbone.plan.shown import is_internal
 from herringbone.show.charts import escaped, progress_bar
 from herringbone.show.html import table_of_cells
 
 if TYPE_CHECKING:
-    from herringbone.events.view import JobView, Progress
+    from herringbone.events.view import JobView
 
 
 def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str:
@@ -40,18 +41,8 @@ def job_html(description: Mapping[str, Any], view: JobView | None = None) -> str
 
 
 def _progress_rows(view: JobView) -> list[tuple[str, str]]:
-    if (progress := view.progress) is None:
+    summary = summary_of(view, running=False, now=0.0)
+    if not summary.done_text:
         return []
-    done = escaped(progress_text(progress))
-    return [("progress", done if progress.fraction is None else f"{progress_bar(progress.fraction)} &nbsp; {done}")]
-
-
-def progress_text(progress: Progress) -> str:
-    """Return what has been done of how much.
-
-    >>> from herringbone.events.view import Progress
-    >>> progress_text(Progress(120, 480, "step", None, 0.0)), progress_text(Progress(3, None, "epoch", None, 0.0))
-    ('120 of 480 step', '3 epoch')
-    """
-    of = "" if progress.total is None else f" of {progress.total:g}"
-    return f"{progress.done:g}{of} {progress.unit}".rstrip()
+    done = escaped(summary.done_text)
+    return [("progress", done if summary.fraction is None else f"{progress_bar(summary.fraction)} &nbsp; {done}")]

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from herringbone.events.comparison import as_tiles, compare, prediction_of
+from herringbone.events.happenings import happenings, stacks_data
+from herringbone.events.kinds import NO_STEP
+from herringbone.events.series import Series, by_name, last_value
 from herringbone.events.summary import JobSummary, in_order, summary_of
-from herringbone.events.view import NO_STEP, JobView, Series
+from herringbone.events.view import JobView
 from herringbone.plan.shown import plan_rows
 from herringbone.records.description import address, failure_of
 from herringbone.records.index import JobRecord
 from herringbone.records.remedies import remedy
 from herringbone.records.state_lines import why_ended
+from herringbone.show.cells import shown_eta, shown_number
 from herringbone.show.thin import rounded, thinned
-from herringbone.views.page.happenings import happenings, stacks_data
 from herringbone.views.page.history import History
 from herringbone.views.page.timeline import timeline_data
 from herringbone_contract.errors import ContractError
@@ -54,8 +57,10 @@ def job_data(
     """
     fineness = fineness or Fineness()
     origin = record.started or record.created
+    summary = summary_of(view, running=not record.done, now=now)
     return {
-        **row_data(record, view, now=now),
+        **row_data(record, summary, now=now),
+        "use": {name: getattr(summary, name) for name in ("gpu", "memory", "memory_total", "gpu_memory")},
         "origin": origin,
         "model": address(record.model),
         "bill": _text(view.bill) or None,
@@ -63,7 +68,7 @@ def job_data(
         "metrics": _metrics(view.series.values(), origin, fineness),
         "throughput": _throughput(history, origin, fineness.buckets),
         "resources": _resources(history, origin, fineness.buckets),
-        "happenings": happenings(record, view),
+        "happenings": [{"t": one.time, "kind": one.kind, "text": one.text} for one in happenings(record, view)],
         "stacks": stacks_data(view.stacks),
         "timeline": timeline_data(history.timelines.newest()),
         "failure": _failure(record),
@@ -72,9 +77,8 @@ def job_data(
     }
 
 
-def row_data(record: JobRecord, view: JobView | None, *, now: float, failure: str | None = None) -> dict[str, Any]:
+def row_data(record: JobRecord, summary: JobSummary, *, now: float, failure: str | None = None) -> dict[str, Any]:
     """Return a job's line in the list; `failure` is the JSON of its failure, which rows of a list do not have."""
-    summary = JobSummary() if view is None else summary_of(view, running=not record.done, now=now)
     return {
         "name": record.name,
         "backend": record.backend,
@@ -89,12 +93,9 @@ def row_data(record: JobRecord, view: JobView | None, *, now: float, failure: st
         "progress": None
         if summary.done is None
         else {
-            "done": rounded(summary.done),
-            "total": rounded(summary.total),
-            "unit": _text(summary.unit),
-            "eta": summary.eta,
-            "late": summary.late,
-            "fraction": rounded(summary.fraction),
+            **{name: rounded(getattr(summary, name)) for name in ("done", "total", "fraction", "eta", "late")},
+            "text": _text(summary.done_text),
+            "left": shown_eta(summary.eta, summary.late),
         },
         "rate": rounded(summary.steps_per_second),
         "loss": _loss(summary),
@@ -107,19 +108,18 @@ def _loss(summary: JobSummary) -> dict[str, Any] | None:
     """Return name and newest value of the metric that stands for the job."""
     if not summary.metric:
         return None
-    text = None if summary.value is None else f"{summary.value:.4g}"
-    return {"name": _text(summary.metric), "value": rounded(summary.value), "text": text}
+    return {
+        "name": _text(summary.metric),
+        "value": rounded(summary.value),
+        "text": shown_number(summary.value),
+    }
 
 
 def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> list[dict[str, Any]]:
     """Return the metrics by name, the loss first, each with a line per host and rank."""
-    by_name: dict[str, list[Series]] = {}
-    for one in series:
-        by_name.setdefault(one.name, []).append(one)
-    names = in_order(by_name)
+    named = by_name(series)
     chosen = [
-        (name, sorted(by_name[name], key=lambda one: (one.host, -1 if one.rank is None else one.rank, one.source)))
-        for name in names
+        (name, sorted(named[name], key=lambda one: (one.host, one.order, one.source))) for name in in_order(named)
     ]
     lines = sum(len(found) for _, found in chosen)
     buckets = max(20, min(fineness.buckets, fineness.points // (2 * max(1, min(lines, MAX_LINES)))))
@@ -133,6 +133,7 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
             {
                 "name": _text(name),
                 "count": len(found),
+                "last": shown_number(last_value(found).value),
                 "lines": [_metric_line(one, origin, buckets) for one in shown],
             }
         )
@@ -140,16 +141,14 @@ def _metrics(series: Iterable[Series], origin: float, fineness: Fineness) -> lis
 
 
 def _metric_line(one: Series, origin: float, buckets: int) -> dict[str, Any]:
-    # A damaged event may have left arrays of different lengths.
-    count = min(len(one.times), len(one.values))
-    steps = one.steps if len(one.steps) == len(one.values) and NO_STEP not in one.steps else None
-    places = thinned(one.values if count == len(one.values) else one.values[:count], buckets)
+    steps = one.steps if one.steps and NO_STEP not in one.steps else None
+    places = thinned(one.values, buckets)
     odd = next((at for at in places if rounded(one.values[at]) is None), None)
     return {
         "host": _text(one.host),
         "rank": one.rank,
         "source": _text(one.source),
-        "count": count,
+        "count": len(one.values),
         "x": [round(one.times[at] - origin, 3) for at in places],
         "steps": None if steps is None else [steps[at] for at in places],
         "y": [rounded(one.values[at]) for at in places],

@@ -6,18 +6,13 @@ drops each second value, so its memory stays the same however long the job runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from herringbone.show.thin import number
+from herringbone.events.kinds import GPU_FIGURES, HOST_FIGURES, AnyKind, Gpu, RankUse, Sample, Steps, Timeline, decode
 from herringbone.views.page.timeline import Timelines
 from herringbone_contract.events.format import Event
 
 _MAX_POINTS = 1_200
 # Names come from hosts, and a broken one could invent any number of them.
 _MAX_SERIES = 1_000
-_HOST_FIGURES = ("cpu", "memory", "memory_total", "disk_read", "disk_write", "net_in", "net_out")
-_GPU_FIGURES = ("use", "memory", "memory_total", "watts", "celsius")
 _RANK_FIGURES = ("cpu", "memory")
 
 
@@ -78,46 +73,29 @@ class History:
 
     def take(self, event: Event) -> None:
         """Add one event; others than samples, step times and timelines change nothing."""
-        try:
-            if event["kind"] == "sample":
-                self._take_sample(event)
-            elif event["kind"] == "steps":
-                self._take_steps(event)
-            elif event["kind"] == "timeline":
-                self.timelines.take(event)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            # A damaged event.
-            return
+        if (known := decode(event)) is not None:
+            self.add(known)
 
-    def _take_sample(self, event: Event) -> None:
-        host, time = str(event["host"]), float(event["t"])
-        self._add(host, "", _figures(event, _HOST_FIGURES), time)
-        for gpu in event.get("gpus") or ():
-            part = f"gpu {int(gpu['index'])}"
-            self._add(host, part, _figures(gpu, _GPU_FIGURES), time)
-            if len(self.gpu_names) < _MAX_SERIES:
-                self.gpu_names[host, part] = str(gpu.get("name", ""))[:100]
-        for rank, state in (event.get("ranks") or {}).items():
-            self._add(host, f"rank {int(rank)}", _figures(state, _RANK_FIGURES), time)
+    def add(self, event: AnyKind) -> None:
+        """Add an event that was decoded."""
+        if isinstance(event, Sample):
+            self._add(event, "", event, HOST_FIGURES)
+            for gpu in event.gpus or ():
+                part = f"gpu {gpu.index}"
+                self._add(event, part, gpu, GPU_FIGURES)
+                if len(self.gpu_names) < _MAX_SERIES:
+                    self.gpu_names[event.host, part] = gpu.name[:100]
+            for rank, use in (event.ranks or {}).items():
+                self._add(event, f"rank {rank}", use, _RANK_FIGURES)
+        elif isinstance(event, Steps):
+            seconds = [value for value in event.seconds if value > 0]
+            if seconds and event.rank is not None and (event.rank in self.steps or len(self.steps) < _MAX_SERIES):
+                self.steps.setdefault(event.rank, Track()).add(event.t, len(seconds) / sum(seconds))
+        elif isinstance(event, Timeline):
+            self.timelines.add(event)
 
-    def _take_steps(self, event: Event) -> None:
-        rank = int(event["rank"])
-        seconds = [value for item in event["seconds"] if (value := number(item)) is not None and value > 0]
-        if seconds and (rank in self.steps or len(self.steps) < _MAX_SERIES):
-            self.steps.setdefault(rank, Track()).add(float(event["t"]), len(seconds) / sum(seconds))
-
-    def _add(self, host: str, part: str, figures: Iterator[tuple[str, float]], time: float) -> None:
-        for name, value in figures:
-            key = (host, part, name)
-            if key not in self.tracks:
-                if len(self.tracks) >= _MAX_SERIES:
-                    continue
-                self.tracks[key] = Track()
-            self.tracks[key].add(time, value)
-
-
-def _figures(values: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    for name in names:
-        value = number(values.get(name))
-        if value is not None and value - value == 0:
-            yield name, value
+    def _add(self, sample: Sample, part: str, source: Sample | Gpu | RankUse, names: tuple[str, ...]) -> None:
+        for name in names:
+            key, value = (sample.host, part, name), getattr(source, name)
+            if value is not None and (key in self.tracks or len(self.tracks) < _MAX_SERIES):
+                self.tracks.setdefault(key, Track()).add(sample.t, value)

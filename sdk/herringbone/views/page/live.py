@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.events.from_log import metric_events
+from herringbone.events.kinds import decode
 from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
 from herringbone.records.home import JobFolder
@@ -106,8 +107,9 @@ class LiveJob:
         for events in batches:
             changed = self._has_events = True
             for event in events:
-                self._view.take(event)
-                self._history.take(event)
+                if (known := decode(event)) is not None:
+                    self._view.add(known)
+                    self._history.add(known)
         if self._record.done and not self._has_events:
             changed |= self._take_logged_metrics()
         return changed

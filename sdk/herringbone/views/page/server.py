@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,6 +23,9 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from herringbone.backends.facts import settings_of_job
+from herringbone.backends.registry import backend_of_job
+from herringbone.records.differences import differences
 from herringbone.records.home import Home
 from herringbone.views.page.files import listed_files, open_listed
 from herringbone.views.page.gate import Gate
@@ -90,6 +93,7 @@ class Server:
             Route("/jobs/{name}", _index),
             Route("/compare", _index),
             Route("/tunings/{name}", _index),
+            Route("/api/differences", self._differences),
             Route("/api/jobs", self._list),
             Route("/api/jobs/{name}", self._job),
             Route("/api/jobs/{name}/log", self._log),
@@ -120,6 +124,13 @@ class Server:
             lines, now = self._summaries.lines(), time.time()
             tunings = [tuning_row(look, now=now) for look in self._tunings.all()]
             return _json({"jobs": lines, "tunings": tunings, "now": now})
+
+        return await run_in_threadpool(answer)
+
+    async def _differences(self, request: Request) -> Response:
+        def answer() -> Response:
+            names = [unquote(name) for name in request.query_params.get("jobs", "").split(",") if name]
+            return _json(differences([settings_of_job(backend_of_job(name), name) for name in names]))
 
         return await run_in_threadpool(answer)
 
@@ -246,7 +257,7 @@ def _json(value: Any) -> Response:
 def _offsets(text: str) -> dict[str, int]:
     try:
         return {host: max(0, offset) for host, offset in msgspec.json.decode(text, type=dict[str, int]).items()}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 

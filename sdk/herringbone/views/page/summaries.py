@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.backends.listing import all_jobs
-from herringbone.events.source import decode_lines
+from herringbone.events.source import by_time, decode_lines, tail
+from herringbone.events.summary import summary_of
 from herringbone.events.view import JobView
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.store import TrialRecord
 from herringbone.views.page.data import row_data
 from herringbone.views.page.tunings import trial_label, tuning_data
-from herringbone.views.tunings.look import TuningLook
 from herringbone.views.tunings.looks import Tunings
 
-# Enough for the newest progress and metrics, also where samples of many GPUs come between them.
-_TAIL_BYTES = 1 << 18
 _MAX_FILES = 64
 
 
@@ -44,7 +43,12 @@ class Summaries:
             self._views = {name: seen for name, seen in self._views.items() if name in known}
             trials = self._tunings.trials_of_jobs()
             return [
-                row_data(record, self._view(record.name), now=now, failure=failures.get(record.name))
+                row_data(
+                    record,
+                    summary_of(self._view(record.name), running=not record.done, now=now),
+                    now=now,
+                    failure=failures.get(record.name),
+                )
                 | {"trial": _label(trials.get(record.name))}
                 for record in records
             ]
@@ -69,10 +73,8 @@ class Summaries:
         stamp = [(path, state.st_size, state.st_mtime_ns) for path in files if (state := _state(path)) is not None]
         seen = self._views.get(name)
         if seen is None or seen[0] != stamp:
-            view = JobView()
-            events = [event for path in files for event in decode_lines(_tail(path))]
-            view.take_all(sorted(events, key=lambda event: event["t"]))
-            seen = self._views[name] = (stamp, view)
+            events = by_time(decode_lines(tail(path)[0]) for path in files)
+            seen = self._views[name] = (stamp, JobView().take_all(events))
         return seen[1]
 
 
@@ -85,17 +87,3 @@ def _state(path: Path) -> Any:
         return path.stat()
     except OSError:
         return None
-
-
-def _tail(path: Path) -> bytes:
-    """Return the last complete lines of a file."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            content = file.read()
-    except OSError:
-        return b""
-    if size > _TAIL_BYTES:
-        content = content.partition(b"\n")[2]
-    return content.rpartition(b"\n")[0]

@@ -8,48 +8,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from herringbone.show.cells import shown_number
 from herringbone.show.thin import rounded, thinned
-from herringbone.tuner.description import best_of
 from herringbone.tuner.parameters import CategoricalParameter
-from herringbone.views.tunings.shown import counts, definition_rows, progress, shown_values
+from herringbone.views.tunings.shown import counts, definition_rows, shown_values
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.records.index import JobRecord
     from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.look import TuningLook
     from herringbone.tuner.parameters import AnyRange
     from herringbone.tuner.store import TrialRecord
-    from herringbone.views.tunings.look import TuningLook
 
 _MAX_TEXT = 2_000
 # The curves of all trials together, so that the page of a thousand trials stays small.
 _MAX_POINTS = 40_000
-_SHOWN_STATES = {"InProgress": "Running"}
 
 
 def tuning_row(tuning: TuningLook, *, now: float) -> dict[str, Any]:
     """Return a search's line in the list."""
-    definition = tuning.definition
-    over, limit = progress(definition, tuning.trials)
-    winner = best_of(definition, tuning.trials)
+    definition, summary = tuning.definition, tuning.summary(now=now)
+    winner = summary.best
     return {
         "name": definition.name,
         "backend": tuning.backend,
         "status": tuning.status,
-        "state": _SHOWN_STATES.get(tuning.status, tuning.status),
+        "state": tuning.status,
         "done": tuning.done,
         "strategy": definition.strategy,
         "metric": _text(definition.metric),
         "maximize": definition.objective_type == "Maximize",
-        "over": over,
-        "max_jobs": limit,
-        "counts": [(_SHOWN_STATES.get(state, state).lower(), count) for state, count in counts(tuning.trials).items()],
+        "over": summary.over,
+        "max_jobs": summary.limit,
+        "fraction": summary.fraction,
+        "eta": summary.eta,
+        "counts": counts(summary),
         "best": None if winner is None else winner.number + 1,
         "best_value": None if winner is None else rounded(winner.objective),
+        "best_text": shown_number(None if winner is None else winner.objective),
         "best_job": None if winner is None else winner.job,
         "best_values": None if winner is None else _text(shown_values(winner.values)),
         "created": tuning.created,
-        "seconds": max(0.0, (tuning.ended or now) - tuning.created),
+        "seconds": summary.seconds,
         "why": _text(tuning.reason or ""),
     }
 

@@ -32,8 +32,8 @@ from herringbone_contract.errors import HerringboneError, JobNotFoundError
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend, EventSource, LogSource
     from herringbone.records.logs import LogLine
+    from herringbone.tuner.look import TuningLook
     from herringbone.tuner.store import TrialRecord
-    from herringbone.views.tunings.look import TuningLook
 
 LOOK_SECONDS = 1.0
 NUM_FINISHED = 10
@@ -157,14 +157,7 @@ class JobReader:
             self._lines.append(line)
 
     def _publish(self, trouble: str) -> None:
-        """Publish what is known; damaged events must not end the thread that reads the job."""
-        try:
-            self._publish_view(trouble)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            trouble = f"its events cannot be shown: {error}"
-            self.row = row_of(self._record, JobView(), now=time.time(), trouble=trouble)
-
-    def _publish_view(self, trouble: str) -> None:
+        """Publish what is known."""
         newest = [*self._live.values()] or [*self._lines][-1:]
         last = newest[-1].text.rpartition("\r")[2].strip() if newest else ""
         row = row_of(self._record, self._view, now=time.time(), last_line=last, metric=self._metric, trouble=trouble)

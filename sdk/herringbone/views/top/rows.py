@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.events.summary import JobSummary, summary_of
 from herringbone.records.state_lines import shown_state
-from herringbone.show.cells import bar, fitted, num_columns, shown_amount, shown_eta, shown_number, shown_percent
-from herringbone.system.texts import shortened
+from herringbone.show.cells import bar, fitted, num_columns, shown_eta, shown_number, shown_percent
+from herringbone.system.sizes import shown_memory
+from herringbone.system.texts import NONE, shortened
 
 if TYPE_CHECKING:
     from herringbone.events.view import JobView
@@ -23,7 +24,7 @@ _LEAST_LAST_LINE = 16
 _MOST_METRIC = 16
 _MOST_TRIAL = 48
 # So wide that the columns stay where they are while the numbers change.
-_LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY": 6}
+_LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY": 9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +147,19 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     columns = {
         NAME: [row.name for row in rows],
         STATE: [row.state for row in rows],
+        "ALERTS": [", ".join(row.alerts) for row in rows],
         "PROGRESS": [progress_cell(row) for row in rows],
         "ETA": [shown_eta(row.eta, row.late) for row in rows],
         METRIC: [shown_number(row.value) for row in rows],
         TRIAL: [fitted(row.trial, _MOST_TRIAL) for row in rows],
         "STEPS/S": [shown_number(row.steps_per_second) for row in rows],
         "GPU": [shown_percent(row.gpu) for row in rows],
-        "CPU": ["" if row.cpu is None else f"{row.cpu:.1f}" for row in rows],
-        "MEMORY": [shown_amount(row.memory) for row in rows],
-        "GPU MEM": [shown_amount(row.gpu_memory) for row in rows],
+        "CPU": [shown_number(row.cpu) for row in rows],
+        "MEMORY": [shown_memory(row.memory) for row in rows],
+        "GPU MEM": [shown_memory(row.gpu_memory) for row in rows],
         LAST_LINE: [row.trouble or row.last_line for row in rows],
     }
-    return {name: cells for name, cells in columns.items() if name in (NAME, STATE) or any(cells)}
+    return {name: cells for name, cells in columns.items() if name in (NAME, STATE) or {*cells} - {"", NONE}}
 
 
 def _cell(column: str, text: str, width: int) -> str:
@@ -180,13 +182,26 @@ def _fitting(widths: dict[str, int], width: int) -> dict[str, int]:
     return shown if last_line is None or rest < _LEAST_LAST_LINE else {**shown, LAST_LINE: rest}
 
 
+def facts_of(row: Row) -> list[str]:
+    """Return what is known about how far a job is: what has been done, ETA, metric, throughput and alerts.
+
+    >>> facts_of(Row(name="a", backend="local", state="Training", running=True, created=0.0, eta=90.0, metric="loss"))
+    ['ETA 1 min 30 s', 'loss -']
+    """
+    facts = [row.done_text] if row.done_text else []
+    facts += [f"ETA {shown_eta(row.eta, row.late)}"] if row.eta is not None else []
+    facts += [f"{row.metric} {shown_number(row.value)}"] if row.metric else []
+    facts += [f"{shown_number(row.steps_per_second)} steps/s"] if row.steps_per_second is not None else []
+    return [*facts, *row.alerts]
+
+
 def progress_cell(row: Row) -> str:
     """Return the progress of a job in one cell: a bar where the end is known, else what has been done.
 
     >>> job = {"name": "a", "backend": "local", "state": "Training", "running": True, "created": 0.0}
     >>> progress_cell(Row(**job, done=5.0, total=20.0, fraction=0.25)), progress_cell(Row(**job, done=5.0, unit="step"))
-    ('━━╌╌╌╌╌╌  25 %', '5 step')
+    ('━━╌╌╌╌╌╌  25 %', '5 steps')
     """
     if row.fraction is not None:
         return f"{bar(row.fraction, _BAR_COLUMNS)} {100 * row.fraction:3.0f} %"
-    return "" if row.done is None else fitted(f"{row.done:g} {row.unit}".rstrip(), 16)
+    return fitted(row.done_text, 16)

@@ -6,38 +6,34 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from herringbone.events.summary import number_of
-from herringbone.tuner.description import best_of
 from herringbone.views.top.detail import MOST_LINES, Detail
 from herringbone.views.top.rows import Row
-from herringbone.views.tunings.shown import headline, progress, shown_values, trial_table
+from herringbone.views.tunings.shown import headline, shown_values, trial_table
 
 if TYPE_CHECKING:
+    from herringbone.tuner.look import TuningLook
     from herringbone.tuner.store import TrialRecord
-    from herringbone.views.tunings.look import TuningLook
-
-_RUNNING = "Searching"
 
 
 def tuning_row(look: TuningLook, *, now: float) -> Row:
     """Return the row of a search: its trials are its progress, and its metric is the best objective. Pure."""
-    over, limit = progress(look.definition, look.trials)
-    winner = best_of(look.definition, look.trials)
+    summary = look.summary(now=now)
+    winner = summary.best
     return Row(
         name=look.name,
         kind="tuning",
         backend=look.backend,
-        state=_RUNNING if look.status == "InProgress" else look.status,
+        state=look.status,
         running=not look.done,
         created=look.created,
-        seconds=max(0.0, (look.ended or now) - look.created),
-        done=float(over),
-        total=float(limit),
+        seconds=summary.seconds,
+        done=float(summary.over),
+        total=float(summary.limit),
         unit="trials",
-        # A search may end before its last trial.
-        fraction=1.0 if look.status == "Completed" else over / limit if limit else None,
+        fraction=summary.fraction,
+        eta=summary.eta,
         metric=look.definition.metric,
-        value=None if winner is None else number_of(winner.objective),
+        value=None if winner is None else winner.objective,
         trial="" if winner is None else f"best: {winner.number + 1}, {shown_values(winner.values)}",
         last_line=headline(look.definition, look.trials),
         trouble=(look.reason or "").partition("\n")[0],

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from herringbone.records.home import Home
-from herringbone.tuner.description import status_of
-from herringbone.tuner.own import OwnTuning, judged_records
+from herringbone.tuner.look import TuningLook
+from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TrialRecord, TuningStore
-from herringbone.views.tunings.look import TuningLook
 from herringbone.views.tunings.service_looks import BACKEND, ServiceLooks
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
@@ -80,19 +79,10 @@ class Tunings:
         if seen is not None and seen[0] == stamp:
             return seen[1]
         try:
-            record, state, trials = store.record(), store.state(), store.trials()
+            look = OwnTuning(store, self._home).look()
         # Of another release, or its folder is being removed.
         except HerringboneError:
             return None
-        look = TuningLook(
-            definition=record.definition,
-            trials=tuple(judged_records(record.definition, trials)),
-            status=status_of(state, stopping=store.stop_asked),
-            backend=record.backend,
-            created=record.created,
-            ended=state.ended,
-            reason=state.reason,
-        )
         self._seen[name] = (stamp, look)
         return look
 

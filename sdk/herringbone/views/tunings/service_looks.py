@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.service.location import read_record
 from herringbone.tuner.tuning import find_tuning
-from herringbone.views.tunings.look import TuningLook
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:

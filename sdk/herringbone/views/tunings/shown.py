@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from herringbone.show.cells import shown_number
+from herringbone.system.texts import NONE
 from herringbone.system.times import shown_span
-from herringbone.tuner.description import best_of
+from herringbone.tuner.look import best_of, summary_of
 from herringbone.tuner.parameters import CategoricalParameter
 
 if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.look import TuningSummary
     from herringbone.tuner.parameters import AnyRange
     from herringbone.tuner.store import TrialRecord
 
-# The order in which states of trials are counted.
-_STATES = ("Completed", "InProgress", "Stopping", "Stopped", "Failed")
-_WORDS = {"InProgress": "running", "Stopping": "stopping", "Stopped": "stopped", "Failed": "failed"}
+_WORDS = {"InProgress": "running"}
 EARLY = "stopped early"
-
-
-def shown_number(value: float | None) -> str:
-    """Return an objective or a tuned number with few digits; "-" for None.
-
-    >>> shown_number(0.00123456), shown_number(float("nan")), shown_number(None)
-    ('0.001235', 'nan', '-')
-    """
-    return "-" if value is None else f"{value:.4g}"
 
 
 def shown_value(value: Any) -> str:
@@ -54,18 +45,9 @@ def shown_state(record: TrialRecord) -> str:
     return EARLY if record.early_stopped and record.done else record.status
 
 
-def progress(definition: TuningDefinition, records: Sequence[TrialRecord]) -> tuple[int, int]:
-    """Return the number of configurations whose first job is over, and the most that the search may try.
-
-    Jobs that continue an earlier trial are not counted again, as `max_jobs` does not count them.
-    """
-    return sum(record.done and record.resumes is None for record in records), definition.job_limit
-
-
-def counts(records: Sequence[TrialRecord]) -> dict[str, int]:
-    """Return the number of trials in each state that there is."""
-    found = Counter(record.status for record in records)
-    return {state: found[state] for state in (*_STATES, *sorted(found.keys() - set(_STATES))) if found[state]}
+def counts(summary: TuningSummary) -> list[tuple[str, int]]:
+    """Return the number of trials in each state that there is, with the state in a word."""
+    return [(_WORDS.get(state, state.lower()), count) for state, count in summary.counts.items()]
 
 
 def headline(definition: TuningDefinition, records: Sequence[TrialRecord]) -> str:
@@ -75,12 +57,12 @@ def headline(definition: TuningDefinition, records: Sequence[TrialRecord]) -> st
     >>> headline(TuningDefinition(name="digits", metric="accuracy", ranges={}, max_jobs=20), [])
     '0 of 20 trials'
     """
-    over, limit = progress(definition, records)
-    parts = [f"{over} of {limit} trials"]
-    if continued := sum(record.resumes is not None for record in records):
-        parts.append(f"{continued} continued")
-    parts += [f"{count} {_WORDS[state]}" for state, count in counts(records).items() if state in _WORDS]
-    if (winner := best_of(definition, records)) is not None:
+    summary = summary_of(definition, records)
+    parts = [f"{summary.over} of {summary.limit} trials"]
+    if summary.continued:
+        parts.append(f"{summary.continued} continued")
+    parts += [f"{count} {word}" for word, count in counts(summary) if word != "completed"]
+    if (winner := summary.best) is not None:
         parts.append(f"best {definition.metric} {shown_number(winner.objective)} ({winner.job})")
     return ", ".join(parts)
 
@@ -99,8 +81,8 @@ def trial_table(
             record.job,
             shown_state(record),
             f"{shown_number(record.objective)}{' *' if winner is not None and record.number == winner.number else ''}",
-            *(shown_value(record.values.get(name, "-")) for name in definition.ranges),
-            *((str(record.resource or "-"),) if with_resource else ()),
+            *(shown_value(record.values.get(name, NONE)) for name in definition.ranges),
+            *((str(record.resource or NONE),) if with_resource else ()),
             shown_span((record.ended or now) - (record.started or record.proposed)),
             (record.failure or "").partition("\n")[0],
         )

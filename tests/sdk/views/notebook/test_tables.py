@@ -36,7 +36,7 @@ def view_of(*events):
 def test_a_job_shows_its_progress_and_the_course_of_its_metrics():
     html = job_html(DESCRIPTION, view_of(*EVENTS, {**EVENTS[1], "name": "accuracy"}))
     assert "width:25%" in html
-    assert "120 of 480 step" in html
+    assert "120 of 480 steps" in html
     assert html.index(">loss<") < html.index(">accuracy<")
     assert "0.5 at step 120 &nbsp; min 0.5, max 2, 3 values" in html
     assert is_whole(html)
@@ -89,7 +89,7 @@ def test_charts():
 def test_the_line_of_a_running_job():
     text = shown(RUNNING, view_of(*EVENTS), "epoch 1", ["asked to stop"], now=12.0)["text/plain"]
     assert text.splitlines() == [
-        "bert-1: Training  ━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  10 s  120 of 480 step  ETA 28 s  loss 0.5  4 steps/s",
+        "bert-1: Training  ━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  10 s  120 of 480 steps  ETA 28 s  loss 0.5  4 steps/s",
         "epoch 1",
         "asked to stop",
     ]

@@ -54,7 +54,7 @@ def test_the_list_the_details_and_the_filter(make_job, size):
         screen = text_of(app)
         bert, hostile, digits = screen.splitlines()[2:5]
         assert re.match(r"bert-20.*Training +━╌╌╌╌╌╌╌  24 % +(1 h|59 min).* 0.5 +4", bert)
-        assert re.match(r"digits-1 +Completed +━━━━━━━━ 100 % +0.5", digits)
+        assert re.match(r"digits-1 +Completed +━━━━━━━━ 100 % +- +0.5", digits)
         assert max(map(num_columns, screen.splitlines())) <= size[0]
         assert (r"\x1b[2J" in hostile) == ("LAST LINE" in screen) == (size[0] == 200)
         # The last line of the chosen job has a row of its own.
@@ -72,9 +72,9 @@ def test_the_list_the_details_and_the_filter(make_job, size):
         app.update_rows()
         await pilot.pause()
         detail = text_of(app)
-        assert re.search(r"Training on local_process.*120 of 500 step +ETA", detail)
+        assert re.search(r"Training on local_process.*120 of 500 steps +ETA", detail)
         assert re.search(r"loss +0.5 +█▃▁ +120 +huggingface", detail)
-        assert re.search(r"algo-1 +3.25 +12.3G +88 % 61.2G", detail)
+        assert re.search(r"algo-1 +3.25 +11.5 GiB +88 % 57.0 GiB", detail)
         assert "[algo-1:0] loss 0.5 [b]" in detail
         await pilot.press("escape")
         await pilot.pause()

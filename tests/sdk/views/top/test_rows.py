@@ -17,13 +17,14 @@ COMPLETED = JobRecord(
     name="bert-1", backend="ssh", plan="{}", created=1.0, started=2.0, ended=62.0, status="Completed",
     secondary_status="Completed",
 )  # fmt: skip
-GPU = {"use": 0.5, "memory": 1e9}
+GPU = {"index": 0, "use": 0.5, "memory": 1e9}
 EVENTS = [
     {"kind": "progress", "t": 10.0, "rank": None, "done": 120, "total": 480, "unit": "step", "eta": 30.0},
     {"kind": "metrics", "t": 11.0, "host": "algo-1", "rank": None, "name": "loss", "source": "huggingface",
      "since": 9.0, "step": 118, "by": 1, "values": [2.0, 1.0, 0.5]},
     {"kind": "steps", "t": 11.0, "rank": 0, "count": 120, "since": 9.0, "seconds": [0.25, 0.25]},
-    {"kind": "sample", "t": 11.0, "host": "algo-1", "cpu": 1.5, "memory": 1e9, "gpus": [GPU, {**GPU, "use": 1.0}]},
+    {"kind": "sample", "t": 11.0, "host": "algo-1", "cpu": 1.5, "memory": 1e9,
+     "gpus": [GPU, {**GPU, "index": 1, "use": 1.0}]},
     {"kind": "sample", "t": 11.0, "host": "algo-2", "cpu": 2.0, "memory": 3e9, "gpus": []},
 ]  # fmt: skip
 
@@ -48,8 +49,8 @@ def test_a_job_of_the_hugging_face_trainer():
         "STEPS/S": "4",
         "GPU": "75 %",
         "CPU": "3.5",
-        "MEMORY": "4.0G",
-        "GPU MEM": "2.0G",
+        "MEMORY": "3.7 GiB",
+        "GPU MEM": "1.9 GiB",
         "LAST LINE": "epoch 1",
     }
 
@@ -94,8 +95,7 @@ def test_damaged_samples_count_nothing():
     bad = {"kind": "sample", "t": 1.0, "host": "a", "cpu": "x", "memory": 10**400, "gpus": [None, {"use": "1"}, 3]}
     assert row([bad, {**bad, "host": "b", "gpus": 7, "ranks": [1]}]).cpu is None
     detail = detail_of(row(), JobView().take_all([bad, {**bad, "host": "b", "ranks": {"0": 1, "x": {}}}]), [])
-    assert detail.hosts[1] == ("a", "", "", " ")
-    assert detail.ranks == ()
+    assert detail.hosts == detail.ranks == ()
 
 
 def test_jobs_that_run_come_first_then_the_newest():
@@ -142,11 +142,11 @@ def test_details():
     detail = detail_of(row(), JobView().take_all(EVENTS + more), ["[algo-1:0] hello"] * 500)
     assert detail.metrics[1:] == (("loss", "0.5", "█▃▁", "120", "huggingface"),)
     assert [host[0] for host in detail.hosts[1:]] == ["algo-1", "algo-2", "algo-10"]
-    assert detail.hosts[1] == ("algo-1", "1.5", "1.0G", "50 % 1.0G  100 % 1.0G")
-    assert detail.ranks[1:] == (("0", "120", "0.25 s", "", "", ""), ("1", "", "", "0.5", "", ""))
+    assert detail.hosts[1] == ("algo-1", "1.5", "953.7 MiB", "50 % 953.7 MiB  100 % 953.7 MiB")
+    assert detail.ranks[1:] == (("0", "120", "0.25 s", "-", "-", ""), ("1", "", "", "0.5", "-", ""))
     assert [note.split("  ")[1] for note in detail.notes] == [
-        "restart: the machine was lost",
-        "straggler: rank 1, 0.5 s a step where the median is 0.25 s",
+        "restart: attempt 2: the machine was lost",
+        "straggler: rank 1 on algo-2 takes 0.5 s a step, the others 0.25 s: 2.0 times as long",
     ]
     assert len(detail.lines) == 200
 

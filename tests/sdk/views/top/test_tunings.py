@@ -27,7 +27,7 @@ def test_a_search_stands_above_its_trials(home):
         assert [row.name for row in rows[:3]] == ["digits", "digits-005", "digits-006"]
         assert [row.name for row in rows if row.kind == "tuning"] == ["digits", "old"]
         search, _, trial = rows[:3]
-        assert (search.state, search.done, search.total, search.fraction) == ("Searching", 4.0, 24.0, 4 / 24)
+        assert (search.state, search.done, search.total, search.fraction) == ("InProgress", 4.0, 24.0, 4 / 24)
         assert (search.metric, search.running, search.trouble) == ("test_accuracy", True, "")
         assert search.trial.startswith("best: 2, lr=")
         assert (trial.tuning, trial.trial.split("=")[0]) == ("digits", "6: lr")

@@ -6,9 +6,10 @@ import math
 
 from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import TuningDefinition
+from herringbone.tuner.look import summary_of
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter
 from herringbone.tuner.store import TrialRecord
-from herringbone.views.tunings.shown import counts, definition_rows, headline, progress, trial_table
+from herringbone.views.tunings.shown import counts, definition_rows, headline, trial_table
 
 RANGES = {"lr": ContinuousParameter(1e-4, 1e-1, scaling_type="Logarithmic"), "optimizer": CategoricalParameter(["sgd"])}
 
@@ -42,7 +43,8 @@ def test_a_headline_counts_and_names_the_best():
 
 def test_jobs_that_continue_a_trial_are_not_counted_again():
     continued = [*RECORDS[:2], record(2, 0.9, resource=3, resumes=0)]
-    assert progress(definition(), continued) == (2, 9)
+    summary = summary_of(definition(), continued)
+    assert (summary.over, summary.limit, summary.continued) == (2, 9, 1)
     assert headline(definition(), continued).startswith("2 of 9 trials, 1 continued, best accuracy 0.9")
 
 
@@ -83,4 +85,9 @@ def test_settings_show_every_range_and_no_setting_that_is_not_given():
 
 
 def test_states_are_counted_in_one_order():
-    assert list(counts(RECORDS)) == ["Completed", "InProgress", "Stopped", "Failed"]
+    assert counts(summary_of(definition(), RECORDS)) == [
+        ("completed", 3),
+        ("running", 1),
+        ("stopped", 1),
+        ("failed", 1),
+    ]

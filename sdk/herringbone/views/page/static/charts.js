@@ -1,7 +1,7 @@
 // Charts: thin wrappers around uPlot, which draws on a canvas. Colours come from the style sheet, so that they follow the
 // scheme of the system.
 
-import { h, shownNumber, shownSpan } from "./dom.js";
+import { NONE, h, shownNumber, shownSpan } from "./dom.js";
 
 const HEIGHT = 180;
 const COLOURS = 8;
@@ -114,7 +114,7 @@ function legend(chart) {
   chart.values = [];
   const shown = chart.lines.slice(0, MAX_LEGEND);
   const entries = shown.map((line) => {
-    const value = h("b", {}, "–");
+    const value = h("b", {}, NONE);
     chart.values.push(value);
     return h("li", {}, h("i", { style: { background: colour(line.colour) } }), line.label ? `${line.label} ` : "", value);
   });

@@ -1,7 +1,7 @@
 // Several jobs laid over each other: their metrics in one chart each, and the settings in which they differ.
 
 import { colour, forgetOthers } from "./charts.js";
-import { fill, h, pill, section, shownNumber, shownSpan } from "./dom.js";
+import { NONE, fill, h, pill, section, shownSpan } from "./dom.js";
 import { metricCard } from "./job.js";
 import { source } from "./source.js";
 
@@ -10,7 +10,7 @@ const DASHES = [undefined, [6, 3], [2, 3], [8, 3, 2, 3]];
 
 export class CompareView {
   constructor(names, root, top) {
-    Object.assign(this, { names, root, top, bySteps: true, log: false, smoothing: 0, jobs: [] });
+    Object.assign(this, { names, root, top, bySteps: true, log: false, smoothing: 0, jobs: [], differences: [] });
   }
 
   async start() {
@@ -35,7 +35,7 @@ export class CompareView {
 
   async load() {
     try {
-      this.jobs = await Promise.all(this.names.map((name) => source.job(name)));
+      [this.differences, ...this.jobs] = await Promise.all([source.differences(this.names), ...this.names.map((name) => source.job(name))]);
     } catch (error) {
       fill(this.tables, h("p", { class: "banner bad", role: "alert" }, error.message));
       return;
@@ -56,19 +56,13 @@ export class CompareView {
   }
 
   table() {
-    const settings = new Map();
-    this.jobs.forEach((job, at) => job.hyperparameters.filter(([name]) => !name.startsWith("sagemaker_")).forEach(([name, value]) => {
-      if (!settings.has(name)) settings.set(name, Array(this.jobs.length).fill("–"));
-      settings.get(name)[at] = value;
-    }));
-    const differing = [...settings].filter(([, values]) => new Set(values).size > 1);
     const metrics = [...new Set(this.jobs.flatMap((job) => job.metrics.map((metric) => metric.name)))];
     const row = (name, values) => h("tr", {}, h("th", { scope: "row" }, name), values.map((value) => h("td", {}, value)));
     return section("jobs", "Jobs", h("div", { class: "card wide scroll", tabindex: 0 }, h("table", {},
       h("thead", {}, h("tr", {}, h("td"), this.jobs.map((job, at) => h("th", { scope: "col" },
         h("i", { class: "swatch", style: { background: colour(at) } }), h("a", { href: `/jobs/${encodeURIComponent(job.name)}` }, job.name))))),
       h("tbody", {}, row("state", this.jobs.map((job) => pill(job))), row("time", this.jobs.map((job) => shownSpan(job.seconds))),
-        differing.map(([name, values]) => row(name, values)),
+        this.differences.map(([name, ...values]) => row(name, values)),
         metrics.map((name) => row(`${name} (last)`, this.jobs.map((job) => lastOf(job, name))))))));
   }
 }
@@ -82,7 +76,5 @@ function linesOf(job, name, at) {
 }
 
 function lastOf(job, name) {
-  const metric = job.metrics.find((one) => one.name === name);
-  const values = metric ? metric.lines[0].y.filter((value) => value !== null) : [];
-  return values.length ? shownNumber(values[values.length - 1]) : "–";
+  return job.metrics.find((one) => one.name === name)?.last ?? NONE;
 }

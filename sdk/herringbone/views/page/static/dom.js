@@ -29,16 +29,22 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child));
 }
 
+// The text of a value that is not known.
+export const NONE = "-";
+
+/** Write a number as `shown_number` of `show/cells.py` does: four digits, but never less than its whole part. */
 export function shownNumber(value, digits = 4) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined) return NONE;
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e7 || size < 1e-4)) return value.toExponential(2);
-  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 8 });
+  if (size >= 1e3 && size < 1e7) return value.toFixed(0);
+  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
+  if (Number(exponent) >= -4 && Number(exponent) < digits) return String(Number(value.toPrecision(digits)));
+  return `${Number(mantissa)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
 }
 
+/** Write a span as `shown_span` of `system/times.py` does. */
 export function shownSpan(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds === null || seconds === undefined) return NONE;
   const units = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
   for (const [large, name, small, below] of units) {
     if (seconds >= large) {
@@ -46,21 +52,21 @@ export function shownSpan(seconds) {
       return `${Math.floor(seconds / large)} ${name}` + (rest ? ` ${rest} ${below}` : "");
     }
   }
-  return `${Math.round(seconds)} s`;
+  return `${seconds.toFixed(1)} s`;
 }
 
-export function shownBytes(bytes) {
-  if (bytes === null || bytes === undefined) return "–";
-  let value = bytes;
-  for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(value) < 1000) return `${unit === "B" ? Math.round(value) : Number(value.toPrecision(3))} ${unit}`;
-    value /= 1000;
-  }
-  return `${Number(value.toPrecision(3))} TB`;
+function shownSize(bytes, base, units) {
+  if (bytes === null || bytes === undefined) return NONE;
+  for (let power = units.length; power > 0; power--) if (bytes >= base ** power) return `${(bytes / base ** power).toFixed(1)} ${units[power - 1]}`;
+  return `${bytes.toFixed(0)} bytes`;
 }
+
+/** Write sizes as `system/sizes.py` does: of files, and of memory. */
+export const shownBytes = (bytes) => shownSize(bytes, 1000, ["KB", "MB", "GB", "TB"]);
+export const shownMemory = (bytes) => shownSize(bytes, 1024, ["KiB", "MiB", "GiB"]);
 
 export function shownTime(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds === null || seconds === undefined) return NONE;
   const time = new Date(seconds * 1000);
   const two = (value) => String(value).padStart(2, "0");
   return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ` +

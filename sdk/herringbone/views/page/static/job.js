@@ -1,7 +1,7 @@
 // The page of one job.
 
 import { chartCard, forgetOthers, stepAxis, timeAxis, xOf } from "./charts.js";
-import { fill, h, pill, progressBar, section, shownBytes, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { NONE, fill, h, pill, progressBar, section, shownBytes, shownMemory, shownNumber, shownSpan, shownTime } from "./dom.js";
 import { LogView } from "./log.js";
 import { listen, report, source, streamOf } from "./source.js";
 import { timelineSection } from "./timeline.js";
@@ -127,21 +127,20 @@ export class JobView {
   tiles() {
     const { job } = this, { progress } = job;
     const tile = (name, value, note) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, h("span", {}, value), note && h("small", {}, note)));
-    const use = lastFigure(job, "gpu", "use"), memory = lastFigure(job, "", "memory"), total = lastFigure(job, "", "memory_total");
-    const unit = progress && progress.unit && (progress.unit.endsWith("s") ? progress.unit : `${progress.unit}s`);
-    const done = progress && (progress.total === null ? `${shownNumber(progress.done, 7)} ${unit}` : `${shownNumber(progress.done, 7)} of ${shownNumber(progress.total, 7)} ${unit}`);
+    const { gpu, memory, memory_total: total, gpu_memory: held } = job.use;
     return h("dl", { class: "tiles" },
       progress && h("div", { class: "tile progress" }, h("dt", {}, "progress"), h("dd", {},
-        progress.fraction === null ? done : `${(progress.fraction * 100).toFixed(1)} %`,
-        progress.fraction !== null && h("small", {}, done), progressBar(progress, job.done))),
-      progress && progress.eta !== null && (progress.late ? tile("late by", shownSpan(progress.late)) : tile("time left", shownSpan(progress.eta))),
-      job.loss && tile(job.loss.name, job.loss.text ?? "–"),
-      job.rate !== null && tile("throughput", shownNumber(job.rate, 3), "steps/s"),
+        progress.fraction === null ? progress.text : `${(progress.fraction * 100).toFixed(1)} %`,
+        progress.fraction !== null && h("small", {}, progress.text), progressBar(progress, job.done))),
+      progress && progress.eta !== null && tile("time left", progress.left),
+      job.loss && tile(job.loss.name, job.loss.text),
+      job.rate !== null && tile("throughput", shownNumber(job.rate), "steps/s"),
       tile(job.done ? "duration" : "running for", shownSpan(job.seconds)),
-      use !== null && tile("GPU use", `${Math.round(use * 100)} %`, "mean"),
-      memory !== null && tile("memory", shownBytes(memory), total !== null && `of ${shownBytes(total)}`),
+      gpu !== null && tile("GPU use", percent(gpu), "mean"),
+      memory !== null && tile(job.done ? "peak of memory" : "memory", shownMemory(memory), total !== null && `of ${shownMemory(total)}`),
+      held !== null && tile(job.done ? "peak of GPU memory" : "GPU memory", shownMemory(held)),
       job.bill && tile("cost", job.bill),
-      ...(job.prediction ?? []).map((figure) => tile(figure.name, figure.measured ?? "–", `predicted ${figure.predicted}`)));
+      ...(job.prediction ?? []).map((figure) => tile(figure.name, figure.measured ?? NONE, `predicted ${figure.predicted}`)));
   }
 
   showMetrics() {
@@ -238,24 +237,16 @@ function labelOf(line, lines) {
   return [line.rank === null ? hosts > 1 && line.host : `rank ${line.rank}`, sources > 1 && line.source].filter(Boolean).join(", ") || line.source;
 }
 
-function lastFigure(job, kind, figure) {
-  const values = job.resources.flatMap((host) => host.parts).filter((part) => part.part.split(" ")[0] === kind)
-    .map((part) => part.figures[figure]).filter(Boolean).map((line) => line.y[line.y.length - 1]).filter((value) => value !== null);
-  if (!values.length) return null;
-  const sum = values.reduce((a, b) => a + b, 0);
-  return figure === "use" ? sum / values.length : sum;
-}
-
-const percent = (value) => (value === null ? "–" : `${Math.round(value * 100)} %`);
+const percent = (value) => (value === null ? NONE : `${Math.round(value * 100)} %`);
 const perSecond = (value) => `${shownBytes(value)}/s`;
 const plain = (unit) => (value) => `${shownNumber(value, 3)} ${unit}`.trim();
 // Title, kind of part, figures, and how values are written.
 const RESOURCES = [
-  ["GPU use", "gpu", ["use"], percent], ["GPU memory", "gpu", ["memory"], shownBytes],
-  ["CPU cores", "", ["cpu"], plain("")], ["memory", "", ["memory", "memory_total"], shownBytes],
+  ["GPU use", "gpu", ["use"], percent], ["GPU memory", "gpu", ["memory"], shownMemory],
+  ["CPU cores", "", ["cpu"], plain("")], ["memory", "", ["memory", "memory_total"], shownMemory],
   ["network", "", ["net_in", "net_out"], perSecond], ["disk", "", ["disk_read", "disk_write"], perSecond],
   ["GPU power", "gpu", ["watts"], plain("W")], ["GPU temperature", "gpu", ["celsius"], plain("°C")],
-  ["CPU cores of ranks", "rank", ["cpu"], plain("")], ["memory of ranks", "rank", ["memory"], shownBytes],
+  ["CPU cores of ranks", "rank", ["cpu"], plain("")], ["memory of ranks", "rank", ["memory"], shownMemory],
 ];
 const FIGURES = { net_in: "in", net_out: "out", disk_read: "read", disk_write: "write", memory: "used", memory_total: "in all", cpu: "used" };
 

@@ -1,6 +1,6 @@
 // The list of jobs, from which one is opened and several are compared, below the searches that started some of them.
 
-import { fill, h, pill, progressBar, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { fill, h, pill, progressBar, shownSpan, shownTime } from "./dom.js";
 import { listen, source, streamOf } from "./source.js";
 
 const STATES = [["all", () => true], ["running", (job) => !job.done], ["completed", (job) => job.status === "Completed"],
@@ -107,7 +107,7 @@ export class ListView {
       ["name", [h("a", { href: `/jobs/${encodeURIComponent(job.name)}` }, job.name), job.trial && trialNote(job.trial), job.why && h("small", { class: "why" }, job.why)]],
       ["state", [pill(job), job.alerts.map((alert) => h("span", { class: "pill warn" }, alert))]],
       ["progress", job.progress ? [progressBar(job.progress, job.done), h("small", {}, progressText(job))] : ""],
-      ["loss", job.loss ? [h("span", { class: "number" }, job.loss.text ?? "–"), h("small", {}, job.loss.name)] : ""],
+      ["loss", job.loss ? [h("span", { class: "number" }, job.loss.text), h("small", {}, job.loss.name)] : ""],
       ["time", shownSpan(seconds)], ["hosts", String(job.hosts)], ["runs-on", job.backend], ["created", shownTime(job.created).slice(0, 16)],
     ].map(([name, content]) => h("td", { class: `col-${name}` }, content));
     const row = known ? known.row : h("tr");
@@ -131,9 +131,8 @@ export class ListView {
 
 function progressText(job) {
   const { progress } = job;
-  if (progress.fraction === null) return `${shownNumber(progress.done, 7)} ${progress.unit}`;
-  const left = progress.eta === null ? "" : progress.late ? `, ${shownSpan(progress.late)} late` : `, ${shownSpan(progress.eta)} left`;
-  return `${Math.floor(progress.fraction * 100)} %${left}`;
+  if (progress.fraction === null) return progress.text;
+  return `${Math.floor(progress.fraction * 100)} %${progress.eta === null ? "" : `, ${progress.left}${progress.late ? "" : " left"}`}`;
 }
 
 function trialNote(trial) {
@@ -145,8 +144,8 @@ function tuningRow(tuning, late) {
     ["name", [h("a", { href: `/tunings/${encodeURIComponent(tuning.name)}`, "data-tuning": tuning.name }, tuning.name),
       tuning.why && h("small", { class: "why" }, tuning.why)]],
     ["state", pill(tuning)],
-    ["trials", [progressBar({ fraction: tuning.max_jobs ? tuning.over / tuning.max_jobs : null }, tuning.done), h("small", {}, `${tuning.over} of ${tuning.max_jobs}`)]],
-    ["best", tuning.best === null ? "" : [h("span", { class: "number" }, shownNumber(tuning.best_value)), h("small", {}, tuning.metric)]],
+    ["trials", [progressBar(tuning, tuning.done), h("small", {}, `${tuning.over} of ${tuning.max_jobs}`)]],
+    ["best", tuning.best === null ? "" : [h("span", { class: "number" }, tuning.best_text), h("small", {}, tuning.metric)]],
     ["with", tuning.best === null ? "" : h("small", {}, tuning.best_values)],
     ["time", shownSpan(tuning.seconds + late)], ["search", tuning.strategy], ["runs-on", tuning.backend],
   ].map(([name, content]) => h("td", { class: `col-${name}` }, content)));

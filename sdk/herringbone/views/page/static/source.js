@@ -18,6 +18,7 @@ function path(name, part = "") {
 export const source = {
   jobs: () => get("/api/jobs"),
   job: async (name) => (report ? report.job : get(path(name))),
+  differences: (names) => get(`/api/differences?jobs=${names.map(encodeURIComponent).join(",")}`),
   tuning: (name) => get(`/api/tunings/${encodeURIComponent(name)}`),
   files: async (name) => (report ? report.files : (await get(path(name, "/files"))).files),
   fileAddress: (name, file) => (report ? null : `${path(name, "/file")}?path=${encodeURIComponent(file)}`),

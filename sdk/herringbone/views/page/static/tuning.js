@@ -1,7 +1,7 @@
 // The page of one search: the best trial, the objective over time, parallel coordinates, and a row for each trial.
 
 import { chartCard, forgetOthers, timeAxis } from "./charts.js";
-import { fill, h, pill, progressBar, section, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { NONE, fill, h, pill, progressBar, section, shownNumber, shownSpan, shownTime } from "./dom.js";
 import { ParallelChart, trialText, valueText } from "./parallel.js";
 import { listen, source, tuningStreamOf } from "./source.js";
 
@@ -79,8 +79,8 @@ export class TuningView {
     this.running = h("span", {});
     fill(this.tiles, h("dl", { class: "tiles" },
       h("div", { class: "tile progress" }, h("dt", {}, "trials"), h("dd", {}, `${tuning.over} of ${tuning.max_jobs}`, h("small", {}, counts),
-        progressBar({ fraction: tuning.max_jobs ? tuning.over / tuning.max_jobs : null }, tuning.done))),
-      tile(`best ${tuning.metric}`, best ? shownNumber(best.objective) : "–", tuning.maximize ? "higher is better" : "lower is better"),
+        progressBar(tuning, tuning.done))),
+      tile(`best ${tuning.metric}`, tuning.best_text, tuning.maximize ? "higher is better" : "lower is better"),
       h("div", { class: "tile progress" }, h("dt", {}, "best trial"), h("dd", {}, best ? jobLink(best) : "none yet", best && h("small", {}, valuesText(best)))),
       h("div", { class: "tile" }, h("dt", {}, tuning.done ? "duration" : "running for"), h("dd", {}, this.running))));
     this.showTimes();
@@ -139,9 +139,9 @@ export class TuningView {
 
   columns() {
     const { tuning } = this;
-    const values = tuning.ranges.map(({ name }) => [name, { of: (trial) => trial.values[name], cell: (trial) => valueText(trial.values[name] ?? "–") }]);
+    const values = tuning.ranges.map(({ name }) => [name, { of: (trial) => trial.values[name], cell: (trial) => valueText(trial.values[name] ?? NONE) }]);
     const resource = new Set(tuning.trials.map((trial) => trial.resource)).size > 1
-      ? [[tuning.resource_name ?? "resource", { of: (trial) => trial.resource, cell: (trial) => valueText(trial.resource ?? "–") }]] : [];
+      ? [[tuning.resource_name ?? "resource", { of: (trial) => trial.resource, cell: (trial) => valueText(trial.resource ?? NONE) }]] : [];
     const result = { of: (trial) => trial.objective, cell: resultCell };
     return [["trial", COLUMNS.trial], [tuning.metric, result], ...values, ...resource, ["state", COLUMNS.state], ["time", COLUMNS.time]];
   }
@@ -175,7 +175,7 @@ export class TuningView {
 
 function resultCell(trial) {
   if (trial.objective !== null) return shownNumber(trial.objective);
-  return trial.so_far === null ? "–" : [shownNumber(trial.so_far), h("small", {}, " so far")];
+  return trial.so_far === null ? NONE : [shownNumber(trial.so_far), h("small", {}, " so far")];
 }
 
 function jobLink(trial) {
