@@ -7,10 +7,11 @@ from threading import Barrier
 
 import pytest
 
+from herringbone.events.kinds import State
 from herringbone.records.index import JobRecord
 from herringbone.serve import identity, listing
 from herringbone.serve.audit import Audit
-from herringbone.serve.describe import State, transitions
+from herringbone.serve.describe import transitions
 from herringbone.serve.errors import ApiError
 from herringbone.serve.limits import Replays
 from herringbone.serve.settings import HostType, Mapping, Settings, check_account, parse_mapping
@@ -138,7 +139,7 @@ def row(**columns):
 
 
 def test_each_state_ends_when_the_next_begins():
-    states = [State("Starting", 1.0), State("Training", 2.0), State("Uploading", 5.0)]
+    states = [State(t=1.0, state="Starting"), State(t=2.0, state="Training"), State(t=5.0, state="Uploading")]
     end = row(status="Completed", secondary_status="Completed", ended=6.0)
     texts = [(t["Status"], t["StartTime"], t.get("EndTime")) for t in transitions(states, end)]
     assert texts == [("Starting", 1.0, 2.0), ("Training", 2.0, 5.0), ("Uploading", 5.0, 6.0), ("Completed", 6.0, 6.0)]

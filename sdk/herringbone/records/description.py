@@ -15,6 +15,7 @@ from herringbone.aws.location import is_s3
 from herringbone.plan.inputs import local_path
 from herringbone.records.home import JobFolder
 from herringbone.records.index import FAILED, JobRecord
+from herringbone.records.state_lines import listed
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
@@ -43,9 +44,7 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
     failure = failure_of(record)
     metrics = facts.get("FinalMetricDataList")
     members = {
-        "TrainingJobName": record.name,
-        "TrainingJobStatus": record.status,
-        "SecondaryStatus": record.secondary_status,
+        **listed(record, _iso),
         "FailureReason": None if failure is None else failure.render(),
         "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": address(record.model)},
         "FinalMetricDataList": metrics or None,
@@ -59,9 +58,7 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
         if hosts
         else None,
         "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
-        "CreationTime": _iso(record.created),
-        "TrainingStartTime": _iso(record.started),
-        "TrainingEndTime": _iso(record.ended),
+        "TrainingStartTime": None if record.started is None else _iso(record.started),
         "TrainingTimeInSeconds": None
         if record.started is None or record.ended is None
         else round((record.ended or now) - record.started),
@@ -174,5 +171,5 @@ def _checkpoints(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any] |
     return None if place is None else {"S3Uri": address(place), "LocalPath": f"{DEFAULT_BASE}/checkpoints"}
 
 
-def _iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()

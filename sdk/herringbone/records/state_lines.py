@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from herringbone.records.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
@@ -58,6 +58,22 @@ class StateEvents:
         # Infinitely new: the state is never old enough to be reported a second time.
         self._since = float("inf")
         return [f"{record.name}: {state}"]
+
+
+def listed(record: JobRecord, moment: Callable[[float], Any]) -> dict[str, Any]:
+    """Return what ListTrainingJobs says about a job; `moment` writes a time, which is in seconds since 1970.
+
+    >>> row = JobRecord(name="digits-1", backend="local", plan="{}", created=5.0)
+    >>> listed(row, round)["CreationTime"], listed(row, round)["TrainingEndTime"]
+    (5, None)
+    """
+    return {
+        "TrainingJobName": record.name,
+        "TrainingJobStatus": record.status,
+        "SecondaryStatus": record.secondary_status,
+        "CreationTime": moment(record.created),
+        "TrainingEndTime": None if record.ended is None else moment(record.ended),
+    }
 
 
 def shown_state(record: JobRecord) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from herringbone.events.kinds import State
 from herringbone.records.description import failure_of
 from herringbone.records.index import JobRecord
+from herringbone.records.state_lines import listed
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import TUNING_JOB, Settings
 
@@ -31,15 +33,6 @@ _MESSAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """A secondary status, and when it began, in seconds since 1970; `why` is the job's own text for it."""
-
-    name: str
-    since: float
-    why: str = ""
-
-
 def description(
     record: ServiceRecord,
     row: JobRecord,
@@ -56,7 +49,8 @@ def description(
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
         **summary(record, row, settings),
         "TuningJobArn": settings.arn(record.region, record.tuning, TUNING_JOB) if record.tuning else None,
-        "ModelArtifacts": {"S3ModelArtifacts": model_address(record)},
+        # SageMaker's shape requires an address, and names the place of the model from the beginning on.
+        "ModelArtifacts": {"S3ModelArtifacts": "" if row.done and row.model is None else model_address(record)},
         "FailureReason": None if failure is None else f"AlgorithmError: {failure.render()}"[:_REASON_CHARS],
         "TrainingStartTime": row.started,
         "TrainingEndTime": row.ended,
@@ -64,7 +58,7 @@ def description(
         "TrainingTimeInSeconds": seconds,
         # SageMaker's is that of one instance, too; nobody is billed here.
         "BillableTimeInSeconds": seconds,
-        "FinalMetricDataList": [_metric(metric) for metric in metrics] or None,
+        "FinalMetricDataList": [_metric(one) for one in metrics if isinstance(one["Value"], float)] or None,
     }
     for name in ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining"):
         members.setdefault(name, False)
@@ -74,19 +68,15 @@ def description(
 def summary(record: ServiceRecord, row: JobRecord, settings: Settings) -> dict[str, Any]:
     """Return the members of one entry of ListTrainingJobs."""
     members = {
-        "TrainingJobName": record.name,
+        **listed(row, float),
         "TrainingJobArn": settings.arn(record.region, record.name),
-        "CreationTime": row.created,
-        "TrainingEndTime": row.ended,
         "LastModifiedTime": max(filter(None, (row.created, row.started, row.ended, record.modified))),
-        "TrainingJobStatus": row.status,
-        "SecondaryStatus": row.secondary_status,
     }
     return {name: value for name, value in members.items() if value is not None}
 
 
 def model_address(record: ServiceRecord) -> str:
-    """Return where the model will be, as SageMaker does from the beginning on."""
+    """Return where the model of a job is, or will be."""
     place = record.request["OutputDataConfig"]["S3OutputPath"].rstrip("/")
     name = "model" if record.request["OutputDataConfig"].get("CompressionType") == "NONE" else "model.tar.gz"
     return f"{place}/{record.name}/output/{name}"
@@ -97,21 +87,22 @@ def transitions(states: Sequence[State], row: JobRecord) -> list[dict[str, Any]]
 
     Without states, as of a job whose folder has none yet, the row's own state is the only one.
     """
-    known = list(states) or [State(row.secondary_status, row.created)]
-    if known[-1].name != row.secondary_status and row.ended is not None:
-        known.append(State(row.secondary_status, max(row.ended, known[-1].since)))
+    known = list(states) or [State(t=row.created, state=row.secondary_status)]
+    if known[-1].state != row.secondary_status and row.ended is not None:
+        known.append(State(t=max(row.ended, known[-1].t), state=row.secondary_status))
     answer = []
     for number, state in enumerate(known):
         is_last = number == len(known) - 1
-        end = (row.ended if row.done else None) if is_last else known[number + 1].since
-        message = _MESSAGES.get(state.name, state.name)
-        entry: dict[str, Any] = {"Status": state.name, "StartTime": state.since}
+        end = (row.ended if row.done else None) if is_last else known[number + 1].t
+        message = _MESSAGES.get(state.state, state.state)
+        entry: dict[str, Any] = {"Status": state.state, "StartTime": state.t}
         if end is not None:
-            entry["EndTime"] = max(end, state.since)
+            entry["EndTime"] = max(end, state.t)
         entry["StatusMessage"] = f"{message}: {state.why}"[:_REASON_CHARS] if state.why else message
         answer.append(entry)
     return answer
 
 
 def _metric(metric: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: metric[name] for name in ("MetricName", "Value", "Timestamp") if name in metric}
+    # SageMaker's shape has no place for NaN, which is a text here, and its times are numbers.
+    return {**metric, "Timestamp": datetime.fromisoformat(metric["Timestamp"]).timestamp()}

@@ -23,11 +23,14 @@ import msgspec
 
 from herringbone.api.job import TrainingJob
 from herringbone.api.planning import backend_of, plan_request
+from herringbone.backends.facts import find_facts
 from herringbone.backends.registry import backend_named
 from herringbone.backends.removal import remove_job
+from herringbone.events.kinds import State
+from herringbone.events.live import LiveView
 from herringbone.events.source import FileEvents
 from herringbone.records.home import Home
-from herringbone.records.index import PENDING, JobIndex, JobRecord, stored_facts
+from herringbone.records.index import PENDING, JobIndex, JobRecord
 from herringbone.serve import describe, listing, members
 from herringbone.serve.calls import (
     Call,
@@ -41,7 +44,6 @@ from herringbone.serve.calls import (
     tag_list,
     tags_of,
 )
-from herringbone.serve.describe import State
 from herringbone.serve.errors import ApiError, in_use, invalid, not_found
 from herringbone.serve.limits import Turns, Use, check_limits
 from herringbone.serve.links import check_held, check_links, held_by
@@ -327,18 +329,13 @@ class Trainings:
         return backend_named(self._index.get(name).backend).describe(name)
 
     def _description(self, record: ServiceRecord, row: JobRecord) -> dict[str, Any]:
-        metrics = stored_facts(row).get("FinalMetricDataList") or ()
+        metrics = find_facts(row, backend_named(row.backend)).get("FinalMetricDataList") or ()
         return describe.description(record, row, self._states(record.name), self.settings, metrics=metrics)
 
     def _states(self, name: str) -> list[State]:
         # Only the job's own file, which is small: those of its hosts have every metric.
-        with closing(FileEvents([self.home.job(name).job_events])) as source:
-            events = [event for batch in source.rest(None) for event in batch]
-        return [
-            State(str(event["state"]), float(event["t"]), str(event.get("why") or ""))
-            for event in events
-            if event["kind"] == "state"
-        ]
+        with closing(LiveView(FileEvents([self.home.job(name).job_events]))) as live:
+            return list(live.read().states)
 
 
 def _use_of(record: ServiceRecord) -> Use:

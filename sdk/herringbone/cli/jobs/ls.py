@@ -16,7 +16,7 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.common import status_option
 from herringbone.records.home import find_home
 from herringbone.records.index import JobIndex, JobRecord
-from herringbone.records.state_lines import STATE_STYLES, shown_state, why_ended
+from herringbone.records.state_lines import STATE_STYLES, listed, shown_state, why_ended
 from herringbone.show.console import Console
 from herringbone.show.tables import show_table
 from herringbone.slots.places import LineLook, place_texts
@@ -100,14 +100,6 @@ def _row(record: JobRecord, sizes: Mapping[str, int], places: Mapping[str, str])
 
 def _summary(record: JobRecord, sizes: Mapping[str, int], places: Mapping[str, str]) -> dict[str, Any]:
     """Return a job as SageMaker's ListTrainingJobs describes it."""
-    summary: dict[str, Any] = {
-        "TrainingJobName": record.name,
-        "TrainingJobStatus": record.status,
-        "SecondaryStatus": record.secondary_status,
-        "CreationTime": datetime.fromtimestamp(record.created).astimezone().isoformat(),
-        "TrainingEndTime": None
-        if record.ended is None
-        else datetime.fromtimestamp(record.ended).astimezone().isoformat(),
-    }
+    summary = listed(record, lambda seconds: datetime.fromtimestamp(seconds).astimezone().isoformat())
     summary |= {"Place": places[record.name]} if record.name in places else {}
     return summary | ({"SizeInBytes": sizes[record.name]} if sizes else {})
