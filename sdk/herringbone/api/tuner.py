@@ -13,6 +13,7 @@ import msgspec
 
 from herringbone.plan.options.typed import MetricDefinition, parse_options
 from herringbone.plan.request import base_job_name
+from herringbone.show.cells import shown_number
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.analytics import TunerAnalytics
@@ -392,10 +393,8 @@ class HyperparameterTuner:
 
     def _say_end(self, tuning: Tuning, say: Callable[[str], None]) -> None:
         chosen = best_of(tuning.definition(), tuning.trials())
-        status = tuning.describe()["HyperParameterTuningJobStatus"]
-        if chosen is None:
-            say(f"tuning job {tuning.name}: {status}")
-            return
-        values = ", ".join(f"{name}={value}" for name, value in chosen.values.items())
-        best = f"{self.objective_metric_name} {chosen.objective:g} ({values})"
-        say(f"tuning job {tuning.name}: {status}, best: job {chosen.job}, {best}")
+        text = f"tuning job {tuning.name}: {tuning.describe()['HyperParameterTuningJobStatus']}"
+        if chosen is not None:
+            text += f", best: job {chosen.job}, {self.objective_metric_name} {shown_number(chosen.objective)} ("
+            text += f"{', '.join(f'{name}={value}' for name, value in chosen.values.items())})"
+        say(text)

@@ -11,6 +11,7 @@ import msgspec
 
 from herringbone.backends.registry import backend_named
 from herringbone.plan.request import refuse_masked
+from herringbone.show.cells import shown_number
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import is_alive, may_live, sees
 from herringbone.tuner.description import describe_tuning, status_of
@@ -196,12 +197,12 @@ def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
     'trial 1: job digits-001: Completed, accuracy 0.93 (lr=0.01)'
     """
     values = ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={shown_number(value)}" if isinstance(value, float) else f"{name}={value}"
         for name, value in record.values.items()
     )
     if record.resource is not None:
         values += f", {definition.resource_name}={record.resource}"
-    result = "" if record.objective is None else f", {definition.metric} {record.objective:g}"
+    result = "" if record.objective is None else f", {definition.metric} {shown_number(record.objective)}"
     failure = f": {record.failure}" if record.failure else ""
     return f"trial {record.number + 1}: job {record.job}: {record.status}{result} ({values}){failure}"
 

@@ -19,6 +19,7 @@ from herringbone import (
     TrainingJob,
 )
 from herringbone.records.index import JobIndex
+from herringbone.show.cells import shown_number
 from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.searcher.launch import start_searcher
@@ -81,7 +82,7 @@ def test_a_search_finds_the_best_trial_and_its_estimator(home, capfd):
     log = [line.text for line in TrainingJob.attach("digits-001").logs()]
     assert "token None steps 3" in log
     error = capfd.readouterr().err
-    assert f"tuning job digits: Completed, best: job {best.job}, accuracy {best.objective:g}" in error
+    assert f"tuning job digits: Completed, best: job {best.job}, accuracy {shown_number(best.objective)}" in error
     description = tuning.describe()
     assert description["HyperParameterTuningJobStatus"] == "Completed"
     assert description["BestTrainingJob"]["TrainingJobName"] == best.job
