@@ -326,17 +326,17 @@ def test_filter_log_events_goes_on_where_it_stopped_reading(client, monkeypatch)
     assert 10 <= calls <= 14
 
 
-def test_a_user_with_slow_creations_delays_no_other(client, monkeypatch):
+def test_a_user_with_slow_creations_delays_no_other(client):
     """Ada fills the threads of her key; bob's creation and his reads do not wait for hers."""
     gate, begun = threading.Event(), []
 
-    def planned(_, translated, name):
+    def planned(request, backend, name):
         begun.append(name)
         if name.startswith("slow"):
             assert gate.wait(60)
         raise invalid("planned")
 
-    monkeypatch.setattr(Trainings, "_planned", planned)
+    client.trainings.plan = planned
     members = {**REQUEST, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1}}
 
     async def create(name, key):

@@ -54,7 +54,9 @@ from herringbone.serve.tunings.trials import Trials, use_of
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from herringbone.plan.plan import JobPlan
     from herringbone.plan.request import JobRequest
+    from herringbone.protocols.backend import Backend
 
 # Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
 Searched = Callable[[Call], list[dict[str, Any]]]
@@ -72,10 +74,18 @@ class Trainings:
     Raises `ApiError`.
     """
 
-    def __init__(self, home: Home, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        home: Home,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+        plan: Callable[[JobRequest, Backend, str], JobPlan] = plan_request,
+    ) -> None:
         self.home = home
         self.settings = settings
         self.clock = clock
+        self.plan = plan
         self.records = Records(home)
         self._index = JobIndex(home.index)
         self.trials = Trials(home, self.records, self._index)
@@ -158,7 +168,7 @@ class Trainings:
             waiting = msgspec.structs.replace(translated, queue=translated.options.gpus is not None)
             backend = backend_of(waiting)
             try:
-                plan = plan_request(waiting, backend, name)
+                plan = self.plan(waiting, backend, name)
             except AwsError as error:
                 # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
                 raise refused(error, self.settings) from None
