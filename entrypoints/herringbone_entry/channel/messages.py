@@ -247,6 +247,12 @@ class Abort(TypedDict):
     after: float
 
 
+class Hurry(TypedDict):
+    """All ranks of the job have ended: mpirun and its daemons have nobody left to give time to."""
+
+    kind: Literal["hurry"]
+
+
 class Finish(TypedDict):
     """The job is over, with this exit code. `failure` is None when it did not fail."""
 
@@ -273,4 +279,4 @@ Event = (
     | RankStacks
     | RankRecord
 )
-Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Kill | Spawn | DaemonEnded | Finish
+Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Hurry | Kill | Spawn | DaemonEnded | Finish

@@ -96,6 +96,12 @@ class Daemons:
         for _, daemon in self._running.values():
             daemon.mute()
 
+    def wake(self) -> bool:
+        """End a sleep of this host's daemons; say whether there are any."""
+        for _, daemon in self._running.values():
+            daemon.wake()
+        return bool(self._running)
+
     def _report_end(self, number: int, code: int, tail: list[str], *, killed: bool = False) -> None:
         first = self._context.host.resources.first_host
         self._context.report(

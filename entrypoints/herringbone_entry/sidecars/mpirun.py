@@ -124,6 +124,15 @@ class Mpirun:
         if self._process is not None:
             self._process.signal(number)
 
+    def wake(self) -> bool:
+        """End a sleep of mpirun or its daemons on this host; say whether any of them runs.
+
+        Open MPI sleeps for a second before and after the SIGTERM that it sends to ranks, also when none is left.
+        """
+        if self._process is not None:
+            self._process.wake()
+        return self._daemons.wake() or self.runs
+
     def close(self) -> None:
         """Let no process attach any more; a second call is void."""
         if self._acceptor is not None:

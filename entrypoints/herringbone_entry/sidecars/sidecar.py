@@ -57,6 +57,10 @@ class Sidecar:
         self._signalled = True
         processes.send(self.pid, number)
 
+    def wake(self) -> None:
+        """End a sleep of the program, by a signal that it takes for the end of a child."""
+        processes.send(self.pid, signal.SIGCHLD)
+
     def was_killed(self, returncode: int) -> bool:
         """Say whether somebody else killed the program, given how it ended (negative for a signal)."""
         return not self._signalled and -returncode in _KILLED_BY

@@ -102,6 +102,7 @@ class Coordinator:
         self._evidence: list[Evidence] = []
         self._settled = False
         self._released = False
+        self._hurried = False
         # Kept after the end, for hosts that join late.
         self._finish: Finish | None = None
         self._handlers: dict[str, Callable[[str, Any], None]] = {
@@ -331,6 +332,9 @@ class Coordinator:
         launcher_ended = self._launcher_code is not None
         ranks_ended = len(self._codes) == len(self._rank_hosts)
         all_ended = ranks_ended and (launcher_ended or not self._register.has_launcher)
+        if ranks_ended and not all_ended and not self._hurried and self.phase in (Phase.STOPPING, Phase.FAILING):
+            self._hurried = True
+            self._order({"kind": "hurry"})
         if self.phase in (Phase.RUNNING, Phase.CLOSING) and all_ended:
             self._end(0, None)
         elif self.phase is Phase.RUNNING and self._register.has_chief and self._codes.get(0) == 0:

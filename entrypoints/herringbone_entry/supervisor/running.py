@@ -1,6 +1,6 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · emit · stacks · start · stop · release · abort · kill · spawn · daemon_ended · finish
+    orders    check · say · emit · stacks · start · stop · release · abort · hurry · kill · spawn · daemon_ended · finish
     events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
 After `finish` this host leaves in steps, none of which blocks the loop:
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
+# mpirun sleeps several times on its way to its end.
+_WAKE_SECONDS = 0.05
 # A process that a rank left running may hold the rank's output open for this long.
 DRAIN_SECONDS = 1.0
 # The observer starts this long after the ranks, whose first line does not wait for it.
@@ -100,6 +102,7 @@ class RunningSupervisor:
             "stop": self._stop,
             "release": self._release,
             "abort": self._abort,
+            "hurry": self._hurry,
             "kill": self._kill,
             "spawn": self._spawn,
             "daemon_ended": self._daemon_ended,
@@ -326,6 +329,11 @@ class RunningSupervisor:
         self._context.loop.later(order["after"], lambda: self._ranks.signal(signal.SIGTERM))
         # Failed peers leave ranks in collectives that never return, and Python runs no signal handler there.
         self._context.loop.later(order["after"] + ABORT_GRACE_SECONDS, self._kill)
+
+    def _hurry(self, order: object) -> None:
+        """Wake mpirun and its daemons until they have ended."""
+        if self._mpirun is not None and self._mpirun.wake():
+            self._context.loop.later(_WAKE_SECONDS, partial(self._hurry, order))
 
     def _kill(self, _order: object = None) -> None:
         """Kill all processes that still run."""
