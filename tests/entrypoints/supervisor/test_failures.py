@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.entrypoints.deaths import CODES, SCRIPT
+from tests.pairwise import pairwise
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 
@@ -62,10 +63,9 @@ def test_a_message_that_utf_8_cannot_carry_is_shown(make_job) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
-@pytest.mark.parametrize("how", list(CODES))
-@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
-@pytest.mark.parametrize("over", ["unix", "tcp"])
+@pytest.mark.parametrize(
+    ("over", "kind", "how", "rank"), pairwise(("unix", "tcp"), ("openmpi4", "openmpi5", "mpich"), CODES, (0, 1))
+)
 def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, how: str, rank: int) -> None:
     job = make_job(hosts=2, over=over, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
     job.write(SCRIPT, **MPI)

@@ -13,11 +13,10 @@ import torch
 
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.models.case import partition_by_path
+from tests.pairwise import pairwise
 from tests.parallel.torch.ranks import Ranks
 
-# The third step of a case does what its second does. So the large matrix takes two: the second one's losses show the
-# update of the first, and its update is the first with momentum.
-STEPS, MATRIX_STEPS = 3, 2
+STEPS = 3
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 Tensors = dict[str, torch.Tensor]
@@ -120,30 +119,25 @@ def settings(partitions: int, microbatches: int, pipeline: str, split: str) -> d
     return {"partitions": partitions, "microbatches": microbatches, "pipeline": pipeline, **by_hand}
 
 
+# Any two values of two of these meet in a training: about as many trainings as models times microbatches, where all
+# combinations would be thousands.
+COVER = pairwise(
+    models.ALL,
+    (2, 3, 4),
+    (1, 2, 4, 8),
+    ("simple", "interleaved", "zero_bubble"),
+    ("contiguous", "scattered", "automatic"),
+    (torch.float64, torch.float32),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ALL)
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
-@pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
-@pytest.mark.parametrize("partitions", [2, 3, 4])
-def test_double_precision(ranks: Ranks, name: str, partitions: int, microbatches: int, pipeline: str) -> None:
-    # One schedule gets even runs of modules, the other neighbours that are always apart: both splits test every model.
-    split = "contiguous" if pipeline == "interleaved" else "scattered"
-    chosen = settings(partitions, microbatches, pipeline, split)
-    by_rank = ranks.run(train, chosen, name, split, torch.float64, MATRIX_STEPS)
-    assert_equal(by_rank, train_alone(name, microbatches, torch.float64, MATRIX_STEPS), torch.float64)
-
-
-@pytest.mark.parametrize("name", models.ALL)
-def test_zero_bubble(ranks: Ranks, name: str) -> None:
-    by_rank = ranks.run(train, settings(3, 4, "zero_bubble", "scattered"), name, "scattered", torch.float64)
-    assert_equal(by_rank, train_alone(name, 4, torch.float64), torch.float64)
-
-
-@pytest.mark.parametrize("name", models.ALL)
-@pytest.mark.parametrize(("partitions", "split"), [(2, "automatic"), (3, "scattered")])
-def test_single_precision(ranks: Ranks, name: str, partitions: int, split: str) -> None:
-    by_rank = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
-    assert_equal(by_rank, train_alone(name, 4, torch.float32), torch.float32)
+@pytest.mark.parametrize(("name", "partitions", "microbatches", "pipeline", "split", "dtype"), COVER)
+def test_any_training(
+    ranks: Ranks, name: str, partitions: int, microbatches: int, pipeline: str, split: str, dtype: torch.dtype
+) -> None:
+    by_rank = ranks.run(train, settings(partitions, microbatches, pipeline, split), name, split, dtype)
+    assert_equal(by_rank, train_alone(name, microbatches, dtype), dtype)
 
 
 def test_one_partition_is_plain_training_with_microbatches(ranks: Ranks) -> None:

@@ -1,0 +1,33 @@
+"""Pairwise covers: few rows of a table of parameters, in which any two values of two axes meet in some row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import combinations
+from typing import Any
+
+
+def pairwise(*axes: Collection[Any]) -> list[tuple[Any, ...]]:
+    """Return rows with a value of each axis, for `pytest.mark.parametrize`. The same axes have the same rows.
+
+    >>> pairwise("ab", (1, 2), (True, False))
+    [('a', 1, True), ('a', 2, False), ('b', 1, False), ('b', 2, True)]
+    """
+    values = [(axis, value) for axis, members in enumerate(axes) for value in range(len(members))]
+    missing = {pair: None for pair in combinations(values, 2) if pair[0][0] != pair[1][0]}
+    rows = []
+    while missing:
+        # A row begins with a pair that no row has yet, and takes on each other axis the value that meets most such pairs.
+        row = dict(next(iter(missing)))
+        for axis, members in enumerate(axes):
+            if axis not in row:
+                row[axis] = max(range(len(members)), key=lambda value: sum(pair in missing for pair in _with(row, axis, value)))
+        for pair in combinations(sorted(row.items()), 2):
+            missing.pop(pair, None)
+        rows.append(tuple(list(members)[row[axis]] for axis, members in enumerate(axes)))
+    return rows
+
+
+def _with(row: dict[int, int], axis: int, value: int) -> list[tuple[tuple[int, int], ...]]:
+    """Return the pairs that a value would have with those of a row."""
+    return [tuple(sorted(((axis, value), known))) for known in row.items()]
