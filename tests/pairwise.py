@@ -17,17 +17,17 @@ def pairwise(*axes: Collection[Any]) -> list[tuple[Any, ...]]:
     missing = {pair: None for pair in combinations(values, 2) if pair[0][0] != pair[1][0]}
     rows = []
     while missing:
-        # A row begins with a pair that no row has yet, and takes on each other axis the value that meets most such pairs.
+        # A row begins with a pair that no row has yet, and takes on each other axis the value that meets most of those.
         row = dict(next(iter(missing)))
         for axis, members in enumerate(axes):
             if axis not in row:
-                row[axis] = max(range(len(members)), key=lambda value: sum(pair in missing for pair in _with(row, axis, value)))
-        for pair in combinations(sorted(row.items()), 2):
+                candidates = [{**row, axis: value} for value in range(len(members))]
+                row = max(candidates, key=lambda candidate: len(missing.keys() & _pairs(candidate)))
+        for pair in _pairs(row):
             missing.pop(pair, None)
         rows.append(tuple(list(members)[row[axis]] for axis, members in enumerate(axes)))
     return rows
 
 
-def _with(row: dict[int, int], axis: int, value: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return the pairs that a value would have with those of a row."""
-    return [tuple(sorted(((axis, value), known))) for known in row.items()]
+def _pairs(row: dict[int, int]) -> set[tuple[tuple[int, int], ...]]:
+    return set(combinations(sorted(row.items()), 2))

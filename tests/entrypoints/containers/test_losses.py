@@ -6,22 +6,20 @@ import time
 
 import pytest
 from tests.entrypoints.deaths import CODES, SCRIPT
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.docker
 
-TORCH = {"sagemaker_torch_distributed_enabled": True}
-MPI = {"sagemaker_mpi_enabled": True}
-LAUNCHERS = pytest.mark.parametrize("launcher", [TORCH, MPI], ids=["torch", "mpi"])
+BY_NAME = {"torch": {"sagemaker_torch_distributed_enabled": True}, "mpi": {"sagemaker_mpi_enabled": True}}
+LAUNCHERS = pytest.mark.parametrize("launcher", BY_NAME.values(), ids=BY_NAME)
 LOST = pytest.mark.parametrize(("lost", "other"), [("algo-1", "algo-2"), ("algo-2", "algo-1")], ids=["first", "last"])
 SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(120)"
 
 
-@LAUNCHERS
-@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
-@pytest.mark.parametrize("how", list(CODES))
-def test_p5_any_death_ends_every_host(make_job, launcher, how: str, rank: int) -> None:
+@pytest.mark.parametrize(("launcher", "how", "rank"), pairwise(BY_NAME, CODES, (0, 1)))
+def test_p5_any_death_ends_every_host(make_job, launcher: str, how: str, rank: int) -> None:
     job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
-    job.write(SCRIPT, **launcher)
+    job.write(SCRIPT, **BY_NAME[launcher])
     ended = job.run()
     over = time.time()
     words = next(line for result in ended.values() for line in result.rank_lines if "last words" in line)

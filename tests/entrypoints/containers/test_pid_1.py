@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.docker
 
-TORCH = {"sagemaker_torch_distributed_enabled": True}
-MPI = {"sagemaker_mpi_enabled": True}
-LAUNCHERS = pytest.mark.parametrize("launcher", [TORCH, MPI], ids=["torch", "mpi"])
+BY_NAME = {"torch": {"sagemaker_torch_distributed_enabled": True}, "mpi": {"sagemaker_mpi_enabled": True}}
+LAUNCHERS = pytest.mark.parametrize("launcher", BY_NAME.values(), ids=BY_NAME)
 HANDLER = """
     import os, signal, sys, time
     def save(*_):
@@ -22,12 +22,10 @@ HANDLER = """
 """
 
 
-@LAUNCHERS
-@pytest.mark.parametrize("code", [0, 7])
-@pytest.mark.parametrize("stopped_host", ["algo-1", "algo-2"])
-def test_p10_a_stop_reaches_every_rank(make_job, launcher, code: int, stopped_host: str) -> None:
+@pytest.mark.parametrize(("launcher", "code", "stopped_host"), pairwise(BY_NAME, (0, 7), ("algo-1", "algo-2")))
+def test_p10_a_stop_reaches_every_rank(make_job, launcher: str, code: int, stopped_host: str) -> None:
     job = make_job(hosts=2, EXIT=str(code))
-    job.write(HANDLER, **launcher)
+    job.write(HANDLER, **BY_NAME[launcher])
     job.start()
     job.seen("up-", 2)
     began = time.time()
@@ -93,7 +91,7 @@ def test_p18_a_container_counts_its_own_share_of_cpus(make_job) -> None:
 
 def test_p27_a_model_folder_that_cannot_be_written_fails_by_name_on_every_host(make_job) -> None:
     job = make_job(hosts=2)
-    job.write("print('never')", **TORCH)
+    job.write("print('never')", **BY_NAME["torch"])
     for host in job.hosts:
         (job.base(host) / "model").mkdir()
         (job.base(host) / "output").mkdir(mode=0o777)

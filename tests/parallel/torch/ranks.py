@@ -31,7 +31,7 @@ def free_port() -> int:
     return port.number
 
 
-def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
+def _serve(rank: int, connection: Any, variables: dict[str, str], first_is_over: Any) -> None:
     os.environ.update(variables)
     import torch
 
@@ -49,7 +49,7 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
         )  # fmt: skip
         state = importlib.import_module(f"herringbone_parallel.torch.{library}.state")
         if rank:
-            _wait_for_store(port)
+            _wait_for_store(port, first_is_over)
         try:
             if backends := variables.get(BACKENDS):
                 torch.distributed.init_process_group(backends, rank=rank, world_size=world_size)
@@ -58,6 +58,8 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
         except BaseException:  # noqa: BLE001  the test gets the traceback
             _send(connection, (False, traceback.format_exc()))
         finally:
+            if not rank:
+                first_is_over.set()
             state.shutdown()
             if variables.get(BACKENDS) and torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
@@ -85,15 +87,17 @@ def _receive(connection: Any) -> Any:
     return torch.load(io.BytesIO(connection.recv_bytes()), weights_only=False)
 
 
-def _wait_for_store(port: int) -> None:
-    """Wait until rank 0's store listens: torch itself tries again only after up to half a second.
+def _wait_for_store(port: int, first_is_over: Any) -> None:
+    """Wait until rank 0's store listens, or rank 0 has refused its settings.
+
+    Torch itself tries again only after up to half a second.
 
     A connection that only asks would keep the store from its work for five seconds, and a look at the kernel's table of
     connections costs milliseconds. Linux refuses a second socket on a listening port, even with SO_REUSEADDR.
     """
-    # A rank 0 that refuses its settings never listens. Later on torch's own attempts do.
+    # Later on torch's own attempts do.
     deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not first_is_over.is_set():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -113,6 +117,8 @@ class Ranks:
     def __init__(self, **variables: str) -> None:
         self._variables = variables
         self._workers: list[tuple[Any, Any]] = []
+        # Set when rank 0 has run its function, or failed before.
+        self._first_is_over = PROCESSES.Event()
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         """Run `function(*args)` with version 1's library, on as many ranks as the parameters and `replicas` make."""
@@ -133,12 +139,15 @@ class Ranks:
         while len(self._workers) < count:
             connection, worker_connection = PROCESSES.Pipe()
             process = PROCESSES.Process(
-                target=_serve, args=(len(self._workers), worker_connection, self._variables), daemon=True
+                target=_serve,
+                args=(len(self._workers), worker_connection, self._variables, self._first_is_over),
+                daemon=True,
             )
             process.start()
             worker_connection.close()
             self._workers.append((process, connection))
         port = free_port()
+        self._first_is_over.clear()
         for _, connection in self._workers[:count]:
             connection.send((library, function, count, local_size, port, parameters, args))
         answers = []

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tests.pairwise import pairwise
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.models.case import partition_by_path
-from tests.pairwise import pairwise
 from tests.parallel.torch.ranks import Ranks
 
 STEPS = 3

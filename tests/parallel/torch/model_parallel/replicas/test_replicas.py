@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.pairwise import pairwise
 from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.models.layers import Dropped, Normed
 from tests.parallel.torch.ranks import Ranks
@@ -85,9 +86,14 @@ def assert_equal(by_rank: list[Any], expected: Any, tolerance: float) -> None:
             )
 
 
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved", "zero_bubble"])
-@pytest.mark.parametrize("microbatches", [1, 4])
-@pytest.mark.parametrize("name", ["Chain", "Tied", "Revisited", "Frozen", "OwnParameter", "UnusedOutput"])
+@pytest.mark.parametrize(
+    ("name", "microbatches", "pipeline"),
+    pairwise(
+        ("Chain", "Tied", "Revisited", "Frozen", "OwnParameter", "UnusedOutput"),
+        (1, 4),
+        ("simple", "interleaved", "zero_bubble"),
+    ),
+)
 def test_two_replicas_of_two_partitions_train_as_one_process_does(
     ranks: Ranks, name: str, microbatches: int, pipeline: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.pairwise import pairwise
 from tests.parallel.torch.model_parallel.models.case import CLASSES, WIDTH, Case
 from tests.parallel.torch.model_parallel.models.layers import DROPPED
 from tests.parallel.torch.model_parallel.test_equality import (
@@ -59,9 +60,9 @@ def train_masked() -> Any:
     return trained, masks_of(built[0])
 
 
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
-@pytest.mark.parametrize("microbatches", [1, 4])
-@pytest.mark.parametrize("partitions", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("partitions", "microbatches", "pipeline"), pairwise((2, 3, 4), (1, 4), ("simple", "interleaved"))
+)
 def test_dropout_trains_as_one_process_does_with_the_same_masks(
     ranks: Ranks, partitions: int, microbatches: int, pipeline: str
 ) -> None:

@@ -8,17 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.model_parallel.replicas import test_replicas as replicas
-from tests.parallel.torch.model_parallel.test_equality import assert_equal, settings, train, train_alone
 from tests.parallel.torch.ranks import Ranks
-
-
-@pytest.mark.parametrize("name", models.ALL)
-def test_neighbours_on_one_rank_train_as_in_one_process(ranks: Ranks, name: str) -> None:
-    """Neighbours on one rank. The matrix of test_equality has the other split, with neighbours always apart."""
-    by_rank = ranks.run(train, settings(2, 4, "zero_bubble", "contiguous"), name, "contiguous", torch.float64)
-    assert_equal(by_rank, train_alone(name, 4, torch.float64), torch.float64)
 
 
 @pytest.mark.parametrize("name", ["Chain", "Tied"])
