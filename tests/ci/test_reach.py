@@ -27,6 +27,14 @@ def test_imports_inside_functions_count() -> None:
     assert "parallel/herringbone_parallel/torch/model_parallel/runtime/transport.py" in found
 
 
+def test_a_package_that_imports_late_reaches_the_names_that_are_used() -> None:
+    # Each test of the client imports the package `herringbone`, and so reached all of it.
+    found = reach.reached(["tests/sdk/slots/test_line.py"], REPOSITORY)
+    assert {"sdk/herringbone/__init__.py", "sdk/herringbone/slots/line.py"} <= found
+    assert not any(path.startswith(("sdk/herringbone/api/", "sdk/herringbone/tuner/")) for path in found)
+    assert "sdk/herringbone/tuner/store.py" in reach.reached(["tests/sdk/tuner/test_tuner.py"], REPOSITORY)
+
+
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_depends_on_its_own_files_and_the_declared_ones(piece: str) -> None:
     inputs = reach.inputs(piece, REPOSITORY)

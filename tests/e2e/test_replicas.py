@@ -62,14 +62,12 @@ def losses_alone() -> list[float]:
 
 @pytest.mark.e2e
 @pytest.mark.mpi
-@pytest.mark.parametrize("placement", ["cluster", "spread"])
-def test_replicas_of_a_pipeline_train_through_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
-) -> None:
+def test_replicas_of_a_pipeline_train_through_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not the default placement, which tests/parallel/torch/model_parallel/replicas trains as well.
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
-    parameters = {"partitions": 2, "microbatches": 2, "ddp": True, "placement_strategy": placement}
+    parameters = {"partitions": 2, "microbatches": 2, "ddp": True, "placement_strategy": "spread"}
     job = PyTorch(
         "train.py",
         source_dir=str(tmp_path / "src"),

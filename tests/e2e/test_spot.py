@@ -26,7 +26,7 @@ SPLIT = {
 @pytest.mark.timeout(300)
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("script", "steps"), [("plain", 600), pytest.param("split", 150, marks=pytest.mark.mpi)], ids=["plain", "split"]
+    ("script", "steps"), [("plain", 600), pytest.param("split", 60, marks=pytest.mark.mpi)], ids=["plain", "split"]
 )
 def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) -> None:
     command = [sys.executable, EXAMPLE / "submit.py", "--script", script, "--steps", str(steps), "--json"]

@@ -126,11 +126,20 @@ class Cluster:
         self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
 
     def bring_up(self, node: str) -> None:
+        before = self._registered(node)
         self._network.restore(node)
-        self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._run(node, *self._network.inside(node), "slurmd", "-D", "-N", node)
+        # A resumed node is shown as idle at once. A job that is sent there before its slurmd answers stays pending.
+        self.wait(lambda: self._registered(node) != before)
         words = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")
+        if "down" in self.ask(*words):
+            self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self.wait(lambda: set(self.ask(*words).split()) == {"idle"})
+
+    def _registered(self, node: str) -> str:
+        """Return the start of the slurmd that has last registered for a node, as Slurm knows it."""
+        words = self.ask("scontrol", "--oneliner", "show", "node", node).split()
+        return next(word for word in words if word.startswith("SlurmdStartTime="))
 
     def processes(self, node: str | None = None) -> dict[int, str]:
         """Return the processes of jobs on one node, or on all nodes, with their command lines."""
