@@ -91,8 +91,7 @@ def test_a_value_is_sent_at_once_where_there_are_few(host: Host) -> None:
 
 
 def test_what_nobody_takes_is_counted(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(outbox, "MAX_WAITING", 100)
-    box = Outbox(lambda **_: False)
+    box = Outbox(lambda **_: False, max_waiting=100)
     for number in range(150):
         box.add(Point(host.now, "loss", 0.5, number, 0, "huggingface"))
 

@@ -17,7 +17,7 @@ from tests.parallel.tensorflow.ranks import PYTHON, Ranks
 
 HUGGINGFACE = Path(__file__).parents[2] / ".venv-huggingface" / "bin" / "python"
 PROGRAMS = Path(__file__).with_name("programs")
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 Load = Callable[[str, str], ModuleType]
 # 2 threads of TensorFlow on each of 4 ranks would only switch; and one thread adds in one order.
 ONE_CORE = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -32,7 +32,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     requirements = EXAMPLES / "mask_rcnn" / "src_tensorflow" / "requirements.txt"
     command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile"]
     subprocess.run([*command, "--target", folder / "packages", "-r", requirements], check=True)
-    pool = Ranks(folder, PROGRAMS, folder / "packages")
+    # Four ranks of Mask R-CNN take half a minute alone, and minutes beside two other pieces of .ci/run.
+    pool = Ranks(folder, PROGRAMS, folder / "packages", limit=300.0)
     yield pool
     pool.end()
 
@@ -115,7 +116,7 @@ def test_mask_rcnn(ranks: Ranks, tmp_path: Path, module: Load) -> None:
     # In fp32 another order of sums chooses other boxes.
     settings = {
         "model": "small", "double": True, "global-batch": 4, "rank-batch": 1, "lr": 0.02, "weight-decay": 1e-4,
-        "epochs": 2, "steps": 12,
+        "epochs": 2, "steps": 8,
     }  # fmt: skip
     losses, metrics = check_equal(ranks, "mask_rcnn", tmp_path, settings)
     assert sum(losses[-4:]) < sum(losses[:4])

@@ -39,8 +39,8 @@ class Outbox:
     (10, [0.5])
     """
 
-    def __init__(self, send: Callable[..., bool]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[..., bool], max_waiting: int = MAX_WAITING) -> None:
+        self._send, self._max_waiting = send, max_waiting
         # Values wait as points, and once they were sent in vain as events, of which each is one line.
         self._points: list[Point] = []
         self._events: deque[Event] = deque()
@@ -53,7 +53,7 @@ class Outbox:
 
     def add(self, point: Point) -> None:
         """Send a value, or keep it for a later call."""
-        if len(self._points) >= MAX_WAITING:
+        if len(self._points) >= self._max_waiting:
             self._lost += 1
         else:
             self._points.append(point)

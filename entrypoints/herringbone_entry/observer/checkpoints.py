@@ -26,8 +26,10 @@ class Checkpoints(Source):
     An entry is reported when it has not changed between two looks: one that is still written is no checkpoint yet.
     """
 
-    def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(
+        self, folder: str, clock: Callable[[], float] = time.monotonic, max_entries: int = _MAX_ENTRIES
+    ) -> None:
+        self._folder, self._clock, self._max_entries = folder, clock, max_entries
         self._known = self._look()
         # Seen at the last look, and not yet reported.
         self._fresh: dict[str, Mark] = {}
@@ -67,7 +69,7 @@ class Checkpoints(Source):
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
-                    if len(marks) >= _MAX_ENTRIES:
+                    if len(marks) >= self._max_entries:
                         break
                     mark = _mark(entry)
                     # Names that begin with a dot are those of files that are still written.
@@ -98,7 +100,7 @@ def _mark(entry: os.DirEntry[str]) -> Mark | None:
         return None
 
 
-def tree_bytes(path: str) -> int | None:
+def tree_bytes(path: str, max_files: int = _MAX_FILES) -> int | None:
     """Return the bytes of a file, or of the files below a folder; None beyond some thousand files.
 
     Links count as nothing.
@@ -114,7 +116,7 @@ def tree_bytes(path: str) -> int | None:
                 with os.scandir(place) as entries:
                     for entry in entries:
                         files += 1
-                        if files > _MAX_FILES:
+                        if files > max_files:
                             return None
                         waiting.append(entry.path)
         except OSError:

@@ -130,9 +130,10 @@ def _point(event: Event, time: float, rank: int | None) -> Point | None:
 
 
 class Budget:
-    """Counts the events of each rank within a second, and those beyond the limit."""
+    """Counts the events of each rank within a second, and those beyond the limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_events: int = MAX_EVENTS_PER_RANK, max_lines: int = MAX_LINES) -> None:
+        self._max_events, self._max_lines = max_events, max_lines
         self._second = -math.inf
         self._counts: Counter[int | None] = Counter()
         self._lines = 0
@@ -147,12 +148,12 @@ class Budget:
     def takes_line(self) -> bool:
         """Count a line before it is parsed; False if it is one too many for this host."""
         self._lines += 1
-        return self._lines <= MAX_LINES
+        return self._lines <= self._max_lines
 
     def takes_event(self, rank: int | None) -> bool:
         """Count an event; False, and one more lost, if it is one too many for its rank."""
         self._counts[rank] += 1
-        if self._counts[rank] > MAX_EVENTS_PER_RANK:
+        if self._counts[rank] > self._max_events:
             self.lost[rank] += 1
             return False
         return True
@@ -176,11 +177,11 @@ class Fifo(Source):
     (1, 2)
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, budget: Budget | None = None) -> None:
         self._descriptor = descriptor
         os.set_blocking(descriptor, False)
         self._rest = b""
-        self._budget = Budget()
+        self._budget = budget or Budget()
 
     def poll(self, now: float) -> list[Event | Point]:
         self._budget.begin(now)

@@ -1,6 +1,7 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · emit · stacks · start · stop · release · abort · hurry · kill · spawn · daemon_ended · finish
+    orders    check · say · emit · stacks · start · stop · release · abort · hurry · kill · spawn · daemon_ended
+              finish
     events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
 After `finish` this host leaves in steps, none of which blocks the loop:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from herringbone_entry.observer import checkpoints
-from herringbone_entry.observer.checkpoints import Checkpoints
+from herringbone_entry.observer.checkpoints import Checkpoints, tree_bytes
 
 
 class Looks:
     """A source that looks at each poll."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **limits: int) -> None:
         self.now = 0.0
-        self._source = Checkpoints(str(folder), clock=lambda: self.now)
+        self._source = Checkpoints(str(folder), clock=lambda: self.now, **limits)
 
     def __call__(self) -> list[tuple[str, int]]:
         self.now += 5.0
@@ -50,21 +49,19 @@ def test_an_entry_that_grows_is_reported_when_it_is_still(tmp_path: Path) -> Non
     assert looks() == [("a.pt", 2)]
 
 
-def test_links_and_crowds_are_harmless(tmp_path: Path, monkeypatch) -> None:
-    looks = Looks(tmp_path)
+def test_links_and_crowds_are_harmless(tmp_path: Path) -> None:
+    looks = Looks(tmp_path, max_entries=5)
     (tmp_path / "link").symlink_to("/")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to("/")
     os.mkfifo(tmp_path / "fifo")
     assert [looks(), looks()] == [[], [("folder", 0)]]
-    monkeypatch.setattr(checkpoints, "_MAX_ENTRIES", 5)
-    monkeypatch.setattr(checkpoints, "_MAX_FILES", 3)
     for number in range(20):
         (tmp_path / "folder" / str(number)).touch()
         (tmp_path / str(number)).touch()
     looks()
     assert len(looks()) <= 5
-    assert checkpoints.tree_bytes(str(tmp_path / "folder")) is None
+    assert tree_bytes(str(tmp_path / "folder"), max_files=3) is None
 
 
 def test_without_a_folder_there_is_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from herringbone_contract.events.format import Point, encode
-from herringbone_entry.observer import fifo
-from herringbone_entry.observer.fifo import Fifo, check
+from herringbone_entry.observer.fifo import Budget, Fifo, check
 
 NOW = 1000.0
 
@@ -88,14 +87,11 @@ def test_lines_that_are_no_events_are_dropped(ends: tuple[int, int]) -> None:
     assert source.poll(NOW) == [Point(NOW, "a", 1.0)]
 
 
-def test_a_rank_that_sends_too_much_loses_its_own_events_alone(
-    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fifo, "MAX_EVENTS_PER_RANK", 3)
+def test_a_rank_that_sends_too_much_loses_its_own_events_alone(ends: tuple[int, int]) -> None:
     reader, writer = ends
     lines = [json.dumps(metric(rank=rank)).encode() + b"\n" for rank in (0, 0, 0, 0, 0, 1)]
     os.write(writer, b"".join(lines))
-    source = Fifo(reader)
+    source = Fifo(reader, Budget(max_events=3))
     items = source.poll(NOW)
     assert [item.rank for item in items if isinstance(item, Point)] == [0, 0, 0, 1]
     [lost] = [item for item in items if not isinstance(item, Point)]
@@ -107,11 +103,10 @@ def test_a_rank_that_sends_too_much_loses_its_own_events_alone(
     assert len(source.poll(NOW + 1.5)) == 1
 
 
-def test_lines_beyond_a_limit_are_not_even_parsed(ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fifo, "MAX_LINES", 2)
+def test_lines_beyond_a_limit_are_not_even_parsed(ends: tuple[int, int]) -> None:
     reader, writer = ends
     os.write(writer, b"x\n" * 9)
-    assert Fifo(reader).poll(NOW) == [{"kind": "lost", "t": NOW, "rank": None, "count": 7}]
+    assert Fifo(reader, Budget(max_lines=2)).poll(NOW) == [{"kind": "lost", "t": NOW, "rank": None, "count": 7}]
 
 
 def test_everything_that_passes_can_be_encoded(ends: tuple[int, int]) -> None:

@@ -23,7 +23,7 @@ from herringbone_contract.constants import ReduceVariable
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.messages import LAYOUT, Header, Kind
 from herringbone_parallel.reduce.elements import Element
-from herringbone_parallel.reduce.join import handshake, listener
+from herringbone_parallel.reduce.join import handshake
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.server import Server
 from tests.parallel.reduce.conftest import KINDS
@@ -163,9 +163,8 @@ def test_a_listener_goes_on_after_its_threads_ran_out(monkeypatch: pytest.Monkey
     assert next(failures, None) is None
 
 
-def test_a_stranger_that_sends_slowly_is_shown_out_as_soon_as_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_HANDSHAKE_SECONDS", 0.5)
-    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, "it", lambda connection, _: None)
+def test_a_stranger_that_sends_slowly_is_shown_out_as_soon_as_a_silent_one() -> None:
+    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, "it", lambda connection, _: None, patience=0.5)
     with socket.create_connection(("127.0.0.1", acceptor.port)) as stranger, contextlib.suppress(OSError):
         for _ in range(40):
             stranger.sendall(b"x")

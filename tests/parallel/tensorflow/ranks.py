@@ -32,10 +32,6 @@ _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_c
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 
-# Less than pytest's limit for a test, so that a test with a hanging rank still prints the tracebacks of all ranks.
-_ANSWER_SECONDS = 100
-
-
 class RankFailedError(AssertionError):
     """A rank raised an exception; the message is its traceback."""
 
@@ -58,8 +54,13 @@ class Ranks:
     [what rank 0 returned, what rank 1 returned]
     """
 
-    def __init__(self, folder: Path, *paths: Path) -> None:
-        """Keep the ranks' files in `folder`. `paths` are further folders with modules of the functions."""
+    def __init__(self, folder: Path, *paths: Path, limit: float = 100.0) -> None:
+        """Keep the ranks' files in `folder`. `paths` are further folders with modules of the functions.
+
+        A rank answers within `limit` seconds. This is less than pytest's limit for a test, so that a test with a rank
+        that hangs still prints the tracebacks of all ranks.
+        """
+        self._limit = limit
         self._paths = os.pathsep.join([*_SOURCES, *_SHIMS, *map(str, paths)])
         self._token = folder / "token"
         self._token.write_text("a secret for tests")
@@ -163,9 +164,9 @@ class Ranks:
             )
 
     def _answer(self, connection: Connection) -> tuple[bool, Any]:
-        if not connection.poll(_ANSWER_SECONDS):
+        if not connection.poll(self._limit):
             self.close()
-            raise RankFailedError(f"a rank did not answer within {_ANSWER_SECONDS} s")
+            raise RankFailedError(f"a rank did not answer within {self._limit:g} s")
         try:
             return connection.recv()
         except (EOFError, ConnectionResetError):

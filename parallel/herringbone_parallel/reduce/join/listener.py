@@ -36,12 +36,19 @@ class Acceptor:
     `label` is the name by which `connect` calls this process: a connection that was meant for another one is refused.
     `admit` gets each connection that has proven to know the token, together with its hello (its first message). `admit`
     answers the hello, and keeps or closes the connection. The text of an error that `admit` raises is sent to the other
-    end. `refused` counts the connections without a proof.
+    end. `refused` counts the connections without a proof within `patience` seconds.
     """
 
-    def __init__(self, listeners: Sequence[socket.socket], token: bytes, label: str, admit: Admit) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        token: bytes,
+        label: str,
+        admit: Admit,
+        patience: float = _HANDSHAKE_SECONDS,
+    ) -> None:
         self._listeners = tuple(listeners)
-        self._token, self._label, self._admit = token, label, admit
+        self._token, self._label, self._admit, self._patience = token, label, admit, patience
         self._handshakes = _Handshakes(_most_handshakes())
         self._closed = threading.Event()
         # Guards `refused`, which the threads of several connections increment.
@@ -88,7 +95,7 @@ class Acceptor:
         self._closed.wait(_RETRY_SECONDS)
 
     def _receive(self, connection: socket.socket) -> None:
-        until = time.monotonic() + _HANDSHAKE_SECONDS
+        until = time.monotonic() + self._patience
         try:
             authenticated = handshake.accept(connection, self._token, until)
             first = authenticated.receive(until)
