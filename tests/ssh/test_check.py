@@ -1,12 +1,8 @@
 """Tests of `herringbone hosts check`: the measured pairs, and the reported problems."""
 
-import json
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
-import yaml
 
 from herringbone.backends.ssh.agent.bandwidth import measure
 from herringbone.backends.ssh.check import LinkReport, MachineReport, check, problems, rounds
@@ -101,20 +97,3 @@ def test_nothing_is_sent_to_a_machine_with_another_host_key(machines, transport,
         machines.know_host_keys()
     (problem,) = report.problems
     assert problem.startswith("h-3: its host key is not the known one, so nothing was sent")
-
-
-@pytest.mark.ssh
-def test_the_command_prints_a_table_or_json(machines, home, tmp_path):
-    Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
-    # The command uses the `ssh` in PATH; this one reads the test's configuration instead of the user's.
-    command = ["herringbone", "hosts", "check", "hosts.yaml", "--json"]
-    wrapper = tmp_path / "bin" / "ssh"
-    wrapper.parent.mkdir()
-    wrapper.write_text(
-        f'#!/bin/sh\nexec /usr/bin/ssh -F {machines.config} -o ControlMaster=no -o ControlPath=none "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
-    assert result.returncode == 0, result
-    assert [machine["name"] for machine in json.loads(result.stdout)["machines"]] == machines.names

@@ -40,7 +40,8 @@ def command(machines, home: Home, tmp_path: Path):
 @pytest.mark.timeout(240)  # four processes import torch, three at once
 def test_three_machines_train_the_weights_of_one_process(command, machines):
     Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
-    assert json.loads(command("herringbone", "hosts", "check", "hosts.yaml", "--json"))["problems"] == []
+    checked = json.loads(command("herringbone", "hosts", "check", "hosts.yaml", "--json"))
+    assert (checked["problems"], [machine["name"] for machine in checked["machines"]]) == ([], machines.names)
     words = ["--instance-type", "ssh:hosts.yaml", "--hosts", "3", "--epochs", "1", "--json"]
     output = command("python", str(ROOT / "examples" / "digits" / "submit.py"), *words)
     assert [f"[algo-{n}:{n - 1}] this rank holds" in output for n in (1, 2, 3)] == [True] * 3
