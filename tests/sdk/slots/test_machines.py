@@ -117,4 +117,4 @@ def test_every_job_gets_its_machines(seed):
 
 
 def test_without_the_notes_jobs_wait_for_each_other():
-    assert min(run(seed, notes=False) for seed in range(40)) < 25
+    assert any(run(seed, notes=False) < 25 for seed in range(40))
