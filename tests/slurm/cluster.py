@@ -261,10 +261,7 @@ class Network:
                 _ip("-netns", space, "link", "set", device, "up")
 
     def cut(self, node: str) -> None:
-        """Cut a node off. What connects to it asks for its address again, and learns in seconds that nobody answers."""
         _ip("-netns", self._name, "link", "set", node, "down")
-        for other in NODES:
-            _ip("-netns", self._space(other), "neigh", "flush", "dev", "eth0")
 
     def restore(self, node: str) -> None:
         _ip("-netns", self._name, "link", "set", node, "up")
