@@ -28,6 +28,8 @@ PROVED = ".ci/proved"
 FIXTURES = "tests/conftest.py"
 
 Files = frozenset[str]
+# Modules, and the names that are taken from them.
+Imports = tuple[tuple[str, str | None], ...]
 
 
 def git(*arguments: str) -> Files:
@@ -43,6 +45,7 @@ def repository() -> Files:
     )
 
 
+@functools.cache
 def find(module: str, files: Files) -> str | None:
     """Return the file of a module of ours.
 
@@ -60,27 +63,28 @@ def find(module: str, files: Files) -> str | None:
 def imports(path: str, files: Files) -> Files:
     """Return the files of ours that a module imports, with the packages around them."""
     modules: set[str] = set()
-    for module, name in imported(_parts(path)[0]):
+    for module, name in _imports(path)[0]:
         parts = module.split(".")
         modules.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
         # Code that has a whole module may use any of its names later.
         for taken, used in ((module, name), (f"{module}.{name}", None)):
             modules.add(taken)
             if (found := find(taken, files)) is not None:
-                modules.update(of for of, later in imported(_parts(found)[1]) if used in (None, later))
+                modules.update(of for of, later in _imports(found)[1] if used in (None, later))
     return frozenset(found for module in modules if (found := find(module, files)) is not None)
 
 
 @functools.cache
-def _parts(path: str) -> tuple[ast.Module, ast.Module]:
-    """Return a module without and with only what a package imports when a name is first used.
+def _imports(path: str) -> tuple[Imports, Imports]:
+    """Return what a module imports, and what it imports when one of its names is first used.
 
     A package with `__getattr__` lists these imports for type checkers, under `if TYPE_CHECKING`.
     """
     body = ast.parse((ROOT / path).read_bytes()).body
     lazy = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in body)
     later = [node for node in body if lazy and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return ast.Module([node for node in body if node not in later], []), ast.Module(later, [])
+    soon = [node for node in body if node not in later]
+    return tuple(imported(ast.Module(soon, []))), tuple(imported(ast.Module([*later], [])))
 
 
 def reached(roots: Iterable[str], files: Files) -> set[str]:
