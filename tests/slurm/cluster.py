@@ -129,7 +129,7 @@ class Cluster:
         before = self._registered(node)
         self._network.restore(node)
         self._run(node, *self._network.inside(node), "slurmd", "-D", "-N", node)
-        # A resumed node is shown as idle at once. A job that is sent there before its slurmd answers stays pending.
+        # A resumed node is shown as idle at once, before its slurmd answers.
         self.wait(lambda: self._registered(node) != before)
         words = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")
         if "down" in self.ask(*words):
