@@ -1,9 +1,13 @@
-"""Pairwise covers: few rows of a table of parameters, in which any two values of two axes meet in some row."""
+"""Pairwise covers: few rows of a table of parameters, in which any two values of two axes meet in some row.
+
+`scripts/nightly` sets TEST_EVERY_COMBINATION=1, and then the rows are all combinations.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 
@@ -13,6 +17,8 @@ def pairwise(*axes: Collection[Any]) -> list[tuple[Any, ...]]:
     >>> pairwise("ab", (1, 2), (True, False))
     [('a', 1, True), ('a', 2, False), ('b', 1, False), ('b', 2, True)]
     """
+    if os.environ.get("TEST_EVERY_COMBINATION"):
+        return list(product(*axes))
     values = [(axis, value) for axis, members in enumerate(axes) for value in range(len(members))]
     missing = {pair: None for pair in combinations(values, 2) if pair[0][0] != pair[1][0]}
     rows = []
