@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -105,7 +106,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def registered(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
             register(self, name, param)
-            if isinstance(param, torch.Tensor) and param.layout is torch.strided and not param.is_meta:
+            plain = isinstance(param, torch.Tensor) and param.layout is torch.strided and not param.is_meta
+            # A lazy module's parameter has no memory before its first call, which gives it the real class.
+            if plain and not is_lazy(param):
                 # Nothing that is computed from it has true values.
                 recorder.skipper.forget(param)
 
@@ -175,6 +178,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind is not torch.Tensor and kind is not nn.Parameter and _dispatches(kind) for kind in types):
             # A subclass such as DTensor: its own code calls operations on ordinary tensors.
             return NotImplemented
+        if any(is_lazy(tensor) for tensor in tensors_of((args, kwargs))):
+            return func(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
             return self.skipper.scalar(args[0])
         key: Hashable | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections import Counter
@@ -177,3 +178,31 @@ def test_lengths_and_threads_of_gpus() -> None:
             optimizer.step()
 
     assert measured(loop, device="cuda").parameters
+
+
+def test_a_lazy_module_gets_its_parameters_in_its_first_call() -> None:
+    def loop() -> None:
+        model = nn.Sequential(nn.LazyLinear(8), nn.ReLU())
+        model(torch.zeros(2, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+
+    assert [parameter.shape for parameter in measured(loop).parameters] == [(8, 4), (8,)]
+
+
+def test_a_sharding_library_sees_the_parameters_of_torchs_function() -> None:
+    def loop() -> None:
+        # As `torch.sagemaker.transform` asks for it.
+        from torch.distributed.fsdp import fully_shard
+
+        assert "reshard_after_forward" in inspect.signature(fully_shard).parameters
+        model = nn.Linear(4, 4)
+        fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+
+    assert measured(loop).wrapper == "fully_shard"

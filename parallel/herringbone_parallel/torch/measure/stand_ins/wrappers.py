@@ -107,6 +107,10 @@ class _Handle:
 def fully_shard_of(facts: Facts) -> Any:
     """Return the stand-in for `fully_shard`, which notes the modules in `facts`."""
 
+    from torch.distributed.fsdp import fully_shard as real
+
+    # With torch's own parameters: `shard` of a library looks at their defaults.
+    @functools.wraps(real)
     def fully_shard(module: Any, *, mp_policy: Any = None, **_options: Any) -> Any:
         facts.wrapper = "fully_shard"
         for unit in module if isinstance(module, (list, tuple)) else [module]:
