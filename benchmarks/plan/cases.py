@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kinds
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -161,6 +162,8 @@ _SMALL_LLAMA = {**_LLAMA, "vocab_size": 1000, "hidden_size": 128, "num_hidden_la
 _SMALL_T5 = {"vocab_size": 1000, "d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 3, "num_heads": 4}
 _SMALL_VIT = {**_SMALL_BERT, "image_size": 64, "patch_size": 16}
 
+# Models of other kinds, of one size.
+KINDS = (*("gru-attention", "depthwise", "recomputed", "mixture", "encoder-decoder", "sampled", "bags", "scanned"),)
 # Models that are measured, and that no machine of ours can train.
 ONLY_MEASURED = ("llama-7b",)
 
@@ -199,5 +202,13 @@ CASES: dict[str, Case] = {
         {"full": 224, "small": 64},
     ),
     "lstm": Case(_lstm, _tokens, _of_words, _TEXT),
+    "gru-attention": Case(lambda _: kinds.GruAttention(), kinds.words, _of_words, _TEXT),
+    "depthwise": Case(lambda _: kinds.Depthwise(), _image, _of_images, {"full": 96, "small": 64}),
+    "recomputed": Case(lambda _: kinds.Recomputed(), kinds.words, _of_words, _TEXT),
+    "mixture": Case(lambda _: kinds.Mixture(), kinds.words, _of_words, _TEXT),
+    "encoder-decoder": Case(lambda _: kinds.EncoderDecoder(), kinds.words, _of_words, _TEXT),
+    "sampled": Case(lambda _: kinds.Sampled(), _image, kinds.of_samples, {"full": 64, "small": 64}),
+    "bags": Case(lambda _: kinds.Bags(), kinds.bag, kinds.of_bags, _TEXT),
+    "scanned": Case(lambda _: kinds.Scanned(), kinds.words, _of_words, _TEXT),
     "mask-rcnn": Case(_mask_rcnn, _picture, _of_pictures, {"full": 256, "small": 64}),
 }

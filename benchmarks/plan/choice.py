@@ -20,7 +20,7 @@ RANKS = 4
 # Layouts that are measured again, in turn, so many times.
 _FINALISTS = 4
 _ROUNDS = 5
-_BASE = {"partitions": 1, "ddp": True}
+BASE = {"partitions": 1, "ddp": True}
 
 
 class Bench(Protocol):
@@ -28,7 +28,7 @@ class Bench(Protocol):
 
     def measurement(self, model: str, library: str) -> Path: ...
 
-    def timings(self, measurement: Path, ranks: int) -> Path | None: ...
+    def timings(self, model: str, measurement: Path, name: str) -> Path | None: ...
 
     def arguments(self, model: str, library: str) -> list[str]: ...
 
@@ -54,10 +54,10 @@ def choose(bench: Bench, model: str, options: argparse.Namespace, folder: Path) 
     Raises `RunFailed` if no layout could be measured, or the chosen one could not.
     """
     measurement = bench.measurement(model, "smp")
-    timings = bench.timings(measurement, RANKS)
+    timings = bench.timings(model, measurement, "choice")
     base = {
         "mpi": {"enabled": True, "processes_per_host": RANKS},
-        "smdistributed": {"modelparallel": {"enabled": True, "parameters": _BASE}},
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": BASE}},
     }
     layouts = [
         one for one in bench.predict(measurement, timings, RANKS, base, options.limit)["layouts"] if one.get("step")

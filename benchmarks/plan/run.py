@@ -2,9 +2,10 @@
 
 Usage: python benchmarks/plan/run.py [--quick] [--models gpt2 ...] [--layouts one ddp2 ...] [--choose] [--tracker]
 
-For each model and layout the unchanged script is measured without training, its operations are timed, the prediction is
-made, and the script runs for real. `--choose` measures all layouts that 4 ranks can run instead, and says how often the
-chosen one is the best. `--tracker` adds the peak that torch's own MemTracker finds on one rank. The last line is JSON.
+For each model and layout the unchanged script is measured without training, some of its steps are timed, the
+prediction is made, and the script runs for real. `--choose` measures all layouts that 4 ranks can run instead, and says
+how often the chosen one is the best. `--tracker` adds the peak that torch's own MemTracker finds on one rank. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 from cases import CASES, ONLY_MEASURED
-from choice import Choice, choose
+from choice import BASE, RANKS, Choice, choose
 from ranks import HERE, SCRIPT, Measured, RunFailed, environment, run_program, run_ranks
 
 _PIPELINE = {"microbatches": 4, "optimize": "speed"}
@@ -101,7 +102,7 @@ class Bench:
         """Predict and measure one layout."""
         layout = LAYOUTS[name]
         measurement = self.measurement(model, layout.library)
-        timings = self.timings(measurement, layout.ranks)
+        timings = None if self._options.device == "cuda" else self.timings(model, measurement, name)
         prediction = self.predict(measurement, timings, layout.ranks, layout.distribution)["planned"]
         if prediction.get("refusal"):
             raise RunFailed(f"refused: {prediction['refusal']}")
@@ -133,34 +134,49 @@ class Bench:
             self._timed(f"measure {model} {library}", "-m", "herringbone_parallel.torch.measure", *words, extra=extra)
         return path
 
-    def timings(self, measurement: Path, ranks: int) -> Path | None:
-        """Return the file of the seconds of operations, with so many processes at once as there are cores for."""
-        ranks = min(ranks, os.cpu_count() or 1)
-        path = measurement.with_suffix(f".{ranks}.timings")
+    def timings(self, model: str, measurement: Path, name: str) -> Path | None:
+        """Return the file of the seconds of the script's steps, with so many processes at once as the layout has."""
+        layout, own = LAYOUTS.get(name) or Layout(RANKS, "smp", BASE), self._options
+        path = measurement.with_suffix(f".{name}.timings")
         if not path.exists():
-            words = [str(measurement), "--output", str(path), "--processes", str(ranks), "--threads", "1"]
-            words += ["--budget", str(self._options.budget)]
-            extra = environment(None, 1, 0, 1)
-            self._timed(f"time {path.stem}", "-m", "herringbone_parallel.torch.measure.timing", *words, extra=extra)
+            question = measurement.with_suffix(f".{name}.question")
+            question.write_text(json.dumps(self._question(measurement, None, layout.ranks, layout.distribution)))
+            ranks = 1 if layout.library == "smp" else 2
+            words = ["--output", str(path), "--ranks", str(ranks), "--time", str(question), "--threads", "1"]
+            words += [
+                "--budget",
+                str(own.budget),
+                *(["--job"] if name in LAYOUTS else []),
+                str(SCRIPT),
+                *self.arguments(model, layout.library),
+                "--steps",
+                "60",
+            ]
+            extra = environment(layout.parameters, layout.ranks, 0, 1)
+            self._timed(f"time {path.stem}", "-m", "herringbone_parallel.torch.measure", *words, extra=extra)
         return path
+
+    def _question(
+        self, measurement: Path, timings: Path | None, ranks: int, distribution: Mapping[str, Any], limit: int = 0
+    ) -> dict[str, Any]:
+        hosts: dict[str, Any] = {"name": "local_process", "count": 1, "ranks_per_host": ranks}
+        if self._options.device == "cuda":
+            hosts |= {"devices": ranks, "device": _gpu()}
+        else:
+            hosts |= {"cores": os.cpu_count(), "device": _processor("cpu")}
+        return {
+            "measurement": str(measurement),
+            "timings": None if timings is None else str(timings),
+            "hosts": [hosts],
+            "distribution": dict(distribution),
+            **({"search": {"limit": limit}} if limit else {}),
+        }
 
     def predict(
         self, measurement: Path, timings: Path | None, ranks: int, distribution: Mapping[str, Any], limit: int = 0
     ) -> dict[str, Any]:
         """Return the answer of the predictor; with a `limit`, for all layouts of so many ranks."""
-        name = "cpu" if timings is None else json.loads(timings.read_text())["device"]
-        hosts: dict[str, Any] = {"name": "local_process", "count": 1, "ranks_per_host": ranks}
-        if self._options.device == "cuda":
-            hosts |= {"devices": ranks, "device": _gpu(name)}
-        else:
-            hosts |= {"cores": os.cpu_count(), "device": _processor(name)}
-        question = {
-            "measurement": str(measurement),
-            "timings": None if timings is None else str(timings),
-            "hosts": [hosts],
-            "distribution": distribution,
-            **({"search": {"limit": limit}} if limit else {}),
-        }
+        question = self._question(measurement, timings, ranks, distribution, limit)
         answer = self._timed(
             f"predict {measurement.stem}",
             "-m",
@@ -200,11 +216,14 @@ def _processor(name: str) -> dict[str, Any]:
     return {"name": name, "memory_bytes": memory, **rates}
 
 
-def _gpu(name: str) -> dict[str, Any]:
-    """Return the figures of a GPU that was timed, those of a small one if the table does not know it."""
+def _gpu() -> dict[str, Any]:
+    """Return the figures of this machine's GPU, those of a small one if the table does not know it."""
+    import torch
+
     from herringbone_contract.errors import UsageError
     from herringbone_contract.prediction.devices import device_named
 
+    name = torch.cuda.get_device_name()
     try:
         return dict(msgspec.to_builtins(device_named(name)))
     except UsageError:
@@ -228,7 +247,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tracker", action="store_true", help="add torch's own MemTracker, for one rank")
     parser.add_argument("--batch", type=int, default=4, help="samples of a rank's step (%(default)s)")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds to time operations (%(default)s)")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds of timed steps (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of one program (%(default)s)")
     parser.add_argument("--keep", type=Path, help="folder in which measurements, timings and real runs stay")
     return parser.parse_args()

@@ -9,6 +9,7 @@ import pytest
 from herringbone import Measure, PyTorch
 from herringbone.prediction.estimating import predicted
 from herringbone.prediction.forecast import Forecaster, Programs
+from herringbone.prediction.measuring import Program
 from herringbone.records.home import find_home
 from tests.sdk.conftest import with_namespaces
 
@@ -37,8 +38,8 @@ open(os.path.join(os.environ["SM_MODEL_DIR"], "done"), "w").close()
 """
 
 
-# Timing operations takes seconds of all cores, and has tests of its own.
-PROGRAMS = Programs(timing=(sys.executable, "-c", "raise SystemExit('left out')"))
+# Timing steps takes seconds of all cores, and has tests of its own.
+PROGRAMS = Programs(timing=Program((sys.executable, "-c", "raise SystemExit('left out')")))
 
 
 @with_namespaces

@@ -1,7 +1,7 @@
 """Measured steps of scripts in `HERRINGBONE_HOME/cache/measurements`, found by the content of the job.
 
     <job>-<data>/measurement.json       one measured step
-    <job>-<data>/timings-2x1.json       seconds of its operations here: 2 processes with 1 thread each
+    <job>-<data>/steps-2x1-<layout>.json  seconds of steps here: 2 processes with 1 thread each
     <job>-<data>/<digest>.answer        an answer of the predictor, by its question
 
 The names are digests of everything that changes a step: <job> of code, hyperparameters, variables and versions of
@@ -67,14 +67,14 @@ class Measurements:
 
     def folder_of(self, plan: JobPlan, *, device: str, alone: bool) -> Path:
         """Return the folder for the step of a plan, which may not exist; `alone` means a job of one rank."""
-        return self.folder / f"{self._job(plan)}-{_digest([device, alone, _data_sizes(plan)])}"
+        return self.folder / f"{self._job(plan)}-{digest([device, alone, _data_sizes(plan)])}"
 
     def may_have(self, plan: JobPlan) -> bool:
         """Return False if no step of this job was measured; reads neither its data nor the facts of its hosts."""
         return next(self.folder.glob(f"{self._job(plan)}-*"), None) is not None
 
     def _job(self, plan: JobPlan) -> str:
-        return _digest([_code_digest(plan, self._home.path), identity(plan), _versions()])
+        return digest([_code_digest(plan, self._home.path), identity(plan), _versions()])
 
 
 def identity(plan: JobPlan) -> dict[str, Any]:
@@ -130,12 +130,13 @@ def link(folder: Path, target: Path) -> None:
         Path(partial).symlink_to(target.name)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return a name that is the same for equal plain data."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _code_digest(plan: JobPlan, exclude: Path) -> str:
-    digest = hashlib.sha256()
+    content = hashlib.sha256()
     assert plan.source is not None
     files = (
         {Path(plan.source.archive).name: Path(plan.source.archive)}
@@ -143,12 +144,12 @@ def _code_digest(plan: JobPlan, exclude: Path) -> str:
         else code_files(plan.source, exclude=exclude)
     )
     for name, path in files.items():
-        digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+        content.update(f"{name}\0".encode("utf-8", "surrogateescape"))
         with path.open("rb") as file:
             while block := file.read(1 << 20):
-                digest.update(block)
-        digest.update(b"\0")
-    return digest.hexdigest()
+                content.update(block)
+        content.update(b"\0")
+    return content.hexdigest()
 
 
 def _data_sizes(plan: JobPlan) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +19,20 @@ import msgspec
 
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.answers import PREDICT, Predictor
-from herringbone.prediction.cache import MOST_STEPS, Measurements, link, prune, used, write
+from herringbone.prediction.cache import MOST_STEPS, Measurements, digest, link, prune, used
 from herringbone.prediction.choosing import base_of, best_first, rank_choices
 from herringbone.prediction.hosts import MachineFigures, hosts_of, with_ranks
 from herringbone.prediction.machine import Machine, this_machine
 from herringbone.prediction.machines import known_figures
-from herringbone.prediction.measuring import MEASURE, Step, check_measurable, measure, run_program, with_local_data
+from herringbone.prediction.measuring import (
+    MEASURE,
+    Program,
+    Step,
+    Timing,
+    check_measurable,
+    measure,
+    with_local_data,
+)
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.prices import price_of
 from herringbone.prediction.progress import Progress
@@ -34,16 +41,14 @@ from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
 from herringbone.show.predictions import shown_range
 from herringbone.system.times import shown_span
-from herringbone_contract.errors import DistributionError, HerringboneError, MeasurementError, OptionError
+from herringbone_contract.errors import DistributionError, HerringboneError, InputError, MeasurementError, OptionError
 from herringbone_contract.masking import printable
 from herringbone_contract.prediction.answer import Answer, Prediction
 from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts, Question, Search
 from herringbone_contract.resources import threads_of_rank
 from herringbone_contract.rules import mesh_of
 
-# `-m` would look for modules in the current folder first.
-TIMING = (sys.executable, "-m", "herringbone_parallel.torch.measure.timing")
-# Processor seconds of each process that times operations.
+# Of timed steps.
 _TIMING_SECONDS = 5.0
 _TIMING_TIMEOUT_SECONDS = 300.0
 # Until the first line of a job, where no earlier job tells: measured here for the first three, and on SageMaker the
@@ -53,12 +58,11 @@ _EARLIER_JOBS = 20
 
 
 class Programs(NamedTuple):
-    """The commands of the processes that a prediction starts; those of tests may run without namespaces."""
+    """The programs that a prediction starts."""
 
-    measure: Sequence[str] = MEASURE
-    timing: Sequence[str] = TIMING
+    measure: Program = MEASURE
+    timing: Program = MEASURE
     predict: Sequence[str] = PREDICT
-    alone: bool = True
 
 
 class Forecaster:
@@ -67,8 +71,7 @@ class Forecaster:
     >>> Forecaster(find_home()).measured(plan, Measure()).prediction.planned.samples_per_second    # doctest: +SKIP
 
     `machine` gives the facts of this machine, `known` those of other machines, `price` the dollars of an instance type
-    and hour; `has_torch` tells whether scripts can be measured here. `timing_seconds` is the processor time that each
-    process may take to time operations.
+    and hour; `has_torch` tells whether scripts can be measured here. `timing_seconds` is the time of timed steps.
     """
 
     def __init__(
@@ -122,7 +125,6 @@ class Forecaster:
                     timeout=options.timeout,
                     show=show,
                     program=self._programs.measure,
-                    alone=self._programs.alone,
                 )
         own = self._folder(plan, step)
         if own != folder:
@@ -147,24 +149,24 @@ class Forecaster:
         return plan
 
     def _predicted(self, plan: JobPlan, path: Path, options: Measure, progress: Progress | None) -> JobPlan:
-        """Return the plan with the answer to the user's question; times operations here if there is `progress`."""
+        """Return the plan with the answer to the user's question; times steps here if there is `progress`."""
         target, summary = changed(plan, options.what_if), read_summary(path)
         used(path.parent)
         hosts = self._priced(target, options)
-        timings, untimed = self._timings(plan, path, hosts, progress)
         question = Question(
             measurement=str(path),
             hosts=(hosts,),
             distribution=msgspec.to_builtins(target.distribution),
             work=work_of(plan, summary, steps=options.steps, start_seconds=self._start_seconds(plan.backend)),
             scale=scale_of(summary, options.what_if.batch),
-            timings=timings,
         )
+        timings, untimed = self._timings(plan, question, options, progress)
+        question = msgspec.structs.replace(question, timings=timings)
         answer = self._ask(question) if options.within is None else self._within(question, options.within)
         notes = [*answer.notes, *map(printable, summary.notes), *filter(None, [untimed])]
         if options.choose:
             others = [self._priced(target, options, name) for name in options.over]
-            answers = self._search(plan, question, [hosts, *others], options.limit, progress)
+            answers = self._search(plan, question, [hosts, *others], options, progress)
             layouts = best_first([layout for found in answers for layout in found.layouts], [hosts, *others])
             answer = msgspec.structs.replace(answer, layouts=tuple(layouts[: options.limit]))
             notes += [note for found in answers for note in found.notes]
@@ -176,23 +178,20 @@ class Forecaster:
         return msgspec.structs.replace(plan, prediction=answer)
 
     def _search(
-        self, plan: JobPlan, question: Question, hosts: list[Hosts], limit: int, progress: Progress | None
+        self, plan: JobPlan, question: Question, hosts: list[Hosts], options: Measure, progress: Progress | None
     ) -> list[Answer]:
         """Return the layouts of all hosts; a host without GPUs may have one rank, or one for each core."""
         answers = []
         for one in (ranks for host in hosts for ranks in rank_choices(host)):
-            timings, _ = self._timings(plan, Path(question.measurement), one, progress)
-            answers.append(
-                self._ask(
-                    msgspec.structs.replace(
-                        question,
-                        hosts=(one,),
-                        distribution=base_of(question.distribution, one),
-                        search=Search(limit=limit),
-                        timings=timings,
-                    )
-                )
+            asked = msgspec.structs.replace(
+                question,
+                hosts=(one,),
+                distribution=base_of(question.distribution, one),
+                search=Search(limit=options.limit),
+                timings=None,
             )
+            timings, _ = self._timings(plan, asked, options, progress)
+            answers.append(self._ask(msgspec.structs.replace(asked, timings=timings)))
         return answers
 
     def _within(self, question: Question, limit: float) -> Answer:
@@ -252,12 +251,15 @@ class Forecaster:
     def _folder(self, plan: JobPlan, step: Step) -> Path:
         return self._measurements.folder_of(plan, device=step.device, alone=step.ranks == 1)
 
-    def _timings(self, plan: JobPlan, path: Path, hosts: Hosts, progress: Progress | None) -> tuple[str | None, str]:
-        """Return the file with the seconds of the step's operations on this machine's processor, and a note.
+    def _timings(
+        self, plan: JobPlan, question: Question, options: Measure, progress: Progress | None
+    ) -> tuple[str | None, str]:
+        """Return the file with the seconds of the script's steps on this machine's processor, and a note.
 
         There is no file where the job computes elsewhere, where nothing was timed yet and no `progress` can be shown,
-        and where the operations cannot be timed, as the note then says.
+        and where the script cannot be timed, as the note then says.
         """
+        [hosts] = question.hosts
         if hosts.cores is None or hosts.name not in ("local_process", "local"):
             return None, ""
         processes, cores = hosts.ranks_per_host * hosts.count, hosts.cores * hosts.count
@@ -268,32 +270,32 @@ class Forecaster:
             num_local=hosts.ranks_per_host, num_cpus=cores, num_on_machine=processes, machine_cpus=cores
         )
         threads = int(own) if own.isdigit() else threads or 0
-        timings = path.with_name(f"timings-{processes}x{threads or 'all'}.json")
+        # The job's own ranks run together. Its settings do not say how another layout's ranks would.
+        what_if = options.what_if
+        job = question.search is None and what_if.distribution is None and what_if.instance_count is None
+        layout = f"-{digest(question.distribution)}" if job and processes > 1 else ""
+        timings = Path(question.measurement).with_name(f"steps-{processes}x{threads or 'all'}{layout}.json")
         slowdown, machine = _slowdown(timings), self._machine()
         kept = None if slowdown is None else str(timings)
         # Those of a busy machine serve until it has a free core.
         if progress is None or (slowdown is not None and (slowdown <= QUIET_SLOWDOWN or machine.load >= machine.cores)):
             return kept, ""
-        with (
-            progress.of(f"timing its operations in {processes} process{'es' * (processes != 1)}", "") as show,
-            tempfile.TemporaryDirectory(prefix="herringbone-timing-") as folder,
-        ):
-            words = [*self._programs.timing, str(path), "--processes", str(processes)]
-            words += ["--threads", str(threads), "--budget", f"{self._timing_seconds:g}"]
+        with progress.of(f"timing steps in {processes} process{'es' * (processes != 1)}", "") as show:
             try:
-                text = run_program(
-                    words,
-                    plan.environment,
-                    Path(folder),
+                # Another plan may time the same steps now.
+                measure(
+                    with_local_data(plan, options.data),
+                    _step(plan, hosts),
+                    timings,
+                    home=self._home,
                     timeout=_TIMING_TIMEOUT_SECONDS,
                     show=show,
-                    alone=self._programs.alone,
+                    program=self._programs.timing,
+                    timing=Timing(question, threads, self._timing_seconds, bool(layout)),
                 )
-                # Another plan may time the same operations now.
-                write(timings, text)
-            except MeasurementError as error:
+            except (MeasurementError, InputError) as error:
                 last = str(error).rstrip().rpartition("\n")[2]
-                return kept, f"operations could not be timed on this machine, so times are rough: {last}"
+                return kept, f"steps could not be timed on this machine, so times are rough: {last}"
         return str(timings), ""
 
     def _start_seconds(self, backend: str) -> float:
@@ -319,7 +321,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _slowdown(timings: Path) -> float | None:
-    """Return by how much other programs slowed the operations of a file of timings; None without such a file."""
+    """Return by how much other programs slowed the steps of a file of timings; None without such a file."""
     try:
         return float(json.loads(timings.read_bytes()).get("slowdown", 1.0))
     except (OSError, ValueError):

@@ -35,6 +35,7 @@ from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, MeasurementError, UnsupportedError
 from herringbone_contract.masking import printable
+from herringbone_contract.prediction.question import Question
 
 # Ends the program when this process is killed, which cannot end it then. Isolated: the user's folders have no say.
 _GUARD = (sys.executable, "-I", str(Path(__file__).with_name("guard.py")))
@@ -44,8 +45,6 @@ _MACHINE = (
     *("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME"),
 )
 _MOST_RESULT_BYTES = 1 << 30
-# Nothing but the environment of a rank comes from the program of a host.
-MEASURE = (sys.executable, "-m", "herringbone_entry.measure")
 PROGRESS_MARK = "measure: "
 # The measuring program's code for a script that took no step; its last line of progress says why.
 _NO_STEP_CODE = 3
@@ -61,6 +60,17 @@ _OTHER_LAUNCHERS = {
 _OTHER_ESTIMATORS = ("TensorFlow", "MXNet")
 
 
+class Program(NamedTuple):
+    """A program that measures; those of tests are not `alone` in namespaces."""
+
+    words: Sequence[str]
+    alone: bool = True
+
+
+# Nothing but the environment of a rank comes from the program of a host.
+MEASURE = Program((sys.executable, "-m", "herringbone_entry.measure"))
+
+
 class Step(NamedTuple):
     """The job that the script sees while it is measured: all ranks, those of its host, GPUs, "cpu" or "cuda"."""
 
@@ -68,6 +78,18 @@ class Step(NamedTuple):
     local_ranks: int
     gpus: int
     device: str
+
+
+class Timing(NamedTuple):
+    """The way to time steps: a question to the predictor, threads of each rank, seconds of timed steps.
+
+    With `job` the ranks of the job itself run together, too.
+    """
+
+    question: Question
+    threads: int
+    seconds: float
+    job: bool
 
 
 def check_measurable(plan: JobPlan, has_torch: Callable[[], bool] | None = None) -> None:
@@ -122,10 +144,10 @@ def measure(
     home: Home,
     timeout: float,
     show: Callable[[str], None],
-    program: Sequence[str] = MEASURE,
-    alone: bool = True,
+    program: Program = MEASURE,
+    timing: Timing | None = None,
 ) -> None:
-    """Measure one step of the plan's script, and write it to `output`; `show` gets lines of progress.
+    """Measure one step of the plan's script, or time its steps, and write `output`; `show` gets lines of progress.
 
     Raises `MeasurementError` when the script fails, takes no step or is too slow.
     """
@@ -134,8 +156,16 @@ def measure(
         # The user may sit in a folder with modules of any name, and `-m` looks there first.
         work = Path(scratch, "work")
         work.mkdir()
-        words = ["--ranks", str(step.ranks), "--local-ranks", str(step.local_ranks), "--gpus", str(step.gpus), "--"]
-        words += ["--ranks", str(step.ranks), "--device", step.device, "--timeout", f"{timeout:g}"]
+        ranks, local = step.ranks, step.local_ranks
+        options = ["--ranks", str(step.ranks), "--device", step.device, "--timeout", f"{timeout:g}"]
+        if timing is not None:
+            # The ranks of the job run together, too. Those that run alone see the ranks with batches of their own.
+            [hosts], file = timing.question.hosts, Path(scratch, "question.json")
+            ranks, local = hosts.count * hosts.ranks_per_host, hosts.ranks_per_host
+            file.write_bytes(msgspec.json.encode(timing.question))
+            options += ["--time", str(file), "--threads", str(timing.threads), "--budget", f"{timing.seconds:g}"]
+            options += ["--job"] if timing.job else []
+        words = ["--ranks", str(ranks), "--local-ranks", str(local), "--gpus", str(step.gpus), "--", *options]
         environment = {
             **plan.environment,
             BASE_VARIABLE: str(base),
@@ -143,7 +173,12 @@ def measure(
             HostVariable.CACHE: str(home.cache),
         }
         text = run_program(
-            [*program, *words], environment, work, timeout=timeout + _GRACE_SECONDS, show=show, alone=alone
+            [*program.words, *words],
+            environment,
+            work,
+            timeout=timeout + _GRACE_SECONDS,
+            show=show,
+            alone=program.alone,
         )
         write(output, text)
 

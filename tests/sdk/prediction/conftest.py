@@ -8,6 +8,7 @@ import pytest
 
 from herringbone.prediction.forecast import Forecaster, Programs
 from herringbone.prediction.machine import Machine
+from herringbone.prediction.measuring import Program
 
 PROGRAM = str(Path(__file__).with_name("programs.py"))
 
@@ -37,9 +38,11 @@ def forecaster(home, folder):
     """A forecaster of a machine with 16 GiB and 4 cores, where an ml.p4d.24xlarge costs $32 an hour."""
     machine = Machine(memory_bytes=16 << 30, cores=4)
     prices = {"ml.p4d.24xlarge": 32.0}
-    words = [(sys.executable, PROGRAM, str(folder), kind) for kind in ("measure", "timing", "predict")]
+    measure, timing, predict = (
+        (sys.executable, PROGRAM, str(folder), kind) for kind in ("measure", "timing", "predict")
+    )
     # Their notes are files outside of the namespaces.
-    programs = Programs(*words, alone=False)
+    programs = Programs(Program(measure, alone=False), Program(timing, alone=False), predict)
     return Forecaster(
         home,
         programs,

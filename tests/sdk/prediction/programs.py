@@ -54,7 +54,8 @@ def measure(words):
 
 
 def timing(words):
-    note("timed", {"words": words[1:]})
+    question = json.loads(Path(words[words.index("--time") + 1]).read_text())
+    note("timed", {"words": words, "question": question})
     busy = json.dumps({"slowdown": 8.0}) if wanted() == "busy" else "{}"
     Path(words[words.index("--output") + 1]).write_text(busy)
     return 0

@@ -41,7 +41,7 @@ def test_a_plan_is_measured_once(forecaster, plan, notes):
     assert first.notes == (r"from a\x9b2J stand-in", r"one\x1b[2J note")
 
 
-def test_operations_timed_on_a_busy_machine_are_timed_again_on_a_quiet_one(forecaster, plan, notes, folder):
+def test_steps_timed_on_a_busy_machine_are_timed_again_on_a_quiet_one(forecaster, plan, notes, folder):
     (folder / "behaviour").write_text("busy")
     (folder / "load").write_text("4")
     # A machine that is still as busy gives no better times.
@@ -65,13 +65,16 @@ def test_operations_timed_on_a_busy_machine_are_timed_again_on_a_quiet_one(forec
         (1, {"OMP_NUM_THREADS": "3,2"}, "3"),
     ],
 )
-def test_operations_are_timed_with_the_threads_of_the_jobs_ranks(forecaster, script, notes, ranks, settings, threads):
+def test_steps_are_timed_with_the_threads_of_the_jobs_ranks(forecaster, script, notes, ranks, settings, threads):
     script("print(1)")
     distribution = {"mpi": {"enabled": True, "processes_per_host": ranks}} if ranks > 1 else None
     estimator = PyTorch("train.py", instance_type="local_process", distribution=distribution, environment=settings)
     measured(forecaster, estimator.plan())
     [timed] = notes("timed")
-    assert timed["words"][:4] == ["--processes", str(ranks), "--threads", threads]
+    assert timed["words"][:4] == ["--ranks", str(ranks), "--local-ranks", str(ranks)]
+    assert timed["words"][timed["words"].index("--threads") + 1] == threads
+    # The ranks of a job with several run together, too.
+    assert ("--job" in timed["words"]) == (ranks > 1)
 
 
 def test_a_relative_search_path_leads_to_the_same_folders(forecaster, plan, notes, monkeypatch):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from herringbone_contract.prediction.devices import Link
 from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import Added, Timings
+from herringbone_parallel.core.prediction.measurement import Timings
 from herringbone_parallel.core.sums.cluster import Cluster
 from herringbone_parallel.core.sums.credits import choose_window
 from herringbone_parallel.core.sums.links import HostLink
@@ -34,11 +33,11 @@ _PCIE = Link(latency_s=2e-5, bytes_per_second=25e9)
 _ETHERNET = Link(latency_s=5e-5, bytes_per_second=1.25e9)
 # DistributedDataParallel copies gradients into buckets and back, and divides them by the ranks. `fully_shard` copies
 # parameters out of the buffer of each of two gathers, and gradients into that of the scatter and back. Replicas that
-# share updates copy parameters into the buffer of a gather and back.
-BUCKET_COPIES, SHARD_COPIES, UPDATE_COPIES = 3, 4, 2
+# share updates copy parameters into the buffer of a gather and back, into fresh memory.
+BUCKET_COPIES, SHARD_COPIES, UPDATE_COPIES = 3, 4, 6
 _COPIES_PER_SECOND = 5e9
-# The Python of a unit's hooks in a step and its messages of a few bytes, where they were not measured.
-_UNIT_SECONDS = 3e-3
+# The Python of a unit's hooks in a step and its messages of a few bytes, and that of a parameter.
+_UNIT_SECONDS, _PARAMETER_SECONDS = 3e-3, 3e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +114,6 @@ class Group:
         return max(inside, outside)
 
 
-class Measured(NamedTuple):
-    """The seconds that a library adds to a step of the ranks of `group`: of the processor, and by the clock."""
-
-    work: Added
-    elapsed: Added
-    group: Group
-
-
 class Links:
     """The groups of a layout's ranks on some hosts.
 
@@ -141,8 +132,7 @@ class Links:
         self._outside = hosts.link or _ETHERNET
         self._copies = (timings.copied_bytes_per_second if timings is not None else None) or _COPIES_PER_SECOND
         # A GPU computes while Python runs the hooks.
-        self.unit_s = _UNIT_SECONDS if self.on_cores else 0.0
-        self._timings = timings if self.on_cores else None
+        self.unit_s, self.parameter_s = (_UNIT_SECONDS, _PARAMETER_SECONDS) if self.on_cores else (0.0, 0.0)
         self.supposed = hosts.link is None and hosts.count > 1
 
     def group(self, axes: str) -> Group:
@@ -153,16 +143,6 @@ class Links:
         outside = Link(latency_s=self._outside.latency_s, bytes_per_second=self._outside.bytes_per_second / part)
         inside = self._send if axes == "P" else self._inside
         return Group(hosts, local, inside, outside, self._gather, self._scatter)
-
-    def added(self, library: str, group: Group) -> Measured | None:
-        """Return what a library adds to a step of the group's ranks, None where it was not measured.
-
-        `fewer` is the part of the group for which it was measured.
-        """
-        if self._timings is None or library not in self._timings.added:
-            return None
-        fewer = replace(group, hosts=1, local=min(group.ranks, self._timings.processes))
-        return Measured(self._timings.added[library], self._timings.elapsed[library], fewer)
 
     def copies_s(self, size: float, copies: int) -> float:
         """Return the processor seconds of so many copies; a GPU makes them while it waits for messages."""

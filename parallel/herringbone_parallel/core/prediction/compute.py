@@ -1,4 +1,4 @@
-"""Estimates the seconds that a measured step computes: by operations timed on the device, or by the device's figures.
+"""Estimates the seconds that a measured step computes: by the device's figures, and by timed steps.
 
     costs = Costs(measurement, device, timings)
     work = costs.work(partition)            # arrays: one entry for each partition
@@ -7,17 +7,21 @@
 An operation costs the time to start it, plus the larger of its arithmetic and its memory traffic (the roofline model).
 The first part does not grow with the batch. A GPU runs operations while the processor starts later ones, so there the
 larger of both sums counts; on a CPU both add up.
+
+Timed steps say how long all calls of a module take together, in the forward and in the backward. The device's figures
+divide that among the calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from herringbone_contract.prediction.devices import Device
+from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Parameter, Phase, Timings
 from herringbone_parallel.core.prediction.shards import units_of_modules
 from herringbone_parallel.core.prediction.sharing import divided_calls, splits_of_modules
@@ -57,8 +61,8 @@ _PARTS = {
 }
 # An operation that a program of matrices or convolutions spends its arithmetic in; float32 ones may run as tf32.
 _CONVOLUTION = "convolution"
-# Operations on fewer bytes say nothing about rates.
-_SMALL = 1 << 14
+# Seconds by which nothing is divided.
+_LEAST = 1e-12
 _NO_SCALE = (Phase.BETWEEN, Phase.OPTIMIZER)
 
 
@@ -95,23 +99,16 @@ class Costs:
         self._calls = len(measurement.calls)
         # An operation on a GPU only enters a queue.
         self.overlapped = timings is None and not device.name.lower().startswith("cpu")
-        self.busy_share_timed = 0.0
         operations = measurement.operations
         indices = np.array([call.operation for call in measurement.calls], dtype=np.int64)
         phases = np.array([call.phase for call in measurement.calls], dtype=np.int64)
-        counts = np.bincount(indices, minlength=len(operations))
-        started, busy = self._by_operation(operations, device, timings, counts)
-        if timings is None:
-            dispatch = np.full(len(Phase), device.call_seconds)
-        else:
-            dispatch = np.array([timings.dispatch_seconds.get(phase.name.lower(), 0.0) for phase in Phase])
-        moved = np.array(
-            [operation.moved_bytes > 0 or operation.operations > 0 for operation in operations], dtype=bool
-        )
-        starts = started[indices] + dispatch[phases] * (moved[indices] if self.overlapped else 1.0)
-        self.starts: Array = starts
-        self.busy: Array = busy[indices]
+        moved = np.array([one.moved_bytes > 0 or one.operations > 0 for one in operations], dtype=bool)
+        self.starts: Array = np.full(len(indices), device.call_seconds) * (moved[indices] if self.overlapped else 1.0)
+        self.busy: Array = np.array([_roofline(operation, device) for operation in operations])[indices]
         self.parts = np.array([_PARTS.get(Phase(phase), -1) for phase in phases], dtype=np.int64)
+        if timings is not None:
+            factors = _factors(measurement, timings, self.parts, self.starts + self.busy)
+            self.starts, self.busy = self.starts * factors, self.busy * factors
         self.growth = _growths(measurement, indices, phases)
         self.again = _again(measurement)[np.array([call.module for call in measurement.calls], dtype=np.int64)]
         self.again &= phases == Phase.FORWARD
@@ -136,23 +133,6 @@ class Costs:
                 total += sums.reshape(shape[:2])[..., None] * _part_of_parameters(partition)
         return Work(started, busy, overlapped=self.overlapped)
 
-    def _by_operation(
-        self, operations: tuple[Operation, ...], device: Device, timings: Timings | None, counts: NDArray[np.int64]
-    ) -> tuple[Array, Array]:
-        """Return the seconds to start each operation beyond dispatch, and those in which the device computes."""
-        if timings is None:
-            return np.zeros(len(operations)), np.array([_roofline(operation, device) for operation in operations])
-        timed = np.array([timings.seconds.get(index, np.nan) for index in range(len(operations))])
-        rate = _fitted(operations, timed)
-        seconds = np.array(
-            [rate(operation) if np.isnan(known) else known for operation, known in zip(operations, timed, strict=True)]
-        )
-        total = float((seconds * counts).sum())
-        self.busy_share_timed = float((np.where(np.isnan(timed), 0.0, timed) * counts).sum()) / total if total else 0.0
-        # A small part of a timed call is its start, which does not grow with the batch.
-        start = np.minimum(seconds, timings.start_seconds)
-        return start, seconds - start
-
 
 def _roofline(operation: Operation, device: Device) -> float:
     rates = device.operations_per_second
@@ -164,36 +144,26 @@ def _roofline(operation: Operation, device: Device) -> float:
     return busy / device.fraction
 
 
-def _fitted(operations: tuple[Operation, ...], timed: Array) -> Callable[[Operation], float]:
-    """Return the seconds of an operation that was not timed: by the rate of those of its name, else of its kind."""
-    sizes = np.array([_size(operation) for operation in operations])
-    known = ~np.isnan(timed)
-    small = known & (sizes < _SMALL)
-    # A small operation takes the time to start it. Its rate would make a large one of its name far too slow.
-    start = float(np.median(timed[small])) if small.any() else 0.0
-    names: dict[str, list[int]] = {}
-    for index in np.flatnonzero(known & (sizes >= _SMALL)).tolist():
-        for name in (operations[index].name, _kind(operations[index]), ""):
-            names.setdefault(name, []).append(index)
-    rates = {
-        name: float(np.maximum(timed[indices] - start, 0.0).sum() / sizes[indices].sum())
-        for name, indices in names.items()
-    }
+def _factors(measurement: Measurement, timings: Timings, parts: NDArray[np.int64], estimated: Array) -> Array:
+    """Return for each call the timed seconds of its module's calls, divided by the estimated ones.
 
-    def seconds(operation: Operation) -> float:
-        rate = next((rates[name] for name in (operation.name, _kind(operation), "") if name in rates), 0.0)
-        return start + rate * _size(operation)
-
-    return seconds
-
-
-def _kind(operation: Operation) -> str:
-    return " arithmetic" if operation.operations else " memory"
-
-
-def _size(operation: Operation) -> float:
-    # Bytes and arithmetic on one scale: a core of today does about 8 operations in the time of a byte from memory.
-    return max(operation.operations / 8, float(operation.moved_bytes))
+    Calls of a part take its timed seconds in all.
+    """
+    modules = np.array([call.module for call in measurement.calls], dtype=np.int64)
+    factors = np.ones(len(modules))
+    for part, part_s in enumerate((timings.forward_s, timings.backward_s, timings.optimizer_s)):
+        own = parts == part
+        if part != Part.OPTIMIZER:
+            paths = (timings.modules.get(module.path) for module in measurement.modules)
+            timed = np.array([0.0 if seconds is None else seconds[part] for seconds in paths])
+            of_modules = np.bincount(modules[own], weights=estimated[own], minlength=len(timed))
+            # A module of which nothing was timed is not free: its calls keep their part of the estimate.
+            ratios = timed / np.maximum(of_modules, _LEAST)
+            common = timed.sum() / max(of_modules.sum(), _LEAST)
+            factors[own] = np.where(ratios > 0, ratios, common or 1.0)[modules[own]]
+        total = float((estimated * factors)[own].sum())
+        factors[own] *= part_s / max(total, _LEAST)
+    return factors
 
 
 def _growths(measurement: Measurement, indices: NDArray[np.int64], phases: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -267,3 +237,21 @@ def ready_times(measurement: Measurement, costs: Costs) -> list[tuple[Parameter,
         if parameter.trainable
     ]
     return sorted(ready, key=lambda pair: pair[1])
+
+
+def threads_of(hosts: Hosts, timings: Timings | None) -> int:
+    """Return the threads of one rank of hosts without GPUs."""
+    if timings is not None:
+        return timings.threads
+    return max(1, (hosts.cores or 1) // hosts.ranks_per_host)
+
+
+def device_of_rank(hosts: Hosts) -> Device:
+    """Return the device with the rates that one rank reaches: the figures of a processor are those of all its cores."""
+    if hosts.cores is None:
+        return hosts.device
+    part = threads_of(hosts, None) / hosts.cores
+    rates = {dtype: rate * part for dtype, rate in hosts.device.operations_per_second.items()}
+    return msgspec.structs.replace(
+        hosts.device, operations_per_second=rates, bytes_per_second=hosts.device.bytes_per_second * part
+    )

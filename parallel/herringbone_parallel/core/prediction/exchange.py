@@ -23,12 +23,10 @@ from herringbone_parallel.core.prediction.communication import (
     SHARD_COPIES,
     UPDATE_COPIES,
     Links,
-    Measured,
 )
 from herringbone_parallel.core.prediction.compute import Array, Costs, ready_times
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.measurement import LARGE_UNIT, Measurement, Phase
-from herringbone_parallel.core.prediction.shards import units_of_modules
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase
 from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition
 from herringbone_parallel.core.sums.buckets import cut_buckets
@@ -105,18 +103,9 @@ class Exchanges:
             return Exchange()
         sums = [Sum(size, ready * last_s) for size, ready in buckets]
         ends = group.summed(sums, layout.library)
-        copies = links.copies_s(sum(size for size, _ in buckets), BUCKET_COPIES)
+        copies = links.copies_s(sum(size for size, _ in buckets), BUCKET_COPIES) + self._hooks_s(partition, links)
         alone = group.summed([Sum(bucket.size) for bucket in sums], layout.library)
         every = layout.aggregation
-        measured = links.added("replicate", group)
-        # What was measured is DistributedDataParallel's. The reducers of smdistributed's libraries are others.
-        if measured is not None and layout.library not in (Library.DATA_PARALLEL, Library.VERSION1):
-            size = float(sum(bucket.size for bucket in sums))
-            more = max(alone) - max(measured.group.summed([Sum(bucket.size) for bucket in sums], layout.library))
-            added = self._added(measured, partition, 1, size, more)
-            # Sums take the time of cores that compute; the wait for the last ones comes after the backward.
-            wait = min(added.exposed - added.work, max(ends) - last_s)
-            return Exchange((added.work + max(0.0, wait)) / every, added.work / every)
         return Exchange((max(0.0, max(ends) - last_s) + copies) / every, (max(alone) + copies) / every)
 
     def _shards(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
@@ -132,17 +121,6 @@ class Exchanges:
         passes = layout.microbatches
         gather = units * group.gather_s(size / units)
         scatter = units * group.scatter_s(size / units)
-        measured = links.added("shard", group)
-        if measured is not None:
-            fewer = measured.group
-            less = units * (2 * fewer.gather_s(size / units) + fewer.scatter_s(size / units))
-            large = size * self._large_part(mesh.tensor)
-            added = self._added(measured, partition, units, size, 2 * gather + scatter - less, large)
-            update = self._updates / partition.count
-            return Exchange(
-                passes * added.exposed + update * measured.elapsed.call_s,
-                passes * added.work + update * measured.work.call_s,
-            )
         forward, backward = float(seconds.forward.max()), float(seconds.backward.max())
         # The next unit is gathered while the last one computes: only the first gather, and what takes longer than the
         # computation, delay the step.
@@ -152,6 +130,7 @@ class Exchanges:
         # The measured time of a unit contains the fixed cost of its messages.
         fixed = 2 * group.gather_s(1) + group.scatter_s(1)
         own = units * max(0.0, links.unit_s - fixed) + links.copies_s(size, SHARD_COPIES)
+        own += self._hooks_s(partition, links)
         return Exchange(passes * (exposed + own), passes * (2 * gather + scatter + own))
 
     def _version1_shards(self, layout: Layout, partition: Partition, links: Links) -> Exchange:
@@ -181,29 +160,12 @@ class Exchanges:
         if group.ranks == 1:
             return Exchange()
         gather = group.gather_s(size)
-        measured = links.added("update", group)
-        if measured is not None:
-            return self._added(measured, partition, 1, size, gather - measured.group.gather_s(size))
-        gather += links.copies_s(size, UPDATE_COPIES)
+        gather += links.copies_s(size, UPDATE_COPIES) + self._hooks_s(partition, links)
         return Exchange(gather, gather)
 
-    def _added(
-        self, measured: Measured, partition: Partition, units: int, size: float, more: float, large: float = 0.0
-    ) -> Exchange:
-        """Return what was measured for units of `size` bytes in all, and `more` seconds for messages of more ranks.
-
-        `large` of the bytes are in units of `LARGE_UNIT` and more.
-        """
-        parameters = len(self._measurement.parameters) / partition.count
-        elapsed, work = (
-            units * added.unit_s
-            + parameters * added.parameter_s
-            + (size - large) * added.byte_s
-            + large * added.large_byte_s
-            + more
-            for added in (measured.elapsed, measured.work)
-        )
-        return Exchange(max(elapsed, work), work)
+    def _hooks_s(self, partition: Partition, links: Links) -> float:
+        """Return the seconds of the Python that a library runs for each parameter."""
+        return links.parameter_s * len(self._measurement.parameters) / partition.count
 
     def _tensor_parallel(self, layout: Layout, partitions: int, links: Links) -> Exchange:
         """Return the sums of activations after rows and before columns; nothing hides them."""
@@ -261,25 +223,8 @@ class Exchanges:
         return self._ready[key]
 
     @cached_property
-    def _updates(self) -> int:
-        """The calls of the optimizer."""
-        return sum(call.phase == Phase.OPTIMIZER for call in self._measurement.calls)
-
-    @cached_property
     def _gradient_bytes(self) -> Array:
         return np.array([p.bytes if p.trainable else 0 for p in self._measurement.parameters], dtype=np.float64)
-
-    def _large_part(self, tensor: int) -> float:
-        """Return the part of the gradients' bytes that large units have, of whose layers a rank has one in `tensor`."""
-        sizes = self._unit_bytes / tensor
-        return float(sizes[sizes >= LARGE_UNIT].sum() / max(sizes.sum(), 1.0))
-
-    @cached_property
-    def _unit_bytes(self) -> Array:
-        """The bytes of the gradients of each unit, by its module's index."""
-        owners = np.array([parameter.module for parameter in self._measurement.parameters], dtype=np.int64)
-        units = units_of_modules(self._measurement)
-        return np.bincount(units[owners], weights=self._gradient_bytes).astype(np.float64)
 
     def _sizes(self, partition: Partition, which: NDArray[np.bool_] | bool = True) -> Array:
         """Return the bytes of each partition's gradients, of all parameters or of some."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -105,8 +105,6 @@ class Operation(Struct, frozen=True, array_like=True):
     operations: Count
     moved_bytes: Count
     fallback: bool = False
-    # The arguments that are no tensors, as JSON: enough to call the operation again.
-    arguments: str = ""
 
 
 class Call(Struct, frozen=True, array_like=True):
@@ -171,65 +169,38 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     notes: tuple[str, ...] = ()
 
 
-# For blocks of more bytes the C library asks the system each time, which fills every page with zeros.
-# Source: glibc, malloc/malloc.c, DEFAULT_MMAP_THRESHOLD_MAX.
-LARGE_UNIT = 32 << 20
+class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A turn of the loop of the job itself, whose ranks ran together on one machine: by the clock, with its waits."""
 
-
-class Added(Struct, frozen=True, array_like=True):
-    """Seconds that a library adds to a step on one rank, beside the script's own operations.
-
-    They are those of a unit of few bytes, of a parameter, of a byte of parameters, of one in a unit of `LARGE_UNIT` and
-    more, and of a call of the optimizer.
-    """
-
-    unit_s: float = 0.0
-    parameter_s: float = 0.0
-    byte_s: float = 0.0
-    large_byte_s: float = 0.0
-    call_s: float = 0.0
-
-
-class PipelineWork(Struct, frozen=True, array_like=True):
-    """Processor seconds of the pipeline's runtime on one rank, beside the script's own operations.
-
-    They are those of a step, of each microbatch, and in each microbatch of a call that every rank sees and of a value
-    that this rank sends or receives, with the gradient that comes back.
-    """
-
-    step_s: float = 0.0
-    microbatch_s: float = 0.0
-    call_s: float = 0.0
-    value_s: float = 0.0
+    distribution: dict[str, Any]
+    ranks: int
+    seconds: float
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of a measurement's operations on a real device, by the operation's index; a missing one was not timed.
+    """Seconds of a script's steps on this machine's cores.
 
-    `processes` is the number of processes that computed at the same time, each with `threads` threads. `seconds` are
-    those of one call, as if the process had cores of its own. `start_seconds` is the part of a call that does not grow
-    with its tensors. `dispatch_seconds` is the time that Python and autograd add to each call, by the name of the phase
-    in lower case. `copied_bytes_per_second` is the rate of copies. `collectives` are the costs of messages between
-    ranks of this host, as processor time: "all_reduce", "all_gather" and "reduce_scatter" as steps of a ring, "send".
-    `added` is what libraries add to a step of `processes` ranks, as processor time: "shard" with `fully_shard`,
-    "replicate" with `DistributedDataParallel`, "update" with `shard_optimizer_state`. `elapsed` is the same by the
-    clock, with the waits for messages.
-    `pipeline` is the work of version 1's runtime, None where no two processes ran. All seconds are those of a machine
-    that no other program uses; by the clock, the operations took `slowdown` times as long.
+    `forward_s`, `backward_s` and `optimizer_s` are those of a step of the whole model, without messages, while
+    `processes` took such steps at the same time, each with `threads` threads. `modules` divides the first two: seconds
+    of each module's own code in the forward and in the backward of a step, by path.
+
+    `copied_bytes_per_second` is the rate of copies. `collectives` are the costs of messages between ranks of this host,
+    as processor time: "all_reduce", "all_gather" and "reduce_scatter" as steps of a ring, "send". `job` is the time of
+    the job's own ranks, None where they could not run here. All seconds but those are of a machine that no other
+    program uses; by the clock, the steps took `slowdown` times as long.
     """
 
     version: int = VERSION
     device: str
     processes: int = 1
     threads: int = 1
-    seconds: dict[int, float]
-    start_seconds: float = 0.0
-    dispatch_seconds: dict[str, float] = {}
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    modules: dict[str, tuple[float, float]] = {}
     copied_bytes_per_second: float | None = None
     collectives: dict[str, Link] = {}
-    added: dict[str, Added] = {}
-    elapsed: dict[str, Added] = {}
-    pipeline: PipelineWork | None = None
+    job: Job | None = None
     slowdown: float = 1.0
 
 

@@ -28,7 +28,6 @@ from herringbone_parallel.core.pipeline.offloading import peak as offloaded_peak
 from herringbone_parallel.core.pipeline.offloading import task_order
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
-from herringbone_parallel.core.prediction.lingering import Lingering
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
 from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.shards import Sharded, Units
@@ -103,7 +102,6 @@ class MemoryModel:
         self._stages = stages or Stages(measurement)
         # By checkpointing and horizon, which change the lives of tensors.
         self._timelines: dict[tuple[bool, int | None], Timeline] = {}
-        self._lingering = Lingering(measurement)
         self._units: dict[Timeline, Units] = {}
         self._shards: dict[tuple[Timeline, int, int, Allocator], Sharded] = {}
         self._flows: dict[tuple[object, ...], _Flow] = {}
@@ -243,8 +241,6 @@ class MemoryModel:
             scale *= self._measurement.microbatches / layout.microbatches
         activations = curves.inputs * layout.batch_scale + curves.batch * scale
         activations += curves.fixed + curves.update * state.update_part
-        if partition.count > 1:
-            activations += self._lingering.of(partition, index) * state.update_part
         passes = layout.microbatches if version1 else 1
         if version1:
             flow = self._flow(layout, partition)

@@ -47,6 +47,8 @@ class StepSource(Protocol):
 
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime: ...
 
+    def planned(self, layout: Layout, hosts: Hosts) -> StepTime: ...
+
     def floor(self, layout: Layout, hosts: Hosts) -> float: ...
 
     def early_floor(self, layout: Layout, hosts: Hosts) -> float: ...
@@ -81,7 +83,6 @@ class Predictor:
         *,
         work: Work | None = None,
         scale: float = 1.0,
-        tolerance: float = TOLERANCE,
     ) -> Prediction:
         """Return the prediction of the dict as the user wrote it; a dict that cannot run has a refusal.
 
@@ -91,7 +92,7 @@ class Predictor:
             layout = layout_on(hosts, distribution, self.measurement)
         except (DistributionError, ParallelError) as error:
             return refused(hosts, distribution, str(error))
-        return self.of_layout(hosts, layout, distribution, work=work, scale=scale, tolerance=tolerance)
+        return self.of_layout(hosts, layout, distribution, work=work, scale=scale, planned=True)
 
     def of_layout(
         self,
@@ -101,20 +102,21 @@ class Predictor:
         *,
         work: Work | None = None,
         scale: float = 1.0,
-        tolerance: float = 1.0,
+        planned: bool = False,
         step: StepTime | None = None,
     ) -> Prediction:
-        """Return the prediction of a layout; it is refused where its peak exceeds the device's memory x `tolerance`.
+        """Return the prediction of a layout; it is refused where its peak exceeds the device's memory.
 
+        The layout that a job is `planned` with has `TOLERANCE`, and the time of its ranks if they ran on this machine.
         `step` is the time of a step where the caller knows it already, by `step_time`.
         """
         scaled = replace(layout, batch_scale=layout.batch_scale * scale)
         try:
             memory = self._memory.memory(scaled, "cpu" if hosts.cores is not None else "cuda")
             held = held_bytes(memory, hosts, layout)
-            refusal = _refusal(held, hosts, tolerance)
+            refusal = _refusal(held, hosts, TOLERANCE if planned else 1.0)
             if step is None and refusal is None:
-                step = self._steps.step_time(scaled, hosts)
+                step = (self._steps.planned if planned else self._steps.step_time)(scaled, hosts)
         except (DistributionError, ParallelError) as error:
             return refused(hosts, distribution, str(error), layout)
         prediction = Prediction(

@@ -26,16 +26,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from herringbone_contract.distribution import parse
 from herringbone_contract.prediction.answer import Range, StepTime
-from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts
 from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.communication import Links
-from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Work
+from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Work, device_of_rank, threads_of
 from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
-from herringbone_parallel.core.prediction.layout import Layout, Library
+from herringbone_parallel.core.prediction.layout import Layout, Library, layout_of
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
 from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition, Stages
@@ -43,10 +43,13 @@ from herringbone_parallel.core.prediction.stages import Partition, Stages
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
 # layer multiplies once for its input and once for its weight.
 _WEIGHT_PART = 0.5
+# The work of a pipeline's runtime, as small pipelines show it: of a step, a microbatch, a call that every rank sees,
+# and a value at each of its ends, with the gradient that comes back.
+_STEP_S, _MICROBATCH_S, _CALL_S, _VALUE_S = 8e-4, 2e-4, 6e-5, 1.05e-3
 # Floors are sums in another order than step times, and may be larger by rounding.
 _ROUNDING = 1 - 1e-9
 # The bounds by the origin of the figures, as parts of the expected time.
-_TIMED, _RATED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.25, 0.35, 0.6, 0.3
+_TIMED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.35, 0.6, 0.3
 
 
 class _Pipeline(NamedTuple):
@@ -123,6 +126,29 @@ class StepModel:
         self._elements = Elements(measurement)
         self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
 
+    def planned(self, layout: Layout, hosts: Hosts) -> StepTime:
+        """Return the seconds of a step of the job's layout: as its ranks took it here, and scaled for other batches."""
+        estimated, timings = self.step_time(layout, hosts), self._costs_on(hosts)[1]
+        job = None if timings is None else timings.job
+        if job is None or hosts.count * hosts.ranks_per_host != job.ranks:
+            return estimated
+        own = layout_of(parse(job.distribution), job.ranks, self._measurement)
+        if replace(own, batch_scale=layout.batch_scale) != layout:
+            return estimated
+        factor = job.seconds / self.step_time(own, hosts).seconds.expected
+        low, step, high = (factor * seconds for seconds in msgspec.structs.astuple(estimated.seconds))
+        data = factor * estimated.data
+        compute = min(estimated.compute, step - data)
+        communication = min(factor * estimated.communication, step - data - compute)
+        return StepTime(
+            seconds=Range(low=low, expected=step, high=high),
+            compute=compute,
+            communication=communication,
+            idle=step - data - compute - communication,
+            data=data,
+            reasons=estimated.reasons,
+        )
+
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
         """Return the seconds of a step, with bounds and their reasons."""
         links = Links(hosts, layout, self._costs_on(hosts)[1])
@@ -190,7 +216,7 @@ class StepModel:
         timings = self._timings if self._timings is not None and self._timings.device == hosts.device.name else None
         key = device_key(hosts)
         if key not in self._costs:
-            device = hosts.device if timings is not None else _of_rank(hosts)
+            device = hosts.device if timings is not None else device_of_rank(hosts)
             self._costs[key] = Costs(self._measurement, device, timings)
         return self._costs[key], timings
 
@@ -238,7 +264,7 @@ class StepModel:
         segments = self._segments(layout, hosts, partition, seconds, links)
         cores = np.inf
         if hosts.cores is not None:
-            threads = _threads(hosts, self._costs_on(hosts)[1])
+            threads = threads_of(hosts, self._costs_on(hosts)[1])
             # The other pipelines of a host have the same work, so each gets its part of the cores.
             cores = hosts.cores / threads * group.local / hosts.ranks_per_host * group.hosts
         link = group.outside if group.hosts > 1 else group.inside
@@ -301,11 +327,10 @@ class StepModel:
         self, layout: Layout, hosts: Hosts, exchange: Exchange, step_s: float, links: Links
     ) -> tuple[float, float, tuple[str, ...]]:
         """Return the bounds, as factors of the expected time, and their reasons."""
-        (costs, timings), name = self._costs_on(hosts), hosts.device.name
+        timings, name = self._costs_on(hosts)[1], hosts.device.name
         if timings is not None:
-            timed = costs.busy_share_timed
-            spread = _TIMED * timed + _RATED * (1 - timed)
-            reasons = [f"{timed:.0%} of the computation was timed on {name}; the rest is estimated by its rates"]
+            spread = _TIMED
+            reasons = [f"whole steps of the script were timed on {name}"]
         elif hosts.cores is not None:
             spread = _CPU_TABLE
             reasons = [f"the speed of {name} comes from peak rates, which say little about processors"]
@@ -331,7 +356,7 @@ class StepModel:
             # Threads may have a part of the time of one; and who computes beside others has a part of the caches.
             low, high = low / max(2, timings.threads), high * timings.slowdown
             reasons.append(
-                f"other programs used this machine while operations were timed, which took {timings.slowdown:.3g} times"
+                f"other programs used this machine while steps were timed, which took {timings.slowdown:.3g} times"
                 " as long by the clock: the bounds are those of a quiet machine, and of one as busy as then"
             )
         return low, high, tuple(reasons)
@@ -344,30 +369,12 @@ class StepModel:
 
 
 def _runtime(partition: Partition, timings: Timings | None) -> _Runtime:
-    """Return the work of the pipeline's runtime [4]; none where it was not timed."""
-    if partition.count == 1 or timings is None or timings.pipeline is None:
+    """Return the work of the pipeline's runtime [4]; none for ranks of unknown speed."""
+    if partition.count == 1 or timings is None:
         return _Runtime(0.0, np.zeros(partition.count))
-    work = timings.pipeline
     ends = np.array([(message.source, message.target) for message in partition.messages], dtype=np.int64)
     values: Array = np.bincount(ends.ravel(), minlength=partition.count).astype(np.float64)
-    return _Runtime(work.step_s, work.microbatch_s + partition.seen * work.call_s + values * work.value_s)
-
-
-def _threads(hosts: Hosts, timings: Timings | None) -> int:
-    if timings is not None:
-        return timings.threads
-    return max(1, (hosts.cores or 1) // hosts.ranks_per_host)
-
-
-def _of_rank(hosts: Hosts) -> Device:
-    """Return the device with the rates that one rank reaches: the figures of a processor are those of all its cores."""
-    if hosts.cores is None:
-        return hosts.device
-    part = _threads(hosts, None) / hosts.cores
-    rates = {dtype: rate * part for dtype, rate in hosts.device.operations_per_second.items()}
-    return msgspec.structs.replace(
-        hosts.device, operations_per_second=rates, bytes_per_second=hosts.device.bytes_per_second * part
-    )
+    return _Runtime(_STEP_S, _MICROBATCH_S + partition.seen * _CALL_S + values * _VALUE_S)
 
 
 def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
@@ -375,4 +382,4 @@ def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
     if hosts.cores is None:
         return 1.0
     ranks = min(hosts.ranks_per_host, -(-layout.mesh.ranks // hosts.count))
-    return max(1.0, ranks * _threads(hosts, timings) / hosts.cores)
+    return max(1.0, ranks * threads_of(hosts, timings) / hosts.cores)

@@ -2,9 +2,11 @@
 
 Usage: python -m herringbone_parallel.torch.measure --output FILE [--ranks N] [--device cpu|cuda] [--timeout S]
        [--stop-at N] [--once] [--arguments-in VARIABLE] [--paths FOLDERS] SCRIPT [ARGUMENTS]
+       python -m herringbone_parallel.torch.measure --time QUESTION [--job] [--threads N] [--budget S] ... SCRIPT
 
 The script runs unchanged, as rank 0 of N, until its second optimizer step returns. Nothing is computed, and no GPU is
 needed. Then it runs as one of 2 N ranks until its first step, which shows whether its batch depends on N.
+With --time it computes, for a few steps, and FILE gets their seconds (`timing`).
 Exit code 0: FILE is written. 1: the script failed. 2: wrong options. 3: the script made no step.
 """
 
@@ -44,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     output, options.script = options.output.absolute(), options.script.absolute()
     path = options.script
+    if options.time is not None:
+        return _time(options, output)
 
     def again() -> int | None:
         session = _session(options, 2 * options.ranks, steps=1)
@@ -85,13 +89,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _time(options: argparse.Namespace, output: Path) -> int:
+    from herringbone_parallel.core.prediction.measurement import to_text
+    from herringbone_parallel.torch.measure.timing import time_script
+
+    try:
+        output.write_bytes(to_text(time_script(options, lambda ranks: _enter(options, ranks))))
+    except ParallelError as error:
+        return _say(str(error), NO_STEP)
+    return 0
+
+
 def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
-    """Enter the folder of the code, with the environment and the search path of rank 0 of `ranks`."""
-    from herringbone_parallel.torch.measure.environment import is_version_1, measured_environment
+    from herringbone_parallel.torch.measure.environment import is_version_1
     from herringbone_parallel.torch.measure.script import Session
 
+    _enter(options, ranks)
+    return Session(ranks=ranks, device=options.device, steps=steps, pipelined=is_version_1(os.environ))
+
+
+def _enter(options: argparse.Namespace, ranks: int) -> None:
+    """Enter the folder of the code, with the environment and the search path of rank 0 of `ranks`, 0 for the job's."""
+    from herringbone_parallel.torch.measure.environment import MEASURING, measured_environment
+
     accept_added_arguments()
-    for name, value in measured_environment(os.environ, ranks=ranks).items():
+    for name, value in (measured_environment(os.environ, ranks=ranks) if ranks else {MEASURING: "1"}).items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
@@ -100,7 +122,6 @@ def _session(options: argparse.Namespace, ranks: int, steps: int) -> Session:
     sys.path[:0] = options.paths
     # For Pythons that the script starts. Set here: before, a module of the user's would hide one of this program's.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))
-    return Session(ranks=ranks, device=options.device, steps=steps, pipelined=is_version_1(os.environ))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -111,6 +132,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds (%(default)s)")
     parser.add_argument("--stop-at", type=int, default=2, metavar="N", help="stop after N optimizer steps (2)")
     parser.add_argument("--paths", help="first folders of sys.path, the code's last (the script's own folder)")
+    parser.add_argument("--time", type=Path, metavar="QUESTION", help="time steps for a question to the predictor")
+    parser.add_argument("--job", action="store_true", help="with --time: time the job's ranks together, too")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each rank that is timed (0: torch's number)")
+    parser.add_argument("--budget", type=float, default=5.0, metavar="S", help="seconds of timed steps (%(default)s)")
     parser.add_argument("script", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.add_argument("--once", action="store_true", help="do not run the script again to see if its batch divides")

@@ -33,7 +33,7 @@ _WHOLE: dict[str, object] = {
 }
 # Each job of version 1 has one of these.
 _VERSION_1 = {"partitions", "pipeline_parallel_degree", "microbatches"}
-_MEASURING = "HERRINGBONE_MEASURING"
+MEASURING = "HERRINGBONE_MEASURING"
 _ACCELERATE = "HERRINGBONE_ACCELERATE"
 
 
@@ -47,7 +47,7 @@ def measured_environment(environ: Mapping[str, str], *, ranks: int) -> dict[str,
     """
     local = min(int(environ.get(RankVariable.LOCAL_WORLD_SIZE, ranks)), ranks)
     changes: dict[str, str | None] = {
-        _MEASURING: "1",
+        MEASURING: "1",
         RankVariable.RANK: "0",
         RankVariable.LOCAL_RANK: "0",
         RankVariable.GROUP_RANK: "0",

@@ -1,4 +1,4 @@
-"""Describe an operation: its key, its arguments as JSON, and its work.
+"""Describe an operation: its key and its work.
 
     key_of(torch.ops.aten.mm.default, (a, b), {})       # equal for calls that do the same work
 
@@ -7,8 +7,6 @@ Two calls with one key allocate the same outputs, so the second one needs no sha
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -64,43 +62,7 @@ def describe(func: Any, args: Any, kwargs: Any, result: Any, *, fallback: bool) 
         operations=0 if free else work(func, args, kwargs, result),
         moved_bytes=0 if free else sum(map(bytes_of, inputs)) + sum(map(bytes_of, outputs)),
         fallback=fallback,
-        arguments=_arguments(args, kwargs),
     )
-
-
-def _arguments(args: Any, kwargs: Any) -> str:
-    """Return the arguments as JSON, "" if one of them has no form there."""
-    try:
-        return json.dumps([_plain(list(args)), _plain(kwargs)], separators=(",", ":"))
-    except Unkeyed:
-        return ""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            raise Unkeyed(str(value.layout))
-        plain: dict[str, Any] = {"tensor": _name(value.dtype), "shape": list(value.shape)}
-        if not value.is_contiguous():
-            plain["strides"] = list(value.stride())
-        return plain
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, torch.dtype):
-        return {"dtype": _name(value)}
-    if isinstance(value, torch.device):
-        return {"device": value.type}
-    if isinstance(value, torch.memory_format):
-        return {"memory_format": _name(value)}
-    if isinstance(value, torch.layout):
-        return {"layout": _name(value)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise Unkeyed(type(value).__name__)
 
 
 def _name(value: Any) -> str:

@@ -1,6 +1,5 @@
-"""Time what a step needs besides its operations: Python and autograd around each call, copies, messages between ranks.
+"""Time what ranks do besides the steps of the script: copies, and messages between the processes of this machine.
 
-    dispatch_seconds()                  # {"forward": 6e-06, "backward": 2e-06, "optimizer": 1e-06}
     copied_bytes_per_second()
     collectives()                       # {"all_reduce": Link(...), ...}
 
@@ -16,71 +15,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from herringbone_contract.prediction.devices import Link
 
-_LAYERS, _WIDTH = 10, 8
 _REPEATS = 7
 _COPIED = 1 << 26
 _SIZES = (1 << 16, 1 << 23)
 # A message of no bytes still takes time, and no link is infinitely fast.
 _LEAST_LATENCY, _MOST_BYTES_PER_SECOND = 1e-6, 1e11
-
-
-class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the calls of operations, so that they can be repeated without Python and autograd around them."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def again(self) -> None:
-        """Call all operations again."""
-        for func, args, kwargs in self.calls:
-            func(*args, **kwargs)
-
-
-def dispatch_seconds() -> dict[str, float]:
-    """Return the seconds that a step adds to each call of an operation, by phase.
-
-    A model of tiny layers takes its steps. What its operations take alone is subtracted.
-    """
-    blocks = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.LayerNorm(_WIDTH), nn.GELU()) for _ in range(_LAYERS)]
-    model = nn.Sequential(*blocks)
-    optimizer = torch.optim.AdamW(model.parameters())
-    inputs = torch.rand(4, _WIDTH)
-    outputs: list[torch.Tensor] = []
-
-    def forward() -> None:
-        outputs[:] = [model(inputs).sum()]
-
-    def backward() -> None:
-        optimizer.zero_grad()
-        outputs[0].backward()  # type: ignore[no-untyped-call]
-
-    phases: dict[str, Callable[[], Any]] = {"forward": forward, "backward": backward, "optimizer": optimizer.step}
-    real: dict[str, list[float]] = {name: [] for name in phases}
-    alone: dict[str, list[float]] = {name: [] for name in phases}
-    kept: dict[str, Calls] = {}
-    for phase in phases.values():
-        phase()
-    for name, phase in phases.items():
-        kept[name] = Calls()
-        with kept[name]:
-            phase()
-    for _ in range(4 * _REPEATS):
-        for name, phase in phases.items():
-            real[name].append(_seconds(phase))
-        with torch.no_grad():
-            for name, calls in kept.items():
-                alone[name].append(_seconds(calls.again))
-    return {name: max(0.0, median(real[name]) - median(alone[name])) / max(1, len(kept[name].calls)) for name in phases}
 
 
 def copied_bytes_per_second() -> float:

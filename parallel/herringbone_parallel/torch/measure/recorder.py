@@ -106,9 +106,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def registered(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
             register(self, name, param)
-            plain = isinstance(param, torch.Tensor) and param.layout is torch.strided and not param.is_meta
             # A lazy module's parameter has no memory before its first call, which gives it the real class.
-            if plain and not is_lazy(param):
+            if param is None or is_lazy(param):
+                return
+            if isinstance(param, torch.Tensor) and param.layout is torch.strided and not param.is_meta:
                 # Nothing that is computed from it has true values.
                 recorder.skipper.forget(param)
 

@@ -156,7 +156,12 @@ def _after_evaluation(recorder: Recorder, facts: Facts, start: int, end: int) ->
 def _names(recorder: Recorder, start: int, end: int, facts: Facts) -> _Names:
     called = {number for moment, number, _ in recorder.forwards if start <= moment < end}
     called |= {call.module for call in recorder.calls[start:end] if call.module >= 0}
-    roots = _roots([recorder.modules[number] for number in sorted(called)])
+    return names_of([recorder.modules[number] for number in sorted(called)], facts)
+
+
+def names_of(called: list[nn.Module], facts: Facts) -> _Names:
+    """Return the names of all modules of the models that hold those which ran in a step."""
+    roots = _roots(called)
     if not roots:
         raise ParallelError("no module of the script ran in the step: a prediction needs a model of torch.nn.Module")
     names = _Names([], {}, [])

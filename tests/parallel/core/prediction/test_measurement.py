@@ -27,7 +27,7 @@ STEP = Measurement(
     calls=(Call(0, 0, Phase.FORWARD),),
     tensors=(Tensor(48, Kind.ACTIVATION, 0, 2, 0),),
 )
-TIMINGS = Timings(device="cpu", seconds={0: 1e-5})
+TIMINGS = Timings(device="cpu", forward_s=0.1, backward_s=0.2, optimizer_s=0.05, modules={"": (0.1, 0.2)})
 
 
 def test_a_measurement_is_read_as_it_was_written() -> None:

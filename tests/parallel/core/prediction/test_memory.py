@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 import pytest
-from tests.parallel.core.prediction.steps import FIRST, SECOND, two_layers
+from tests.parallel.core.prediction.steps import two_layers
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
-from herringbone_parallel.core.prediction.lingering import Lingering
-from herringbone_parallel.core.prediction.measurement import Call, Kind, Phase, Tensor
 from herringbone_parallel.core.prediction.memory import MemoryModel, slack
 from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.sharing import divided_calls
@@ -108,22 +105,6 @@ def test_a_second_backward_holds_its_gradient_and_the_sum_but_one_microbatch_les
     small, _ = model.memory(replace(PIPELINE, microbatches=2, batch_scale=2.0))
     # In the second one 1,000 bytes are there twice, which is more than a microbatch.
     assert (small.gradients, small.activations) == (1000, 2 * 40 + 100 + 1000)
-
-
-def test_a_variable_of_the_optimizer_lingers_until_the_next_parameter_of_this_rank() -> None:
-    update = Call(0, 0, Phase.OPTIMIZER)
-    # Each parameter's calls make a tensor, and in the second call drop the one before.
-    order = (FIRST, FIRST, SECOND, SECOND, FIRST, FIRST)
-    step = two_layers(
-        "smp",
-        calls=tuple(msgspec.structs.replace(update, module=module) for module in order),
-        tensors=(Tensor(500, Kind.TEMPORARY, 1, 4, FIRST), Tensor(70, Kind.TEMPORARY, 3, 6, SECOND)),
-    )
-    partition = replace(Stages(step).of(Layout()), count=2, modules=np.array([0, 0, 1]))
-    # In the measured step until the second call of `second`, call 3; here until the second one of `first`, call 5.
-    assert Lingering(step).of(partition, 0).tolist() == [0] * 7 + [500] * 4 + [0] * 3
-    # The other rank has no more parameters: its loop has ended.
-    assert not Lingering(step).of(partition, 1).any()
 
 
 def test_messages_on_a_cpu_lie_in_buffers() -> None:

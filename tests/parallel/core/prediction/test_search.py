@@ -56,7 +56,7 @@ class Steps:
 
     def __init__(self, formulas: Formulas) -> None:
         self.formulas = formulas
-        self.step_time = formulas.step_time
+        self.step_time = self.planned = formulas.step_time
 
     def floor(self, layout: Layout, hosts: Hosts) -> float:
         return self.formulas.seconds_of_equal_parts(layout)

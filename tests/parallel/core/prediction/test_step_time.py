@@ -14,17 +14,16 @@ from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
+from herringbone_parallel.core.prediction import step_time
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.measurement import (
-    LARGE_UNIT,
-    Added,
     Call,
+    Job,
     Measurement,
     Module,
     Operation,
     Parameter,
     Phase,
-    PipelineWork,
     Timings,
 )
 from herringbone_parallel.core.prediction.step_time import StepModel
@@ -112,7 +111,7 @@ def test_checkpointed_modules_run_forward_twice() -> None:
 
 def test_ranks_take_turns_on_shared_cores() -> None:
     layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
-    timings = Timings(device="cpu", seconds={0: 1.0, 1: 2.0, 2: 0.5})
+    timings = replace(TIMED, collectives={})
     assert seconds(layout, on_cores(4, 4), timings) == pytest.approx(7.0, rel=1e-3)
     assert seconds(layout, on_cores(4, 2), timings) == pytest.approx(14.0, rel=1e-3)
 
@@ -142,42 +141,16 @@ def test_sharded_states_are_gathered_twice_and_their_update_is_shared() -> None:
     assert seconds(layout, on_gpus(2)) == pytest.approx(6.5 + 3 * 0.25)
 
 
-# Forward 1 s, backward 2 s and optimizer 0.5 s for each of two layers, as above, and seconds of the libraries.
+# Forward 1 s, backward 2 s and optimizer 0.5 s for each of two layers, as above, and a link of 128 bytes a second.
 TIMED = Timings(
     device="cpu",
     processes=2,
-    seconds={0: 1.0, 1: 2.0, 2: 0.5},
+    forward_s=2.0,
+    backward_s=4.0,
+    optimizer_s=1.0,
+    copied_bytes_per_second=1e12,
     collectives={"all_reduce": Link(latency_s=0.0, bytes_per_second=128.0)},
-    added={
-        "shard": Added(0.5, 1.0, 1 / 128, call_s=0.5),
-        "replicate": Added(1.0, 1.0, 1 / 64),
-        "update": Added(0.5, 0.25, 1 / 128),
-    },
-    elapsed={
-        "shard": Added(1.0, 2.0, 1 / 128, call_s=0.5),
-        "replicate": Added(1.0, 1.0, 1 / 32),
-        "update": Added(1.0, 0.5, 1 / 64),
-    },
 )
-
-
-def test_measured_shards_add_their_time_by_the_clock() -> None:
-    layout = Layout(mesh=Mesh(shard=2), library=Library.VERSION2)
-    # Two units and parameters, 128 bytes, two calls of the optimizer: 2 + 4 + 1 + 1 s.
-    assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(6.5 + 8.0)
-    # On one core the ranks take turns, and wait at the same moments, so no rank computes while another waits.
-    assert seconds(layout, on_cores(2, 1), TIMED) == pytest.approx(2 * (6.5 + 8.0))
-
-
-@pytest.mark.parametrize(("size", "expected"), [(LARGE_UNIT - 4, 0.0), (LARGE_UNIT, 1.0)])
-def test_large_units_take_fresh_memory(size: int, expected: float) -> None:
-    measured = replace(STEP, parameters=(replace(STEP.parameters[0], bytes=size), STEP.parameters[1]))
-    layout, hosts = Layout(mesh=Mesh(shard=2), library=Library.VERSION2), on_cores(2, 2)
-    whole, extra = (
-        StepModel(measured, replace(TIMED, added={"shard": added}, elapsed={"shard": added})).step_time(layout, hosts)
-        for added in (Added(), Added(large_byte_s=1 / LARGE_UNIT))
-    )
-    assert extra.seconds.expected - whole.seconds.expected == pytest.approx(expected)
 
 
 def test_more_ranks_than_measured_exchange_more_messages() -> None:
@@ -212,15 +185,6 @@ def test_version_1_divides_large_parameters_and_gathers_them_once(
     assert seconds_of_step == pytest.approx(expected + agreed, rel=1e-3)
 
 
-def test_measured_replicas_wait_for_the_last_sums_only() -> None:
-    layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
-    # One bucket after the backward: 1 + 2 + 2 s of the processor, and a second of the link, of 2 s measured.
-    assert seconds(layout, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 5.0 + 1.0)
-    # Other libraries reduce in ways of their own: a second of the link after the backward, and copies.
-    own = replace_layout(layout, library=Library.DATA_PARALLEL)
-    assert seconds(own, on_cores(2, 2), TIMED) == pytest.approx(7.0 + 1.0, rel=1e-3)
-
-
 def shared_update_s(replicas: int, timings: Timings | None) -> float:
     """Return the seconds that sharing the update adds to a step."""
     whole = Layout(mesh=Mesh(replicate=replicas), library=Library.VERSION1)
@@ -229,14 +193,10 @@ def shared_update_s(replicas: int, timings: Timings | None) -> float:
     return seconds(shared, hosts, timings) - seconds(whole, hosts, timings)
 
 
-def test_replicas_that_share_the_update_take_its_measured_time() -> None:
-    # Half of the optimizer is left. A call, two parameters, and 128 bytes: 1 + 1 + 2 s by the clock.
-    assert shared_update_s(2, TIMED) == pytest.approx(-0.5 + 4.0)
-    # A quarter of the optimizer is left, and a quarter of the bytes passes in addition.
-    assert shared_update_s(4, TIMED) == pytest.approx(-0.75 + 4.0 + 128 / 4 / 128)
-    # Not measured: a gather of half of the bytes, which are copied into its buffer and back.
-    untimed = replace(TIMED, added={}, elapsed={}, copied_bytes_per_second=128.0)
-    assert shared_update_s(2, untimed) == pytest.approx(-0.5 + 0.5 + 2.0)
+def test_replicas_that_share_the_update_gather_it() -> None:
+    # Half of the optimizer is left. Half of 128 bytes are gathered, and copied six times.
+    slow = replace(TIMED, copied_bytes_per_second=128.0)
+    assert shared_update_s(2, slow) == pytest.approx(-0.5 + 0.5 + 6.0, rel=1e-3)
 
 
 def test_tensor_parallel_ranks_share_layers_and_sum_activations() -> None:
@@ -304,36 +264,58 @@ def test_a_pipeline_on_fewer_cores_takes_the_time_of_its_work() -> None:
         (1, 13.0),
     ],
 )
-def test_a_pipeline_takes_the_measured_time_of_its_runtime(cores: int, expected: float) -> None:
+def test_a_pipeline_takes_the_time_of_its_runtime(monkeypatch: pytest.MonkeyPatch, cores: int, expected: float) -> None:
     layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
     # 1 s for a microbatch: 0.1 s, 0.2 s for each of two modules, and 0.5 s for the value that passes.
-    timings = replace(TIMED, pipeline=PipelineWork(step_s=1.0, microbatch_s=0.1, call_s=0.2, value_s=0.5))
+    for name, time_s in {"_STEP_S": 1.0, "_MICROBATCH_S": 0.1, "_CALL_S": 0.2, "_VALUE_S": 0.5}.items():
+        monkeypatch.setattr(step_time, name, time_s)
     value = Value(source="a", users=("b",), forward_bytes=0, backward_bytes=0)
     measured = replace(STEP, tree=replace(TREE, values=(value,)))
-    step = StepModel(measured, timings).step_time(layout, on_cores(2, cores))
+    step = StepModel(measured, TIMED).step_time(layout, on_cores(2, cores))
     assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
 
 
-def test_timed_operations_replace_the_figures_of_the_device() -> None:
-    timings = Timings(device="cpu", seconds={0: 0.1, 1: 0.2, 2: 0.05}, dispatch_seconds={"forward": 0.01})
-    assert seconds(Layout(), on_cores(1, 1), timings) == pytest.approx(0.72)
+def test_timed_steps_replace_the_figures_of_the_device() -> None:
+    timings = Timings(device="cpu", forward_s=0.2, backward_s=0.4, optimizer_s=0.1)
+    assert seconds(Layout(), on_cores(1, 1), timings) == pytest.approx(0.7)
     # The timed device is another one.
     assert seconds(Layout(), on_gpus(1), timings) == pytest.approx(7.0)
 
 
-def test_an_operation_that_was_not_timed_has_the_rate_of_its_kind_and_starts_like_a_small_one() -> None:
-    # A scalar takes 1 us, which says nothing about the rate of large operations of its name.
-    operations = (
-        Operation("aten.add_.Tensor", ((),), "float32", 0, 8),
-        Operation("aten.add_.Tensor", ((1000, 1000),), "float32", 0, 8_000_000),
-        Operation("aten.mul.Tensor", ((500, 1000),), "float32", 0, 4_000_000),
-    )
-    calls = tuple(Call(index, 1, Phase.FORWARD) for index in range(3))
-    measured = replace(STEP, operations=operations, calls=calls)
-    timings = Timings(device="cpu", seconds={0: 1e-6, 2: 1e-6 + 1e-3})
-    step = StepModel(measured, timings).step_time(Layout(), on_cores(1, 1))
-    assert step.compute == pytest.approx(3e-6 + 3e-3)
-    assert "timed" in step.reasons[0]
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        # Four fifths of forward and backward are in the second layer: 2 x 2.4 s and 0.6 s, and 0.5 s of the update.
+        ({"a": (0.4, 0.8), "b": (1.6, 3.2)}, 2 * 2.4 + 0.6 + 0.5),
+        # Of a module that was not timed, the estimate serves; time of modules without calls is divided over all.
+        ({"b": (1.0, 2.0), "other": (9.0, 9.0)}, None),
+    ],
+)
+def test_timed_modules_divide_a_step(modules: dict[str, tuple[float, float]], expected: float | None) -> None:
+    timings = replace(TIMED, modules=modules, collectives={})
+    # In all the modules take what the step took.
+    assert StepModel(STEP, timings).step_time(Layout(), on_cores(2, 2)).compute == pytest.approx(7.0)
+    if expected is not None:
+        layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
+        step = StepModel(STEP, timings).step_time(layout, on_cores(2, 2))
+        assert step.seconds.expected == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1.0, 10.0), (2.0, 10.0 * 13.0 / 7.0)])
+def test_the_layout_of_the_job_takes_the_time_that_its_ranks_took(scale: float, expected: float) -> None:
+    measured = replace(STEP, wrapper="DistributedDataParallel")
+    job = Job(distribution={"mpi": {"enabled": True, "processes_per_host": 2}}, ranks=2, seconds=10.0)
+    fast = {"all_reduce": Link(latency_s=0.0, bytes_per_second=1e15)}
+    model = StepModel(measured, replace(TIMED, job=job, collectives=fast))
+    layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP, batch_scale=scale)
+    step = model.planned(layout, on_cores(2, 2))
+    assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
+    assert step.seconds.low < step.seconds.expected < step.seconds.high
+    assert step.compute + step.communication + step.idle + step.data == pytest.approx(step.seconds.expected)
+    # A search compares estimates, and other layouts did not run.
+    assert model.step_time(layout, on_cores(2, 2)).seconds.expected == pytest.approx(expected * 0.7, rel=1e-2)
+    other = replace_layout(layout, aggregation=2)
+    assert model.planned(other, on_cores(2, 2)) == model.step_time(other, on_cores(2, 2))
 
 
 def test_ranks_that_share_cores_prepare_their_batches_in_turn() -> None:
@@ -388,7 +370,7 @@ def test_a_visit_has_the_work_of_its_calls_whatever_their_number(calls: int) -> 
 def test_bounds_of_a_busy_machine_reach_from_a_quiet_one_to_one_as_busy(
     slowdown: float, threads: int, factors: tuple[float, float]
 ) -> None:
-    timings = Timings(device="cpu", seconds={0: 1.0, 1: 2.0, 2: 0.5}, threads=threads, slowdown=slowdown)
+    timings = replace(TIMED, threads=threads, slowdown=slowdown)
     step = StepModel(STEP, timings).step_time(Layout(), on_cores(1, threads))
     assert (step.seconds.low, step.seconds.high) == pytest.approx(tuple(step.seconds.expected * one for one in factors))
     assert [reason for reason in step.reasons if "8 times as long" in reason] == list(step.reasons[1:])

@@ -21,8 +21,8 @@ from herringbone_parallel.torch.measure.stand_ins.replacing import nothing, repl
 
 
 @contextmanager
-def whole_model(recorder: Recorder, facts: Facts) -> Iterator[None]:
-    """Serve the library in the `with` block; `facts` gets the costs of the modules at the first step."""
+def whole_model(recorder: Recorder | None, facts: Facts) -> Iterator[None]:
+    """Serve the library in the `with` block; without costs of the modules, `facts` gets them at the first step."""
     from herringbone_parallel.torch.model_parallel import model, state
 
     settle = model.DistributedModel.settle
@@ -32,7 +32,7 @@ def whole_model(recorder: Recorder, facts: Facts) -> Iterator[None]:
         library = state.get()
         for wrapper in library.optimizers:
             _note_masters(facts, wrapper)
-        if facts.tree is None:
+        if facts.tree is None and recorder is not None:
             with recorder.quiet():
                 facts.tree = _costs(library, self.module, run, facts)
         settle(self, run)
