@@ -20,7 +20,7 @@ import os
 import socket
 import sys
 import traceback
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -265,12 +265,13 @@ def _by_module(clock: Clock, facts: Facts) -> dict[str, tuple[float, float]]:
     """Return the seconds of each module in a forward and a backward, by its path."""
     detailed = [step for step in clock.steps if step.detailed]
     names = names_of(clock.modules, facts)
-    seconds: Counter[tuple[str, Part]] = Counter()
+    seconds: defaultdict[tuple[str, Part], float] = defaultdict(float)
     for step in detailed[1:] or detailed:
         for owner, time_s in step.seconds.items():
             number = names.numbers.get(id(clock.modules[owner.module]), 0) if owner.module >= 0 else 0
             seconds[names.modules[number].path, owner.part] += time_s
-    return {path: (seconds[path, Part.FORWARD], seconds[path, Part.BACKWARD]) for path, _ in seconds}
+    paths = {path for path, _ in seconds}
+    return {path: (seconds[path, Part.FORWARD], seconds[path, Part.BACKWARD]) for path in sorted(paths)}
 
 
 def _time_job(options: argparse.Namespace, enter: Enter, rank: int, hosts: Hosts, port: int, line: Line) -> None:
