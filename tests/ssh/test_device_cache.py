@@ -40,8 +40,9 @@ def test_a_device_without_rates_replaces_nothing_and_a_damaged_file_is_none(tmp_
     known = cache.of(machine)
     assert known is not None
     assert known.measured == "2026-05-04"
-    next(tmp_path.iterdir()).write_text("{")
-    assert cache.of(machine) is None
+    for damaged in (b"{", b'{"machine": "\xff"}'):
+        next(tmp_path.iterdir()).write_bytes(damaged)
+        assert cache.of(machine) is None
 
 
 def test_a_check_keeps_and_shows_devices(tmp_path: Path) -> None:

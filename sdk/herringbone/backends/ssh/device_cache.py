@@ -79,7 +79,7 @@ class DeviceCache:
         """Return the device of a machine as it was measured last; None if it was not, or the file is damaged."""
         try:
             return msgspec.json.decode(self._path(machine).read_bytes(), type=MeasuredDevice)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError):
             return None
 
     def _path(self, machine: Machine) -> Path:

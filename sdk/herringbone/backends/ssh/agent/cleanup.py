@@ -118,7 +118,7 @@ def _end(folder: Path, record: JobRecord | None) -> float:
 def _uses_of(folder: Path) -> Uses:
     try:
         return msgspec.json.decode((folder / USES).read_bytes(), type=Uses)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return Uses(code="", data=(), environment="")
 
 
