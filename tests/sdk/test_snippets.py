@@ -10,6 +10,7 @@ import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
 from herringbone.plan.options.typed import Options
+from herringbone.plan.request import DISTRIBUTION_RULES
 from herringbone_contract.distribution import parse
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def test_estimators_take_the_arguments_of_the_snippets(kind, call):
             except ValueError:
                 continue  # a name, or `{...}`
             if "..." not in ast.unparse(keyword.value):
-                parse(value, framework=ESTIMATORS[kind]._framework)
+                parse(value, framework=DISTRIBUTION_RULES.get(ESTIMATORS[kind]._kind))
 
 
 def test_snippets_are_found():

@@ -10,7 +10,8 @@ A rank attaches in one of two ways, and the conversation is the same:
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
                                   "listen", "orders"} (+ two pipes)
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames", "record"}; waits for
-                                  any answer; or {"kind": "done"} before a normal end
+                                  any answer; or {"kind": "done"} at a normal end, and {"kind": "over"}
+                                  when only Python's teardown remains
 
 After the start message the supervisor sends nothing over this link: its end is what the rank watches it for. An order
 comes as a file in the folder `orders`:

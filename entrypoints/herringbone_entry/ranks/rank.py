@@ -12,6 +12,7 @@ Every rank pays for this module's imports at its start, so modules for its end a
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import faulthandler
@@ -90,6 +91,8 @@ def main() -> None:
 
         last_saves.finish(writer, _show, report.leave)
     report.done()
+    _run_exit_functions()
+    report.over()
 
 
 def take_orders(folder: str) -> None:
@@ -146,9 +149,14 @@ class Report:
         self._die_with_supervisor(True)
 
     def done(self) -> None:
-        """Report that the program has ended well; only Python's own shutdown remains."""
+        """Report that the program has ended well; its threads and exit functions remain."""
         with contextlib.suppress(OSError):
             self._wire.send({"kind": "done"})
+
+    def over(self) -> None:
+        """Report that these have ended, too; only Python's own teardown remains."""
+        with contextlib.suppress(OSError):
+            self._wire.send({"kind": "over"})
 
     def leave(self, code: int, error: BaseException | None, frame: FrameType | None = None) -> NoReturn:
         """Report the end [4], wait until the supervisor lets this rank go, and exit."""
@@ -365,6 +373,32 @@ def _text_of(error: BaseException) -> str:
         return str(error)[:_MAX_MESSAGE_CHARS]
     except Exception:  # noqa: BLE001 - a user's __str__ may itself be broken
         return "(its text cannot be shown)"
+
+
+def _run_exit_functions() -> None:
+    """Do what Python does before its teardown: wait for threads, run the functions of `atexit`, flush open files.
+
+    A thread of a library that asks for Python's lock in the teardown is ended there (Python before 3.14), which C++
+    answers with SIGABRT: with torch, about one rank in some thousands. By then everything has happened.
+    """
+    # Python calls both once more, and both then find nothing to do.
+    for end in (getattr(sys.modules.get("threading"), "_shutdown", None), atexit._run_exitfuncs):
+        try:
+            if end is not None:
+                end()
+        except BaseException as error:  # noqa: BLE001 - as Python does, which then goes on
+            _show(error)
+    import gc
+
+    # By their types: `isinstance` would ask objects of the script, which may answer with anything.
+    kinds = {io.IOBase}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    for file in gc.get_objects():
+        if type(file) in kinds:
+            with contextlib.suppress(Exception):
+                file.flush()
+    _flush()
 
 
 def _flush() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.pipe import Pipe
+
+# Signals by which a crash ends a process.
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 class RankProcess:
@@ -37,8 +41,8 @@ class RankProcess:
         self.placement = placement
         self._loop, self._on_change = loop, on_change
         self.tail = Tail()
-        prefix = line_prefix(placement.host, placement.rank)
-        self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed, ends) for ends in pipes]
+        self._output, self._prefix = output, line_prefix(placement.host, placement.rank)
+        self._pipes = [Pipe(loop, output, LineStream(self._prefix, self.tail), self._changed, ends) for ends in pipes]
         # None before the rank has attached, and after its link has ended.
         self._wire: Wire | None = None
         # The part of the start message that the socket has not taken yet.
@@ -47,6 +51,7 @@ class RankProcess:
         self.report: dict[str, Any] | None = None
         self.code: int | None = None
         self.reported_done = False
+        self._reported_over = False
         # For a rank that is not our child: what the system shows of its end, and whether its parent was faster.
         self.seen_code: int | None = None
         self.reaped = False
@@ -109,7 +114,7 @@ class RankProcess:
         self.gone = True
         # A rank that is killed while it waits for leave keeps the code that it reported.
         if self.code is None:
-            self.code = code
+            self.code = 0 if self._reported_over and self._crashed_at_end(code) else code
         self._note_end()
         self._changed()
 
@@ -167,12 +172,23 @@ class RankProcess:
     def _take(self, message: Message) -> None:
         if message.get("kind") == "done":
             self.reported_done = True
+        elif message.get("kind") == "over":
+            self._reported_over = True
         elif message.get("kind") == "leaving":
             self.report = message
             self.code = int(message["code"])
             self._waits = True
             self._note_end()
         self._changed()
+
+    def _crashed_at_end(self, code: int) -> bool:
+        """Report, and say in the log, that a crash has ended the rank when nothing but Python's teardown remained."""
+        number = code - 128
+        if number not in _CRASHES:
+            return False
+        text = f"Python was ended by {signal.Signals(number).name} in its teardown: script and exit functions were over"
+        self._output.write(self._prefix + f"herringbone: {text}\n".encode())
+        return True
 
     def _close_link(self) -> None:
         """Take the end of the link for the end of the rank: only the rank's own process holds the other end."""

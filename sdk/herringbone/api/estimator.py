@@ -328,7 +328,7 @@ class Estimator:
     def of(cls, request: JobRequest) -> Self:
         """Return the estimator of a request, by its constructor, which may be a user's.
 
-        >>> PyTorch.of(PyTorch("train.py", instance_type="local_process").request).entry_point
+        >>> Estimator.of(Estimator("train.py", instance_type="local_process").request).entry_point
         'train.py'
 
         Raises `OptionError` where the constructor does not take the arguments.

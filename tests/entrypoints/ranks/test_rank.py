@@ -44,6 +44,39 @@ def test_a_script_is_main(make_job) -> None:
     ]
 
 
+CRASH = """
+    import atexit, os, threading, time
+
+    class Crash:
+        def __init__(self, end): self.end = end
+        def __del__(self): self.end()
+
+    atexit.register(print, "atexit ran")
+    threading.Thread(target=lambda: (time.sleep(0.3), print("thread ended"))).start()
+    kept = open("kept.txt", "w")
+    kept.write("not closed")
+"""
+
+
+@pytest.mark.parametrize(("end", "name"), [("os.abort", "SIGABRT"), ("lambda: os.kill(os.getpid(), 11)", "SIGSEGV")])
+def test_a_crash_in_pythons_teardown_fails_no_job(make_job, end: str, name: str) -> None:
+    """Before Python 3.14 a thread of torch that asks for Python's lock in the teardown ends in SIGABRT."""
+    job = make_job()
+    job.write(f"{CRASH}\n    crash = Crash({end})\n")
+    ended = job.run()["algo-1"]
+    assert ended.code == 0
+    said = [line for line in ended.lines if "thread ended" in line or "atexit ran" in line or "teardown" in line]
+    assert said[:2] == ["[algo-1:0] thread ended", "[algo-1:0] atexit ran"]
+    assert said[2].startswith(f"[algo-1:0] herringbone: Python was ended by {name} in its teardown")
+    assert (job.base() / "code/kept.txt").read_text() == "not closed"
+
+
+def test_a_crash_in_a_function_of_atexit_fails_the_job(make_job) -> None:
+    job = make_job()
+    job.write("import atexit, os\natexit.register(os.abort)")
+    assert job.run()["algo-1"].code == 134
+
+
 def test_a_traceback_is_printed_as_python_prints_it(make_job) -> None:
     job = make_job()
     job.write(
