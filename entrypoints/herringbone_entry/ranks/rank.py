@@ -12,7 +12,6 @@ Every rank pays for this module's imports at its start, so modules for its end a
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import faulthandler
@@ -28,6 +27,7 @@ from typing import Any, NoReturn
 
 from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message, Wire, WireError
+from herringbone_entry.ranks import teardown
 from herringbone_entry.ranks.opt_ml import OPT_ML, refuse_other_jobs_files
 
 _MAX_FRAMES = 20
@@ -91,7 +91,7 @@ def main() -> None:
 
         last_saves.finish(writer, _show, report.leave)
     report.done()
-    _run_exit_functions()
+    teardown.run_exit_functions(_show)
     report.over()
 
 
@@ -174,7 +174,7 @@ class Report:
         if outbox := sys.modules.get("herringbone_contract.events.outbox"):
             # `os._exit` runs no function of `atexit`.
             outbox.close()
-        _flush()
+        teardown.flush()
         # Without a supervisor there is nobody to wait for.
         with contextlib.suppress(OSError, EOFError, WireError):
             # The report must get out, also when the supervisor's end closes a moment later.
@@ -373,35 +373,3 @@ def _text_of(error: BaseException) -> str:
         return str(error)[:_MAX_MESSAGE_CHARS]
     except Exception:  # noqa: BLE001 - a user's __str__ may itself be broken
         return "(its text cannot be shown)"
-
-
-def _run_exit_functions() -> None:
-    """Do what Python does before its teardown: wait for threads, run the functions of `atexit`, flush open files.
-
-    A thread of a library that asks for Python's lock in the teardown is ended there (Python before 3.14), which C++
-    answers with SIGABRT: with torch, about one rank in some thousands. By then everything has happened.
-    """
-    # Python calls both once more, and both then find nothing to do.
-    for end in (getattr(sys.modules.get("threading"), "_shutdown", None), atexit._run_exitfuncs):
-        try:
-            if end is not None:
-                end()
-        except BaseException as error:  # noqa: BLE001 - as Python does, which then goes on
-            _show(error)
-    import gc
-
-    # By their types: `isinstance` would ask objects of the script, which may answer with anything.
-    kinds = {io.IOBase}
-    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
-        kinds |= more
-    for file in gc.get_objects():
-        if type(file) in kinds:
-            with contextlib.suppress(Exception):
-                file.flush()
-    _flush()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
