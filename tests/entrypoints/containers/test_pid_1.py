@@ -67,8 +67,8 @@ def test_p11_orphans_are_reaped_while_the_job_runs(make_job, launcher) -> None:
     ended = job.run()["algo-1"]
     assert ended.lines == ["[algo-1:0] zombies 0"]
     assert ended.code == 0
-    # A grandchild that holds the output open delays the end by a second or so.
-    assert time.monotonic() - began < 5.0
+    # A grandchild that holds the output open delays the end by a second or so, and not by its own minute.
+    assert time.monotonic() - began < 20.0
 
 
 @LAUNCHERS
