@@ -265,7 +265,8 @@ def groups_of(request: JobRequest) -> tuple[InstanceGroup, ...]:
 def distribution_of(request: JobRequest) -> Distribution:
     """Return the typed strategy; that of one process on each host while "auto" has chosen none."""
     given = request.arguments.distribution
-    return parse(None if isinstance(given, str) else given, framework=DISTRIBUTION_RULES.get(request.estimator))
+    strategy = None if isinstance(given, str) else given or None
+    return parse(strategy, framework=DISTRIBUTION_RULES.get(request.estimator))
 
 
 def added_hyperparameters(request: JobRequest, launcher: Launcher) -> dict[str, Any]:
