@@ -51,7 +51,7 @@ def _estimator(**options: Any) -> PyTorch:
 
 
 def _trial(_: Path) -> None:
-    asked = _estimator().asked(None)
+    asked = _estimator()._asked(None)
     plan = plan_request(asked, backend_of(asked), "search-001")
     definition = TuningDefinition(name="search", metric="loss", ranges={"lr": ContinuousParameter(0, 1)}, max_jobs=2)
     shared = shared_request(plan, asked, {}, None)

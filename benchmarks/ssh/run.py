@@ -66,7 +66,7 @@ def fit(machines: Machines, folder: Path, control: str) -> float:
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=NUM_MACHINES)
         began = time.monotonic()
         # These are the steps of fit(), but with the benchmark's ssh configuration instead of the user's.
-        job = TrainingJob.submit(plan_request(estimator.asked(None), backend), backend)
+        job = TrainingJob.submit(plan_request(estimator._asked(None), backend), backend)
         first = None
         for line in job.logs(follow=True):
             if line.rank is not None and first is None:

@@ -232,7 +232,7 @@ def _job_file(folder: Path) -> Callable[[str], None]:
             # No git: fetching is no decoding.
             if (
                 estimator.options.git_config is None
-                and groups_of(estimator.request)[0].instance_type == "local_process"
+                and groups_of(estimator._request)[0].instance_type == "local_process"
             ):
                 json.dumps(estimator.plan(inputs, "a").to_dict())
 

@@ -16,4 +16,4 @@ def planned(inputs: Inputs = None, *, kind: type[Estimator] = Estimator, **chang
     arguments: dict[str, Any] = {"entry_point": "train.py", "image_uri": IMAGE, **changes}
     if "instance_groups" not in arguments:
         arguments = {"instance_type": "ml.g5.12xlarge", **arguments}
-    return plan_request(kind(**arguments).asked(inputs), SageMakerBackend(check=lambda *_: None), "digits-1")
+    return plan_request(kind(**arguments)._asked(inputs), SageMakerBackend(check=lambda *_: None), "digits-1")

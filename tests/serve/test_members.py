@@ -5,7 +5,7 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
-from herringbone.plan.request import keywords
+from herringbone.plan.request import groups_of, keywords
 from herringbone.s3.front.keys import path_of
 from herringbone.serve.errors import ApiError
 from herringbone.serve.links import Held, check_held, check_links, held_by
@@ -129,12 +129,25 @@ def test_images():
         ({"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge"}}, "InstanceCount is missing"),
         ({"AlgorithmSpecification": {"TrainingInputMode": "File"}}, "TrainingImage: missing"),
         ({"InputDataConfig": [{"ChannelName": "a", "DataSource": {}}]}, "channel a has no S3DataSource"),
+        ({"InputDataConfig": REQUEST["InputDataConfig"] * 2}, "the channel training stands twice"),
+        ({"StoppingCondition": {"MaxRuntimeInSeconds": 0}}, "StoppingCondition.MaxRuntimeInSeconds: expected int >= 1"),
+        (
+            {"HyperParameters": {**REQUEST["HyperParameters"], "sagemaker_hang_timeout": "-1"}},
+            "HyperParameters.sagemaker_hang_timeout: expected int >= 0",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_requests_that_are_refused(changes, text):
     with pytest.raises(ApiError, match=text.replace(".", r"\.")):
         translate({**REQUEST, **changes}, SETTINGS)
+
+
+def test_groups_count_before_a_type_of_all_hosts():
+    group = {"InstanceGroupName": "a", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1}
+    resources = {**REQUEST["ResourceConfig"], "InstanceGroups": [group]}
+    translated = translate({**REQUEST, "ResourceConfig": resources}, SETTINGS)
+    assert [(each.instance_type, each.instance_count) for each in groups_of(translated)] == [("local_process", 1)]
 
 
 def test_members_that_are_not_set_are_not_refused():

@@ -221,7 +221,7 @@ def test_our_own_tuner_searches_at_the_service(service, monkeypatch, tmp_path):
     assert len(objectives) == 2
     assert tuner.best_training_job() == min(objectives, key=objectives.get)
     attached = HyperparameterTuner.attach("by-ours")
-    assert attached.estimator.request.arguments.hyperparameters == {"word": "good"}
+    assert attached.estimator._request.arguments.hyperparameters == {"word": "good"}
     assert attached.best_training_job() == tuner.best_training_job()
 
 

@@ -76,7 +76,7 @@ def backend(home, login, tmp_path) -> SlurmBackend:
 def submit(backend: SlurmBackend, script: str, *, login: str) -> TrainingJob:
     Path("train.py").write_text(script)
     estimator = Estimator("train.py", instance_type="slurm:gpu", instance_count=2, slurm={"cpus": 1, "login": login})
-    return TrainingJob.submit(plan_request(estimator.asked(None), backend), backend)
+    return TrainingJob.submit(plan_request(estimator._asked(None), backend), backend)
 
 
 def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend, cluster):

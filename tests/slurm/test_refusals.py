@@ -79,7 +79,7 @@ def without_slurm(tmp_path, monkeypatch):
 def test_without_slurm_the_error_says_what_to_do(without_slurm):
     estimator = Estimator("train.py", instance_type="slurm:gpu")
     with pytest.raises(SlurmError, match=re.escape("sinfo is not on this machine: work on a login node")):
-        plan_request(estimator.asked(None), without_slurm)
+        plan_request(estimator._asked(None), without_slurm)
 
 
 def a_row(backend):
@@ -135,7 +135,7 @@ def test_unsupported_options_are_refused(without_slurm, monkeypatch, options, te
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mock")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mock")
     with pytest.raises(UnsupportedError, match=text):
-        plan_request(Estimator("train.py", instance_type="slurm:gpu", **options).asked(None), without_slurm)
+        plan_request(Estimator("train.py", instance_type="slurm:gpu", **options)._asked(None), without_slurm)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ HOME = Home(Path("/shared/me/.herringbone"))
 
 def plan(instance_type="slurm:gpu", count=2, **options):
     hosts = {} if "instance_groups" in options else {"instance_type": instance_type, "instance_count": count}
-    return plan_of(Estimator("train.py", **hosts, **options).request, "/work", backend="slurm")
+    return plan_of(Estimator("train.py", **hosts, **options)._request, "/work", backend="slurm")
 
 
 def script(job_plan, folder="/shared/me/.herringbone/jobs/digits-1", **environ):

@@ -83,7 +83,7 @@ def submit(backend: SshBackend, machines: Machines) -> Callable[..., TrainingJob
         Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
         Path("train.py").write_text(script)
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=hosts, **options)
-        return TrainingJob.submit(plan_request(estimator.asked(inputs), backend, name), backend)
+        return TrainingJob.submit(plan_request(estimator._asked(inputs), backend, name), backend)
 
     return start
 

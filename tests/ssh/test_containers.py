@@ -86,7 +86,7 @@ def submit(home, transport, machines, engines, client_engine, small_image) -> It
         Path("hosts.yaml").write_text(yaml.safe_dump({**machines.inventory(), "hosts": hosts, "runtime": "docker"}))
         Path("train.py").write_text(script)
         options = {"instance_type": "ssh:hosts.yaml", "instance_count": 2, "image_uri": small_image, **changes}
-        return TrainingJob.submit(plan_request(Estimator("train.py", **options).asked(inputs), backend), backend)
+        return TrainingJob.submit(plan_request(Estimator("train.py", **options)._asked(inputs), backend), backend)
 
     yield start
     for name, engine in engines.items():

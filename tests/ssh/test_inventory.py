@@ -141,4 +141,4 @@ def test_an_image_that_is_not_ours_is_refused_with_our_keys_when_the_job_is_plan
     )
     backend = SshBackend(Home(folder / "home"), transport=None, find=OneImage)
     with pytest.raises(UnsupportedError, match=r"not built by Herringbone, cannot serve[^$]*dataparallel.*rails"):
-        plan_request(estimator.asked(None), backend)
+        plan_request(estimator._asked(None), backend)

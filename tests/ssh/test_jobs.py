@@ -219,7 +219,7 @@ def test_shared_folders_are_used_and_not_copied(submit, machines, tmp_path, back
     estimator = Estimator(
         "train.py", instance_type="ssh:shared.yaml", checkpoint_s3_uri=f"file://{tmp_path}/nfs/checkpoints"
     )
-    job = TrainingJob.submit(plan_request(estimator.asked(str(tmp_path / "nfs")), backend), backend)
+    job = TrainingJob.submit(plan_request(estimator._asked(str(tmp_path / "nfs")), backend), backend)
     assert job.wait().status == "Completed", job.failure
     assert str(tmp_path / "nfs") in [line.text for line in job.logs()]
     assert os.listdir(tmp_path / "nfs" / "checkpoints") == ["step-1"]

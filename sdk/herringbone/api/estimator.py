@@ -11,6 +11,7 @@ import msgspec
 
 from herringbone.api.planning import backend_of, located, plan_request, start_request
 from herringbone.code.git import checked_out
+from herringbone.plan.arguments import names_of
 from herringbone.plan.inputs import Inputs, parse_inputs
 from herringbone.plan.options.signature import ExplicitSignature
 from herringbone.plan.options.strategy_names import AUTO
@@ -19,6 +20,7 @@ from herringbone.plan.plan import JobPlan, steering
 from herringbone.plan.request import (
     JobRequest,
     added_hyperparameters,
+    base_job_name,
     changed,
     distribution_of,
     for_class,
@@ -46,18 +48,6 @@ if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
 
 
-def argument(name: str) -> Any:
-    """Return a property for an argument: to set it makes another request, which is checked as the constructor's."""
-
-    def read(estimator: Estimator) -> Any:
-        return getattr(estimator.request.arguments, name)
-
-    def write(estimator: Estimator, value: Any) -> None:
-        estimator.request = changed(estimator.request, {name: value})
-
-    return property(read, write, doc=f"The argument `{name}`.")
-
-
 class Estimator:
     """Train with a script, or with an image that has its own program, on any hosts.
 
@@ -82,6 +72,11 @@ class Estimator:
     """
 
     __signature__ = ExplicitSignature()
+    entry_point: str | None
+    source_dir: str | None
+    image_uri: str | None
+    instance_type: str | None
+    instance_count: int | None
     # The name of the class; of one that a user writes, the name of the class that it is made of.
     _kind: ClassVar[str] = "Estimator"
 
@@ -111,26 +106,48 @@ class Estimator:
         )
 
     def _begin(self, arguments: Mapping[str, Any]) -> None:
-        self.request: JobRequest = make_request(self._kind, arguments)
+        request = make_request(self._kind, arguments)
+        # What a user's constructor has set before this one counts no more than in Python: it is set again.
+        for name in names_of(self._kind) - {"hyperparameters"}:
+            self.__dict__.pop(name, None)
+        self._request: JobRequest = request
         self.jobs: list[TrainingJob] = []
         # Of the earlier job, for an estimator that `like` made.
         self._copied_checkpoints: dict[str, Path] = {}
 
-    entry_point = argument("entry_point")
-    source_dir = argument("source_dir")
-    image_uri = argument("image_uri")
-    instance_type = argument("instance_type")
-    instance_count = argument("instance_count")
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            request = self.__dict__.get("_request")
+            if request is not None and name in names_of(self._kind):
+                return getattr(request.arguments if hasattr(request.arguments, name) else request.options, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; an argument or option makes another request, which is checked as the constructor's."""
+        if "_request" in self.__dict__ and name in names_of(self._kind) and name != "hyperparameters":
+            self._request = changed(self._request, {name: value})
+        else:
+            super().__setattr__(name, value)
 
     @property
     def options(self) -> Options:
         """The further keyword arguments, converted."""
-        return self.request.options
+        return self._request.options
+
+    @options.setter
+    def options(self, _: object) -> None:
+        if "_request" in self.__dict__:
+            raise OptionError("options: set each option by its own name: estimator.max_run = 60")
 
     @property
     def distribution(self) -> Distribution:
         """The strategy, converted; with "auto", that of one process on each host until `plan` or `fit` choose."""
-        return distribution_of(self.request)
+        return distribution_of(self._request)
+
+    @distribution.setter
+    def distribution(self, value: Mapping[str, Any] | str | None) -> None:
+        """See `__setattr__`; nothing is set before the constructor, which gives the value."""
 
     def __repr__(self) -> str:
         words = [f"{name}={value!r}" for name, value in self._shown().items() if name != "entry_point"]
@@ -146,7 +163,7 @@ class Estimator:
 
     def _shown(self) -> dict[str, Any]:
         """Return the arguments that are set, without secrets."""
-        shown = self.request.to_dict()
+        shown = self._request.to_dict()
         return {**shown.get("arguments", {}), **shown.get("options", {})}
 
     @property
@@ -162,7 +179,8 @@ class Estimator:
 
     def set_hyperparameters(self, **hyperparameters: Any) -> None:
         """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
-        self.request = with_hyperparameters(self.request, {**self.request.arguments.hyperparameters, **hyperparameters})
+        values = {**self._request.arguments.hyperparameters, **hyperparameters}
+        self._request = with_hyperparameters(self._request, values)
 
     def hyperparameters(self) -> dict[str, str]:
         """Return the encoded hyperparameters: the user's, the distribution's, and those that script mode adds.
@@ -173,7 +191,7 @@ class Estimator:
         The job's name is among them after the first `fit`.
         """
         job, distribution = self.latest_training_job, self.distribution
-        request, source = located(self.asked(None))
+        request, source = located(self._asked(None))
         groups = groups_of(request)
         training = [group for group in groups if group.instance_group_name != distribution.helpers]
         values = {**request.arguments.hyperparameters, **added_hyperparameters(request, distribution.launcher)}
@@ -195,12 +213,12 @@ class Estimator:
         that `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
         with checked_out(self.options.git_config) as code:
-            plan = plan_request(self.asked(inputs), self.backend, job_name, code, measure=measure)
+            plan = plan_request(self._asked(inputs), self._backend, job_name, code, measure=measure)
         return msgspec.structs.replace(plan, made_name=job_name is None)
 
-    def asked(self, inputs: Inputs, *, queue: bool | None = None) -> JobRequest:
+    def _asked(self, inputs: Inputs, *, queue: bool | None = None) -> JobRequest:
         """Return the request as it is now: of this folder, with these inputs, or with those of an earlier job."""
-        folder, request = current_folder(), self.request
+        folder, request = current_folder(), self._request
         return msgspec.structs.replace(
             request,
             folder=str(folder),
@@ -246,10 +264,12 @@ class Estimator:
         show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
-        backend = self.backend
+        backend = self._backend
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
-        request = self.asked(inputs, queue=queue)
+        request = self._asked(inputs, queue=queue)
+        # Of an estimator that was attached to a job.
+        refuse_masked(job_name or base_job_name(request), request)
         choose = distribution is not None
         job = start_request(request, job_name, choose=choose, show_start=show_log, before=self._copy_checkpoints)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
@@ -328,7 +348,7 @@ class Estimator:
     def of(cls, request: JobRequest) -> Self:
         """Return the estimator of a request, by its constructor, which may be a user's.
 
-        >>> Estimator.of(Estimator("train.py", instance_type="local_process").request).entry_point
+        >>> Estimator.of(Estimator("train.py", instance_type="local_process")._request).entry_point
         'train.py'
 
         Raises `OptionError` where the constructor does not take the arguments.
@@ -342,7 +362,7 @@ class Estimator:
                 f"{cls._kind}, or let the constructor pass further arguments on"
             ) from error
         parts = {name: getattr(request, name) for name in ("channels", "folder", "queue")}
-        estimator.request = msgspec.structs.replace(estimator.request, **parts)
+        estimator._request = msgspec.structs.replace(estimator._request, **parts)
         return estimator
 
     @classmethod
@@ -352,6 +372,6 @@ class Estimator:
         return request if plan.estimator == cls.__name__ else for_class(request, cls._kind)
 
     @property
-    def backend(self) -> Backend:
+    def _backend(self) -> Backend:
         """The backend that runs the job. Raises `UsageError` for instance types of two backends."""
-        return backend_of(self.request)
+        return backend_of(self._request)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from herringbone.api.estimator import Estimator, argument
+from herringbone.api.estimator import Estimator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -123,6 +123,7 @@ class TensorFlow(Framework):
     """
 
     _kind: ClassVar[str] = "TensorFlow"
+    model_dir: str | bool | None
 
     def __init__(
         self,
@@ -143,5 +144,3 @@ class TensorFlow(Framework):
                 **options,
             }
         )
-
-    model_dir = argument("model_dir")

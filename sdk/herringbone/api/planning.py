@@ -43,7 +43,7 @@ def plan_request(
 ) -> JobPlan:
     """Return the plan of a request, with what is known, or measured, about memory and time. Starts nothing.
 
-    >>> plan_request(estimator.asked("data"), estimator.backend, "digits").job_name          # doctest: +SKIP
+    >>> plan_request(asked, backend_of(asked), "digits").job_name          # doctest: +SKIP
     'digits'
 
     `code` are the files of its `git_config`. With `choose`, or the distribution "auto", the script is measured and the

@@ -185,7 +185,7 @@ class HyperparameterTuner:
         try:
             tuning.wait(say)
         except KeyboardInterrupt:
-            self._interrupted(tuning, on_interrupt or self.estimator.backend.on_interrupt, say)
+            self._interrupted(tuning, on_interrupt or self.estimator._backend.on_interrupt, say)
             raise
         self._say_end(tuning, say)
 
@@ -274,17 +274,17 @@ class HyperparameterTuner:
 
     @property
     def _backend_name(self) -> str:
-        return self.estimator.backend.name
+        return self.estimator._backend.name
 
     def _name(self, job_name: str | None) -> str:
         if job_name is not None:
             return check_tuning_name(job_name)
-        base = self.options["base_tuning_job_name"] or base_job_name(self.estimator.request)
+        base = self.options["base_tuning_job_name"] or base_job_name(self.estimator._request)
         return default_tuning_name(base, datetime.now(timezone.utc))
 
     def definition(self, name: str) -> TuningDefinition:
         """Return what `fit` would search under this name; a seed that is not given is drawn only then."""
-        static, ranges = self.estimator.request.arguments.hyperparameters, self._ranges
+        static, ranges = self.estimator._request.arguments.hyperparameters, self._ranges
         if self.options["autotune"] and self._backend_name != _SAGEMAKER:
             free = {key: value for key, value in static.items() if key not in ranges}
             made, _ = autotuned(free, self.options["hyperparameters_to_keep_static"])
@@ -333,7 +333,7 @@ class HyperparameterTuner:
             return candidates_of(self._members, inputs, definition.name)
         from herringbone.api.tuning.service import Candidate
 
-        return [Candidate(self.estimator.asked(inputs), definition, self._metrics)]
+        return [Candidate(self.estimator._asked(inputs), definition, self._metrics)]
 
     def _asked(self, inputs: Inputs) -> JobRequest:
         if self.estimator._copied_checkpoints:
@@ -341,7 +341,7 @@ class HyperparameterTuner:
                 "estimator: like(resume=True) begins from one job's checkpoints, and each trial of a search begins anew"
             )
             raise OptionError(f"{text}; make the estimator with like(NAME)")
-        return self.estimator.asked(inputs)
+        return self.estimator._asked(inputs)
 
     def _warm_started(
         self, kind: WarmStartTypes, additional: Sequence[str] | None, estimator: Estimator | None

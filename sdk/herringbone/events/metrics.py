@@ -22,7 +22,6 @@ from herringbone.events.series import Summary, Value, summarize
 from herringbone.events.source import FileEvents
 from herringbone.records.differences import differences
 from herringbone.records.logs import FileLogs, Metric
-from herringbone.show.cells import shown_number
 from herringbone.system.texts import NONE
 from herringbone_contract.errors import InputError
 
@@ -183,7 +182,8 @@ def _cell(run: Run, name: str, which: str) -> str:
 
 def _shown(value: Value, started: datetime | None) -> str:
     after = "" if started is None else f", {(value.time - started).total_seconds():.1f} s"
-    return f"{shown_number(value.value)} (#{value.number}{after})"
+    # More digits than in views of one job: near runs are compared here.
+    return f"{value.value:g} (#{value.number}{after})"
 
 
 def csv_lines(jobs: Mapping[str, Metrics]) -> Iterator[str]:

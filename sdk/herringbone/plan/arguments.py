@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -37,6 +38,14 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     transformers_version: str | None = None
     pytorch_version: str | None = None
     tensorflow_version: str | None = None
+
+
+@functools.cache
+def names_of(estimator: str) -> frozenset[str]:
+    """Return the names of the arguments and options of an estimator, by the name of its class."""
+    own = OWN_ARGUMENTS.get(estimator, ())
+    foreign = {name for names in OWN_ARGUMENTS.values() for name in names if name not in own}
+    return frozenset({*Arguments.__struct_fields__, *Options.__struct_fields__} - foreign)
 
 
 def check_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +104,9 @@ def check_class(estimator: str, own: Mapping[str, Any], options: dict[str, Any])
 
 def check_together(arguments: Arguments, options: Options) -> None:
     """Raise `OptionError` for arguments that need a script, and for a job without a script and without an image."""
+    for name in ("model_uri", "checkpoint_s3_uri", "output_path"):
+        if getattr(options, name) == "":
+            raise OptionError(f"{name}: the path is empty; give a path or an address, or leave it out")
     if arguments.entry_point is None:
         if arguments.image_uri is None:
             raise OptionError(

@@ -15,7 +15,14 @@ from typing import Any
 
 import msgspec
 
-from herringbone.plan.arguments import Arguments, check_class, check_together, check_values, instance_groups
+from herringbone.plan.arguments import (
+    Arguments,
+    check_class,
+    check_together,
+    check_values,
+    instance_groups,
+    names_of,
+)
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
@@ -34,6 +41,7 @@ DISTRIBUTION_RULES: dict[str, Framework] = {
     "MXNet": "mxnet",
     "HuggingFace": "huggingface",
 }
+_CLASSES = (*DISTRIBUTION_RULES, "Estimator", "SKLearn", "XGBoost")
 _SSH = "ssh:"
 _FOLDERS = ("checkpoint_s3_uri", "output_path", "model_uri")
 # Changes add to these two; any other change replaces the earlier value.
@@ -107,8 +115,7 @@ def make_request(estimator: str, given: Mapping[str, Any]) -> JobRequest:
     Reads no file, except modelparallel `parameters` given as a path. Raises `OptionError`, `DistributionError` or
     `HyperparameterError`.
     """
-    foreign = {name for names in OWN_ARGUMENTS.values() for name in names} - set(OWN_ARGUMENTS.get(estimator, ()))
-    names = set(Arguments.__struct_fields__) - foreign
+    names = names_of(estimator).intersection(Arguments.__struct_fields__)
     own = {name: value for name, value in given.items() if name in names and value is not None}
     rest = {name: value for name, value in given.items() if name not in names}
     check_class(estimator, own, rest)
@@ -241,14 +248,19 @@ def absolute(request: JobRequest) -> JobRequest:
 
 def request_of(plan: JobRequest) -> JobRequest:
     """Return the request of an earlier job's plan, which is one with members more; its paths are absolute."""
-    options = plan.options
+    options, arguments = plan.options, plan.arguments
+    estimator = plan.estimator
+    if estimator not in _CLASSES:
+        # An earlier release stored the name of a user's class.
+        versions = any(getattr(arguments, name) is not None for name in OWN_ARGUMENTS["HuggingFace"])
+        estimator = "HuggingFace" if versions else "Estimator" if arguments.model_dir is None else "TensorFlow"
     # Added to a job with a prediction, which another job may not have.
     environment = {k: v for k, v in options.environment.items() if (k, v) != (HostVariable.COMPARE, "on")}
     model = options.model_channel_name if options.model_uri is not None else None
     return absolute(
         JobRequest(
-            estimator=plan.estimator,
-            arguments=plan.arguments,
+            estimator=estimator,
+            arguments=arguments,
             options=msgspec.structs.replace(options, environment=environment),
             channels=tuple(channel for channel in plan.channels if channel.name != model),
             folder=plan.folder,

@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from herringbone.plan.plan import parse_plan
+from herringbone.plan.request import request_of
 from herringbone.plan.shown import is_internal
 from herringbone.system.texts import NONE
+from herringbone_contract.errors import InputError
 
 # Members of a stored plan that are settings of the user's, as they are.
-_MEMBERS = ("estimator", "distribution", "source", "options")
+_MEMBERS = ("estimator", "distribution", "source")
 # A job's own facts, with the name of a setting.
 _FACTS = {"Image": "image", "ImageId": "image_id", "Code": "code", "Versions": "version"}
 
@@ -24,7 +27,7 @@ def settings_of(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
     A hyperparameter has its own name. Those that Herringbone makes follow from other settings.
     """
     values = plan.get("hyperparameters") or {}
-    settings = {name: _plain(text) for name, text in values.items() if not is_internal(name)}
+    settings = {_own_name(name): _plain(text) for name, text in values.items() if not is_internal(name)}
     if hosts := plan.get("hosts"):
         types = dict.fromkeys(str(host.get("instance_type")) for host in hosts)
         settings |= {"instance_type": ", ".join(types), "instance_count": str(len(hosts))}
@@ -33,6 +36,7 @@ def settings_of(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
         settings |= _flat(f"channel.{channel.get('name')}", given)
     for name in _MEMBERS:
         settings |= _flat(name, plan.get(name))
+    settings |= _flat("options", _options(plan))
     for member, name in _FACTS.items():
         settings |= _flat(name, facts.get(member))
     return settings
@@ -48,6 +52,24 @@ def differences(jobs: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
         (name, *(job.get(name, NONE) for job in jobs)) for name in dict.fromkeys(name for job in jobs for name in job)
     ]
     return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def _options(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with absolute paths, as another job of the same request would have them."""
+    try:
+        options: Mapping[str, Any] = request_of(parse_plan(plan)).to_dict().get("options", {})
+    except InputError:
+        # Of another release.
+        options = plan.get("options") or {}
+    # The source has these two.
+    return {name: value for name, value in options.items() if name not in ("dependencies", "include_secrets")}
+
+
+def _own_name(hyperparameter: str) -> str:
+    """Return the name of a hyperparameter, which is another one than that of each other setting."""
+    first = hyperparameter.partition(".")[0]
+    taken = first in (*_MEMBERS, *_FACTS.values(), "options", "channel", "instance_type", "instance_count")
+    return f"hyperparameters.{hyperparameter}" if taken else hyperparameter
 
 
 def _flat(name: str, value: Any) -> dict[str, str]:

@@ -27,6 +27,7 @@ from herringbone.serve.errors import ApiError, invalid, over_limit
 from herringbone.serve.members import Fate, check_fates, fate_of
 from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
+from herringbone_contract.constants import Key
 from herringbone_contract.errors import HerringboneError, UsageError
 
 # Classes of images for which a job here has an estimator; any script runs as an `Estimator`.
@@ -42,6 +43,8 @@ _CONFIG = "HyperParameterTuningJobConfig"
 _MEMBERS = {
     "source_dir": "HyperParameters.sagemaker_submit_directory",
     "entry_point": "HyperParameters.sagemaker_program",
+    "container_log_level": "HyperParameters.sagemaker_container_log_level",
+    "hang_timeout": f"HyperParameters.{Key.HANG_TIMEOUT}",
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
@@ -80,6 +83,9 @@ def translate(request: Mapping[str, Any], settings: Settings) -> JobRequest:
             raise invalid(
                 f"InputDataConfig: channel {channel['ChannelName']}: S3DataType is S3Prefix alone with buckets"
             )
+    names = [channel["ChannelName"] for channel in request.get("InputDataConfig", ())]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise invalid(f"InputDataConfig: the channel {min(twice)} stands twice; give each channel a name of its own")
     hosts = wanted_hosts(request)
     kinds = {name: _known_type(name, settings) for name, _ in hosts}
     tensorboard = request.get("TensorBoardOutputConfig", {}).get("S3OutputPath", "")
@@ -88,7 +94,7 @@ def translate(request: Mapping[str, Any], settings: Settings) -> JobRequest:
     try:
         made = request_of(rebuild(request))
     except HerringboneError as error:
-        raise invalid(str(error)) from None
+        raise refused(error, settings) from None
 
     def place(address: str | None) -> str | None:
         return None if address is None else local_address(address, settings)

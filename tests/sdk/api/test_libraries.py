@@ -89,9 +89,9 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(script, 
 
 def _planned(estimator):
     """Return the estimator's plan for a backend that finds every package."""
-    backend = estimator.backend
+    backend = estimator._backend
     backend.review = lambda plan: review(plan, package=lambda *_, **__: "1.0")
-    return plan_request(estimator.asked(None), backend)
+    return plan_request(estimator._asked(None), backend)
 
 
 def test_hugging_faces_script_uses_the_framework_of_its_version():

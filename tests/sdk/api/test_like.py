@@ -115,6 +115,10 @@ def test_secrets_that_were_stored_masked_have_to_be_given_again(home):
         "job one: environment.A_TOKEN, hyperparameters.api_key: stored masked, because it looks like a secret; give it "
         "again (on the command line: --env A_TOKEN, which takes the value from your environment)"
     )
+    attached = PyTorch.attach("one")
+    attached.plan()
+    with pytest.raises(InputError, match=r"job two: environment\.A_TOKEN, hyperparameters\.api_key: stored masked"):
+        attached.fit(job_name="two")
     estimator = PyTorch.like("one", environment={"A_TOKEN": "new"}, hyperparameters={"api_key": "new"})
     assert estimator.options.environment == {"A_TOKEN": "new"}
     assert estimator.hyperparameters()["lr"] == "1"

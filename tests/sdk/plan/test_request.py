@@ -1,15 +1,17 @@
 """A request: made, stored, changed, and taken out of plans."""
 
+import copy
 import json
 
 import msgspec
 import pytest
 from tests.plans import plan_of
 
-from herringbone import Estimator, OptionError, PyTorch, TensorFlow
+from herringbone import DistributionError, Estimator, OptionError, PyTorch, TensorFlow
 from herringbone.api.libraries import ESTIMATORS
+from herringbone.plan.arguments import Arguments
 from herringbone.plan.inputs import TrainingInput
-from herringbone.plan.request import changed, keywords, make_request, parse_request, request_of
+from herringbone.plan.request import JobRequest, changed, keywords, make_request, parse_request, request_of
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.parameters import ContinuousParameter
 from herringbone.tuner.trial_plan import trial_request
@@ -30,9 +32,9 @@ OF_CLASS = {
 
 @pytest.mark.parametrize("name", OF_CLASS)
 def test_each_class_makes_the_same_request_of_what_it_asked_for(name):
-    asked = ESTIMATORS[name](**{**PLACE, **OF_CLASS[name]}).request
+    asked = ESTIMATORS[name](**{**PLACE, **OF_CLASS[name]})._request
     assert asked.estimator == name
-    assert ESTIMATORS[name].of(asked).request == asked == make_request(name, keywords(asked))
+    assert ESTIMATORS[name].of(asked)._request == asked == make_request(name, keywords(asked))
 
 
 @pytest.mark.parametrize("name", OF_CLASS)
@@ -61,19 +63,50 @@ def test_what_is_set_on_an_estimator_is_used_or_refused():
     estimator = PyTorch(**PLACE)
     estimator.instance_count = 3
     estimator.image_uri = "mine:1"
-    assert (estimator.request.arguments.instance_count, estimator.image_uri) == (3, "mine:1")
+    assert (estimator._request.arguments.instance_count, estimator.image_uri) == (3, "mine:1")
     with pytest.raises(OptionError, match="instance_count: expected int >= 1"):
         estimator.instance_count = 0
-    with pytest.raises(AttributeError):
-        estimator.options = None
     assert estimator.instance_count == 3
+    estimator.max_run, estimator.environment, estimator.distribution = "2h", {"A": "b"}, "torch_distributed"
+    assert (estimator.options.max_run, estimator.max_run, estimator.environment) == (7200, 7200, {"A": "b"})
+    assert estimator.distribution.launcher.value == "torch_distributed"
+    with pytest.raises(OptionError, match="options: set each option by its own name"):
+        estimator.options = None
+    with pytest.raises(DistributionError, match="distribution: no strategy 'mp'"):
+        estimator.distribution = "mp"
+    with pytest.raises(AttributeError, match="'PyTorch' object has no attribute 'model_dir'"):
+        print(estimator.model_dir)
+    estimator.mine = estimator.model_dir = 1
+    assert (estimator.mine, copy.copy(estimator).max_run) == (1, 7200)
+
+
+def test_a_constructor_of_the_user_may_set_attributes_of_any_name_first():
+    class Mine(PyTorch):
+        def __init__(self, backend="gloo", **options):
+            self.backend, self.source_dir, self.distribution, self.options = backend, "mine", {}, options
+            assert self.source_dir == "mine"
+            super().__init__(hyperparameters={"backend": self.backend}, **options)
+            self.request = self.asked = 1
+
+    mine = Mine(**PLACE)
+    assert (mine.backend, mine.request, mine.source_dir, mine.options.max_run) == ("gloo", 1, "src", 86400)
+    assert mine._request.arguments.hyperparameters == {"backend": "gloo"}
+
+
+def test_jobs_of_users_classes_of_an_earlier_release_have_a_class_of_ours():
+    def class_of(**arguments):
+        return request_of(JobRequest(estimator="Mine", arguments=Arguments(**arguments), folder="/")).estimator
+
+    assert class_of(entry_point="a") == "Estimator"
+    assert (class_of(model_dir="/m"), class_of(model_dir=False)) == ("TensorFlow", "TensorFlow")
+    assert class_of(transformers_version="4.36.0") == "HuggingFace"
 
 
 def test_a_class_of_the_user_is_the_class_that_it_is_made_of():
     class Mine(TensorFlow):
         pass
 
-    asked = Mine(**PLACE, model_dir="/m").request
+    asked = Mine(**PLACE, model_dir="/m")._request
     assert (asked.estimator, asked.arguments.model_dir) == ("TensorFlow", "/m")
     assert type(Mine.of(asked)) is Mine
 
@@ -84,7 +117,7 @@ def test_a_constructor_that_takes_other_arguments_is_named():
             super().__init__(script, instance_type="local_process")
 
     with pytest.raises(OptionError, match="Mine: its constructor does not take the arguments entry_point, instance_"):
-        Mine.of(Mine("train.py").request)
+        Mine.of(Mine("train.py")._request)
 
 
 @pytest.mark.parametrize("name", ["HuggingFace", "TensorFlow"])

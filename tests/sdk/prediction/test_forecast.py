@@ -329,8 +329,8 @@ def test_auto_takes_the_best_and_says_so(forecaster, script):
     estimator = PyTorch("train.py", instance_type="local_process", distribution="auto")
 
     def make(distribution):
-        asked = requests.changed(estimator.asked(None), {"distribution": distribution})
-        return plan_request(asked, estimator.backend, "mine")
+        asked = requests.changed(estimator._asked(None), {"distribution": distribution})
+        return plan_request(asked, estimator._backend, "mine")
 
     plan = chosen(make, None, forecaster)
     assert plan.to_dict()["arguments"]["distribution"] == {"torch_distributed": {"enabled": True}}

@@ -41,7 +41,7 @@ def test_auto_keeps_the_other_settings_of_the_distribution(predicting, notes):
         "mpi": {"enabled": True, "processes_per_host": 4},
     }
     estimator = PyTorch("train.py", instance_type="local_process", distribution=distribution)
-    plan_request(estimator.asked(None), estimator.backend, choose=True)
+    plan_request(estimator._asked(None), estimator._backend, choose=True)
     searched = [question["distribution"] for question in notes("asked") if question["search"]]
     assert searched
     for one in searched:

@@ -18,7 +18,7 @@ def plan_of(monkeypatch, tmp_path, instance_type, *, queue, **options):
     backend = backend_for(instance_type)
     monkeypatch.setattr(type(backend), "review", lambda *_: ())
     monkeypatch.setattr(type(backend), "request", lambda *_: None)
-    request = Estimator("train.py", instance_type=instance_type, **options).asked(None, queue=queue)
+    request = Estimator("train.py", instance_type=instance_type, **options)._asked(None, queue=queue)
     return plan_request(request, backend, "a")
 
 

@@ -313,7 +313,7 @@ def test_a_searcher_imports_nothing_of_the_users_code(home):
     store.code.mkdir(parents=True)
     (store.code / "__init__.py").write_text("")
     command = (sys.executable, "-c", "import code, sys; sys.stdin.read(); print(code.__file__)")
-    searcher = start_searcher(store, home, estimator().request, command=command)
+    searcher = start_searcher(store, home, estimator()._request, command=command)
     while is_alive(searcher):
         time.sleep(0.01)
     assert store.last_words().endswith("/code.py")

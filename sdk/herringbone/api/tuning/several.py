@@ -55,7 +55,7 @@ def members_of(
             "autotune: Herringbone sends it for one estimator; give each of several its hyperparameter ranges"
         )
     for name, estimator in estimators.items():
-        backend = estimator.backend.name
+        backend = estimator._backend.name
         if backend != _SAGEMAKER:
             raise UnsupportedError(
                 f"estimator_dict: only SageMaker searches several estimators in one tuning job, and {name!r} runs on "
@@ -75,7 +75,7 @@ def candidates_of(members: Mapping[str, Member], inputs: Any, name: str) -> list
     if inputs is not None and set(channels) != set(members):
         raise OptionError(f"inputs: give a dict with the inputs of each estimator, by its name: {', '.join(members)}")
     return [
-        Candidate(member.estimator.asked(channels.get(key)), member.definition(name), member._metrics, name=key)
+        Candidate(member.estimator._asked(channels.get(key)), member.definition(name), member._metrics, name=key)
         for key, member in members.items()
     ]
 

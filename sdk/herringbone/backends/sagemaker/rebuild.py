@@ -84,7 +84,10 @@ def rebuild(
     image = take(rest, "AlgorithmSpecification", "TrainingImage")
     options = take_options(rest)
     hosts = {name: take(rest, "ResourceConfig", member) for name, member in _HOSTS.items()}
-    if "instance_groups" not in options and None in hosts.values():
+    if "instance_groups" in options:
+        # SageMaker describes these two members next to groups, which have types of their own.
+        hosts = dict.fromkeys(hosts)
+    elif not all(hosts.values()):
         raise UnsupportedError("a job without hosts of its own, such as a serverless job, has no estimator here")
     channels, code = _channels(take(rest, "InputDataConfig") or [], options)
     if "environment" in options:

@@ -218,10 +218,10 @@ def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
     estimator = ESTIMATORS.get(plan.estimator, Estimator).like(
         name, resume=request.resume is not None, code_of_job=request.code_of_job, **flags
     )
-    channels = {channel.name: channel for channel in estimator.request.channels}
+    channels = {channel.name: channel for channel in estimator._request.channels}
     channels |= {channel.name: channel for channel in parse_inputs(inputs, base=current_folder())}
-    estimator.request = msgspec.structs.replace(
-        estimator.request, channels=tuple(channels[name] for name in sorted(channels))
+    estimator._request = msgspec.structs.replace(
+        estimator._request, channels=tuple(channels[name] for name in sorted(channels))
     )
     return estimator, None
 

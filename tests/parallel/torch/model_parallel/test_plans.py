@@ -76,7 +76,7 @@ def test_a_rank_accepts_what_plan_accepts(folder: Any, key: str, data: st.DataOb
     }
     try:
         estimator = PyTorch("train.py", instance_type="local_process", instance_count=1, distribution=distribution)
-        plan = plan_of(estimator.request, folder)
+        plan = plan_of(estimator._request, folder)
         review(plan)
     except (DistributionError, UnsupportedError):
         return

@@ -24,7 +24,7 @@ def plan(folder: Path, *, entry_point: str = "train.py", requirements: bool = Fa
     if requirements:
         (folder / "requirements.txt").write_text("mxnet\n")
     estimator = MXNet(entry_point, source_dir=str(folder), instance_type="local_process")
-    return plan_of(estimator.request, folder, backend="local_process")
+    return plan_of(estimator._request, folder, backend="local_process")
 
 
 def test_arguments_have_sagemakers_order_and_servers_are_marked_as_mxnets() -> None:

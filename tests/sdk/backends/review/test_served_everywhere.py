@@ -94,7 +94,7 @@ def plan_for(kind, instance_type, image, distribution, folder):
         distribution=distribution,
         **options,
     )
-    return plan_of(estimator.request, folder)
+    return plan_of(estimator._request, folder)
 
 
 def review_docker(plan):

@@ -31,7 +31,7 @@ def plan(folder: Path, distribution: dict, *, requirements: bool = False, **opti
         distribution=distribution,
         **options,
     )
-    return plan_of(estimator.request, folder, backend="local_process")
+    return plan_of(estimator._request, folder, backend="local_process")
 
 
 @pytest.mark.parametrize("distribution", [LIBRARY, *STRATEGIES])

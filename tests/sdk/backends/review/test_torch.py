@@ -25,7 +25,7 @@ def plan(folder, distribution, count=2, **options):
     estimator = PyTorch(
         "train.py", instance_type="local_process", instance_count=count, distribution=distribution, **options
     )
-    return plan_of(estimator.request, folder)
+    return plan_of(estimator._request, folder)
 
 
 @pytest.mark.parametrize(

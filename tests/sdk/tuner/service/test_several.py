@@ -124,5 +124,5 @@ def test_the_best_estimator_is_the_one_of_the_best_trial(service):
     assert tuner.best_training_job() == best["TrainingJobName"]
     chosen = tuner.best_estimator()
     assert type(chosen) is herringbone.PyTorch
-    assert chosen.request.arguments.hyperparameters == {"depth": 3, "epochs": 2}
+    assert chosen._request.arguments.hyperparameters == {"depth": 3, "epochs": 2}
     assert [row["depth"] for row in tuner.analytics().rows()] == [None, 3]

@@ -170,7 +170,7 @@ def test_attach_in_another_process_finds_what_fit_submitted(recorder):
     other.on("sagemaker.ListTags", lambda: _ok('{"Tags": []}'))
     tuner = HyperparameterTuner.attach("digits", other.boto)
     assert tuner.latest_tuning_job.definition().ranges == {"lr": ContinuousParameter(1e-4, 1e-1)}
-    assert tuner.estimator.request.arguments.hyperparameters == {"epochs": 3}
+    assert tuner.estimator._request.arguments.hyperparameters == {"epochs": 3}
     assert tuner.strategy == "Random"
     # A new plan of the attached tuner asks for the same job again.
     own = tuner_of(recorder, estimator={"hyperparameters": {"epochs": 3}}).plan(job_name="digits").request

@@ -167,7 +167,7 @@ def test_attach_rebuilds_the_estimator_and_the_search(service, request_, home):
     assert tuner.estimator.instance_type == "ml.p4d.24xlarge"
     assert tuner.estimator.options.tags == ({"Key": "team", "Value": "vision"},)
     # The objective that SageMaker adds is no hyperparameter of the script.
-    assert tuner.estimator.request.arguments.hyperparameters == {}
+    assert tuner.estimator._request.arguments.hyperparameters == {}
     assert (tuner.strategy, tuner.max_jobs, tuner.max_parallel_jobs) == ("Random", 20, 4)
     assert tuner.best_training_job() == "digits-1-002-0a1b2c3d"
     # The search ended, so nobody starts it again.
