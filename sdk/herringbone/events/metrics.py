@@ -22,6 +22,7 @@ from herringbone.events.series import Summary, Value, summarize
 from herringbone.events.source import FileEvents
 from herringbone.records.differences import differences
 from herringbone.records.logs import FileLogs, Metric
+from herringbone.show.cells import shown_number
 from herringbone.system.texts import NONE
 from herringbone_contract.errors import InputError
 
@@ -177,13 +178,14 @@ def _cell(run: Run, name: str, which: str) -> str:
     summary = run.metrics.get(name)
     if summary is None:
         return NONE
-    return _shown({"last": summary.last, "min": summary.least, "max": summary.most}[which], run.started)
+    value = {"last": summary.last, "min": summary.least, "max": summary.most}[which]
+    # More digits than in views of one job, so that near runs differ.
+    return _shown(value, run.started, f"{value.value:g}")
 
 
-def _shown(value: Value, started: datetime | None) -> str:
+def _shown(value: Value, started: datetime | None, number: str | None = None) -> str:
     after = "" if started is None else f", {(value.time - started).total_seconds():.1f} s"
-    # More digits than in views of one job: near runs are compared here.
-    return f"{value.value:g} (#{value.number}{after})"
+    return f"{number or shown_number(value.value)} (#{value.number}{after})"
 
 
 def csv_lines(jobs: Mapping[str, Metrics]) -> Iterator[str]:
