@@ -264,7 +264,6 @@ class Estimator:
         show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
-        backend = self._backend
         if distribution not in (None, AUTO):
             raise OptionError('distribution: fit takes "auto" alone; give any other one to the estimator')
         request = self._asked(inputs, queue=queue)
@@ -275,7 +274,7 @@ class Estimator:
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
-            job.follow(console_of(job.name, backend, logs) if show_log else None, on_interrupt=on_interrupt)
+            job.follow(console_of(job.name, job._backend, logs) if show_log else None, on_interrupt=on_interrupt)
         return job
 
     def _copy_checkpoints(self, plan: JobPlan) -> None:

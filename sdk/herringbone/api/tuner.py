@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.plan.options.typed import MetricDefinition, parse_options
-from herringbone.plan.request import base_job_name
+from herringbone.plan.request import base_job_name, request_of
 from herringbone.show.cells import shown_number
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
@@ -247,7 +247,7 @@ class HyperparameterTuner:
             from herringbone.api.job import attach
             from herringbone.api.libraries import ESTIMATORS
 
-            kind = ESTIMATORS.get(attach(name, session).plan.estimator, ESTIMATORS["Estimator"])
+            kind = ESTIMATORS[request_of(attach(name, session).plan).estimator]
         return kind.attach(name, session)
 
     def analytics(self) -> TunerAnalytics:

@@ -266,3 +266,14 @@ def test_a_wrong_call_is_a_mistake(home, capsys, words, message):
 def test_an_estimator_of_any_class_can_begin_from_a_job(home):
     submitted(home)
     assert Estimator.like("one").plan().source.entry_point == "train.py"
+
+
+def test_a_job_of_a_users_class_of_an_earlier_release_runs_again(home, capsys):
+    """Its plan has the name of the user's class; the argument `model_dir` is TensorFlow's alone."""
+    submitted(home)
+    stored = JobIndex(home.index).get("one").plan_dict
+    theirs = {**stored, "estimator": "Mine", "arguments": {**stored["arguments"], "model_dir": "/m"}}
+    JobIndex(home.index).update("one", plan=json.dumps(theirs))
+    assert main(["plan", "--like", "one", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["estimator"], planned["hyperparameters"]["model_dir"]) == ("TensorFlow", '"/m"')

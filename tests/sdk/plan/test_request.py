@@ -11,7 +11,7 @@ from herringbone import DistributionError, Estimator, OptionError, PyTorch, Tens
 from herringbone.api.libraries import ESTIMATORS
 from herringbone.plan.arguments import Arguments
 from herringbone.plan.inputs import TrainingInput
-from herringbone.plan.request import JobRequest, changed, keywords, make_request, parse_request, request_of
+from herringbone.plan.request import _CLASSES, JobRequest, changed, keywords, make_request, parse_request, request_of
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.parameters import ContinuousParameter
 from herringbone.tuner.trial_plan import trial_request
@@ -50,6 +50,10 @@ def test_a_request_is_stored_sent_and_taken_out_of_its_plan(name, tmp_path):
     again = plan_of(msgspec.structs.replace(found, channels=()), folder)
     assert (again.hyperparameters, again.distribution) == (plan.hyperparameters, plan.distribution)
     assert (again.hosts, again.arguments) == (plan.hosts, plan.arguments)
+
+
+def test_a_request_names_a_class_that_an_estimator_has():
+    assert set(_CLASSES) == ESTIMATORS.keys() == OF_CLASS.keys()
 
 
 def test_a_stored_request_has_no_secrets_and_a_sent_one_has_them():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.api.estimator import Estimator
 from herringbone.api.libraries import ESTIMATORS
 from herringbone.plan.request import changed, request_of, with_options
 from herringbone.tuner.configs import StrategyConfig, WarmStartConfig
@@ -17,6 +16,7 @@ from herringbone.tuner.tuning import Tuning, find_tuning
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
+    from herringbone.api.estimator import Estimator
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.options import TunerOptions
     from herringbone.tuner.trials import Trial
@@ -44,7 +44,7 @@ def attached(name: str, session: object, changes: Mapping[str, Any]) -> tuple[Tu
         assert isinstance(tuning, ServiceTuning)
         # The best trial is at the same account and region as its tuning job.
         request = with_options(request_of(tuning.estimator_plan()), sagemaker_session=tuning.boto)
-    return tuning, ESTIMATORS.get(request.estimator, Estimator).of(request)
+    return tuning, ESTIMATORS[request.estimator].of(request)
 
 
 def options_of(tuning: Tuning, definition: TuningDefinition) -> TunerOptions:

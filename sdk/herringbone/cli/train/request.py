@@ -21,6 +21,7 @@ from herringbone.plan.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_c
 from herringbone.plan.option_errors import python_words
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import text_options
+from herringbone.plan.request import request_of
 from herringbone.system.documents import read_document
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
@@ -215,7 +216,7 @@ def _request_like(request: JobFlags) -> tuple[Estimator, Inputs]:
     plan = attach(name).plan
     if processes is not None:
         flags["distribution"] = _with_processes(flags.get("distribution") or plan.arguments.distribution, processes)
-    estimator = ESTIMATORS.get(plan.estimator, Estimator).like(
+    estimator = ESTIMATORS[request_of(plan).estimator].like(
         name, resume=request.resume is not None, code_of_job=request.code_of_job, **flags
     )
     channels = {channel.name: channel for channel in estimator._request.channels}

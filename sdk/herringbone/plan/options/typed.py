@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.option_errors import explain, unknown_option
 from herringbone.plan.options.expressions import check_metrics, check_policies
@@ -255,9 +256,6 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     check_metrics([(metric.name, metric.regex) for metric in options.metric_definitions])
     check_policies(options.log_policies)
     if options.track:
-        # Imported here: most jobs have none.
-        from herringbone.plan.destinations import parse_destinations
-
         parse_destinations(options.track, base=Path())
     _check_together(options)
     return options
