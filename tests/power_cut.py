@@ -8,6 +8,8 @@ name and each content that was not synced is there, or is not, or is there in pa
         write()
     for left, over in cut.folders(tmp_path / "left"):      # `over`: the power failed after the program was done
         ...
+
+Calls that C code makes, such as SQLite's, are seen by `PowerCut.of_program`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +31,9 @@ _CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "rename", 
 # A name -> the file that it leads to, by its number. A number of None is the removal of the name.
 Names = dict[str, int]
 Change = tuple[str, int | None]
+# What a disk writes whole.
+_SECTOR = 512
+_PROGRAM = "import ctypes, sys; {before}; ctypes.CDLL(None).power_cut_watch(int(sys.argv[1])); {watched}"
 
 
 class _Moment:
@@ -33,7 +42,7 @@ class _Moment:
     def __init__(self, cut: PowerCut) -> None:
         self.stored = {folder: dict(names) for folder, names in cut.stored.items()}
         self.pending = {folder: list(changes) for folder, changes in cut.pending.items()}
-        self.synced, self.now = dict(cut.synced), dict(cut.now)
+        self.synced, self.now, self.shortest = dict(cut.synced), dict(cut.now), dict(cut.shortest)
         self.is_folder = dict(cut.is_folder)
 
 
@@ -46,6 +55,8 @@ class PowerCut:
         self.pending: dict[int, list[Change]] = {}
         self.synced: dict[int, bytes] = {}
         self.now: dict[int, bytes] = {}
+        # The least size that each file has had since it was synced.
+        self.shortest: dict[int, int] = {}
         self.is_folder: dict[int, bool] = {}
         self._moments: list[_Moment] = []
         self._patches: list[Any] = []
@@ -65,6 +76,27 @@ class PowerCut:
         self._note()
         for descriptor in self._kept:
             os.close(descriptor)
+
+    @classmethod
+    def of_program(cls, folder: Path, shim: Path, before: str, watched: str) -> PowerCut:
+        """Watch a program in C's calls: Python code that runs `before` and then, `watched`, changes the folder."""
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+        cut = cls(folder)
+        cut._look(synced=True)
+        ours, its = socket.socketpair()
+        program = [sys.executable, "-c", _PROGRAM.format(before=before, watched=watched), str(its.fileno())]
+        with subprocess.Popen(program, env={**os.environ, "LD_PRELOAD": str(shim)}, pass_fds=[its.fileno()]) as process:
+            its.close()
+            with ours:
+                while message := ours.recv(8, socket.MSG_WAITALL):
+                    (synced,) = struct.unpack("L", message)
+                    cut._sync(synced)
+                    cut._note()
+                    ours.send(b".")
+        assert process.returncode == 0
+        cut._note()
+        return cut
 
     def folders(self, into: Path, *, tries: int = 8) -> Iterator[tuple[Path, bool]]:
         """Yield folders that a power cut may leave, `tries` for each moment; each is removed before the next."""
@@ -95,6 +127,7 @@ class PowerCut:
                     self.stored[number][name] = leads_to
         elif number in self.now:
             self.synced[number] = self.now[number]
+            self.shortest[number] = len(self.now[number])
 
     def _note(self) -> None:
         self._look()
@@ -112,6 +145,8 @@ class PowerCut:
                 self.is_folder[number] = entry.is_dir(follow_symlinks=False)
                 if entry.is_file(follow_symlinks=False):
                     self.now[number] = Path(entry.path).read_bytes()
+                    size = len(self.now[number])
+                    self.shortest[number] = min(self.shortest.get(number, size if synced else 0), size)
                     if synced:
                         self.synced[number] = self.now[number]
             self.is_folder[folder] = True
@@ -144,9 +179,13 @@ def _build(moment: _Moment, folder: int, into: Path, chance: random.Random) -> N
 
 
 def _content(moment: _Moment, number: int, chance: random.Random) -> bytes:
-    """Return what is left of a file: what was synced, what was written since, a part of it, or zeros in its place."""
+    """Return what is left of a file: what was synced, what was written since, or a part of it."""
     now, synced = moment.now.get(number, b""), moment.synced.get(number, b"")
     if now == synced:
         return now
-    whole = chance.randrange(len(now) + 1)
-    return chance.choice([synced, now, now[:whole], now[:whole] + bytes(len(now) - whole)])
+    # Each sector that was there all the time is the old or the new one. The rest has come, or is zeros, or is missing.
+    kept = min(moment.shortest.get(number, 0), len(synced), len(now))
+    sectors = [chance.choice((synced, now))[start : min(start + _SECTOR, kept)] for start in range(0, kept, _SECTOR)]
+    come = chance.randrange(kept, len(now) + 1)
+    rest = now[kept:come] + chance.choice((b"", bytes(len(now) - come)))
+    return chance.choice((synced, now, b"".join(sectors) + rest))

@@ -16,6 +16,7 @@ from tests.sdk.tuner.test_runner import make_store
 from herringbone.backends.ssh.agent.store import FileStore
 from herringbone.controller.record import FileRecord, read_report
 from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.s3.front.store import Store
 from herringbone.s3.front.uploads import Uploads
 from herringbone.serve.records import RecordFolder, ServiceRecord
@@ -167,3 +168,23 @@ def test_a_part_of_an_upload_has_its_content(tmp_path):
         parts = Uploads(Store(folder)).parts("bucket", "key", upload)
         assert [part.size for part in parts] == [5000] or (not parts and not over)
         assert all(part.path.read_bytes() == b"a" * 5000 for part in parts)
+
+
+def test_the_index_of_jobs_has_old_or_new_rows(tmp_path):
+    """SQLite syncs by itself. Its last change may be lost, and no change is lost in part."""
+    (folder := tmp_path / "folder").mkdir()
+    index = JobIndex(folder / "index.sqlite")
+    for number in range(60):
+        index.add(JobRecord(name=f"a-{number}", backend="local", plan="x" * 600, created=1.0, status="old"))
+    # The changed row grows beyond its page, so that one change writes several.
+    imports = "from pathlib import Path; from herringbone.records.index import JobIndex"
+    before = f"{imports}; i = JobIndex(Path({str(index.path)!r}))"
+    watched = "i.update('a-0', status='new', facts='y' * 9000); i.remove('a-59')"
+    cut = PowerCut.of_program(folder, tmp_path / "shim.so", before, watched)
+    found: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+    for left, over in cut.folders(tmp_path / "left"):
+        rows = {row.name: row for row in JobIndex(left / "index.sqlite").all()}
+        assert rows["a-0"].facts == (None if rows["a-0"].status == "old" else "y" * 9000)
+        found[over].add((rows["a-0"].status, len(rows)))
+    assert found[False] == {("old", 60), ("new", 60), ("new", 59)}
+    assert found[True] == {("new", 60), ("new", 59)}

@@ -246,8 +246,8 @@ class JobIndex:
             # `timeout` is the time that sqlite waits for a lock of another process.
             with closing(sqlite3.connect(self._path, timeout=self._busy_seconds)) as database, database:
                 # NORMAL syncs the disk less often than FULL, and each submission waits for every sync. After a power
-                # failure each job has its record from before the last change or from after it: the journal, which
-                # sqlite syncs before it touches the database, undoes half a change.
+                # failure the last change may be lost, but none is there in part: the journal, which sqlite syncs
+                # before it touches the database, undoes half a change.
                 database.execute("PRAGMA synchronous = NORMAL")
                 self._make_table(database)
                 yield database
