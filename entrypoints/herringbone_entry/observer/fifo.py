@@ -10,6 +10,7 @@ import array
 import fcntl
 import math
 import os
+import sys
 import termios
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -52,7 +53,9 @@ def _is_list(check: Callable[[object], bool]) -> Callable[[object], bool]:
 
 def _is_value(value: object) -> bool:
     """JSON has no numbers that are not finite, so they come as text."""
-    return _is_number(value) or (isinstance(value, str) and value in ("nan", "inf", "-inf"))
+    if isinstance(value, str):
+        return value in ("nan", "inf", "-inf")
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_span(value: object) -> bool:

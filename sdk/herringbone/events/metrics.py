@@ -184,8 +184,17 @@ def _cell(run: Run, name: str, which: str) -> str:
 
 
 def _shown(value: Value, started: datetime | None, number: str | None = None) -> str:
-    after = "" if started is None else f", {(value.time - started).total_seconds():.1f} s"
+    after = "" if started is None else f", {shown_after(value.time, started)}"
     return f"{number or shown_number(value.value)} (#{value.number}{after})"
+
+
+def shown_after(time: datetime, started: datetime) -> str:
+    """Return how long after the start of its job a value came; never negative, for clocks of machines differ.
+
+    >>> shown_after(datetime(2026, 1, 1), datetime(2026, 1, 1, microsecond=30_000))
+    '0.0 s'
+    """
+    return f"{max(0.0, (time - started).total_seconds()):.1f} s"
 
 
 def csv_lines(jobs: Mapping[str, Metrics]) -> Iterator[str]:

@@ -50,16 +50,16 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 
 
 def shown_span(seconds: float) -> str:
-    """Return a span in its two largest units.
+    """Return a span in its two largest units; 0 for a negative one, which clocks of two machines make.
 
-    >>> shown_span(12.34), shown_span(200), shown_span(7500), shown_span(200_000)
-    ('12.3 s', '3 min 20 s', '2 h 5 min', '2 d 7 h')
+    >>> shown_span(12.34), shown_span(200), shown_span(7500), shown_span(200_000), shown_span(-0.04)
+    ('12.3 s', '3 min 20 s', '2 h 5 min', '2 d 7 h', '0.0 s')
     """
     for large, small, large_seconds, small_seconds in _UNITS:
         if seconds >= large_seconds:
             rest = int(seconds % large_seconds // small_seconds)
             return f"{int(seconds // large_seconds)} {large}" + (f" {rest} {small}" if rest else "")
-    return f"{seconds:.1f} s"
+    return f"{max(0.0, seconds):.1f} s"
 
 
 def shown_ago(seconds: float) -> str:

@@ -25,6 +25,8 @@ def metric(**members: object) -> dict[str, Any]:
         (metric(), Point(NOW, "loss", 0.5, 1, 0, "smp")),
         (metric(rank=None, step=None, source=None), Point(NOW, "loss", 0.5, None, None, "script")),
         (metric(value="inf"), Point(NOW, "loss", float("inf"), 1, 0, "smp")),
+        # As `log_metrics` keeps it: a loss that diverges is no mistake of the event.
+        (metric(value=-1.7e308), Point(NOW, "loss", -1.7e308, 1, 0, "smp")),
         (metric(name="x" * 999), Point(NOW, "x" * 256, 0.5, 1, 0, "smp")),
         # The clocks of a machine agree, so a time of another century is a mistake.
         (metric(t=1e300), Point(NOW, "loss", 0.5, 1, 0, "smp")),

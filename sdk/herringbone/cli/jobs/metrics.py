@@ -95,6 +95,7 @@ def new_values(event: Event, started: datetime | None) -> list[str]:
     ['loss 0.5 (step 20)']
     """
     from herringbone.events.columns import Columns
+    from herringbone.events.metrics import shown_after
 
     columns = Columns()
     columns.take({"source": "", **event})
@@ -102,7 +103,7 @@ def new_values(event: Event, started: datetime | None) -> list[str]:
     for metric in list(columns.metrics)[-1:]:
         notes = [] if metric.step is None else [f"step {metric.step}"]
         if started is not None:
-            notes.append(f"{(metric.time - started).total_seconds():.1f} s")
+            notes.append(shown_after(metric.time, started))
         if metric.host:
             notes.append(metric.host if metric.rank is None else f"{metric.host}:{metric.rank}")
         lines.append(f"{metric.name} {shown_number(metric.value)}" + (f" ({', '.join(notes)})" if notes else ""))
