@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 
+# Of a process that a crash has ended.
+CRASH_CODES = frozenset(
+    128 + number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+)
 # The client recognises a lost host by these words.
 _LOST = "lost contact with "
 # The client recognises a host that lost a process of ours by these words.

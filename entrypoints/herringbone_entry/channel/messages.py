@@ -61,7 +61,7 @@ class RankEnded(TypedDict):
 
     `code` is None for a rank under mpirun that reported none; `seen` is then the exit code that the system showed, None
     if it showed none. `reaped` means that its parent had collected its exit code before the supervisor could look.
-    `failure` is None if `code` is 0.
+    `over` means that only Python's teardown remained. `failure` is None if `code` is 0.
     """
 
     kind: Literal["ended"]
@@ -69,6 +69,7 @@ class RankEnded(TypedDict):
     code: int | None
     seen: int | None
     reaped: bool
+    over: bool
     age: float
     failure: str | None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from herringbone_contract.constants import line_prefix
+from herringbone_contract.failure import CRASH_CODES
 from herringbone_contract.layout import RankPlacement
 from herringbone_entry import processes
 from herringbone_entry.channel.frames import Message, Wire, WireError
@@ -17,9 +18,6 @@ from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.pipe import Pipe
-
-# Signals by which a crash ends a process.
-_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 class RankProcess:
@@ -51,7 +49,7 @@ class RankProcess:
         self.report: dict[str, Any] | None = None
         self.code: int | None = None
         self.reported_done = False
-        self._reported_over = False
+        self.reported_over = False
         # For a rank that is not our child: what the system shows of its end, and whether its parent was faster.
         self.seen_code: int | None = None
         self.reaped = False
@@ -114,7 +112,7 @@ class RankProcess:
         self.gone = True
         # A rank that is killed while it waits for leave keeps the code that it reported.
         if self.code is None:
-            self.code = 0 if self._reported_over and self._crashed_at_end(code) else code
+            self.code = 0 if self.reported_over and self._crashed_at_end(code) else code
         self._note_end()
         self._changed()
 
@@ -173,7 +171,7 @@ class RankProcess:
         if message.get("kind") == "done":
             self.reported_done = True
         elif message.get("kind") == "over":
-            self._reported_over = True
+            self.reported_over = True
         elif message.get("kind") == "leaving":
             self.report = message
             self.code = int(message["code"])
@@ -183,10 +181,10 @@ class RankProcess:
 
     def _crashed_at_end(self, code: int) -> bool:
         """Report, and say in the log, that a crash has ended the rank when nothing but Python's teardown remained."""
-        number = code - 128
-        if number not in _CRASHES:
+        if code not in CRASH_CODES:
             return False
-        text = f"Python was ended by {signal.Signals(number).name} in its teardown: script and exit functions were over"
+        name = signal.Signals(code - 128).name
+        text = f"Python was ended by {name} in its teardown: script and exit functions were over"
         self._output.write(self._prefix + f"herringbone: {text}\n".encode())
         return True
 
@@ -202,12 +200,14 @@ class RankProcess:
         self._changed()
 
     def _look_at_end(self) -> None:
-        """Learn how a rank of mpirun's ends, before mpirun collects its exit code."""
-        if self.code is None and not self.reported_done and self.pid is not None:
+        """Learn how a rank ends, before its parent collects its exit code: that may be mpirun."""
+        if self.code is None and self.reported_over == self.reported_done and self.pid is not None:
             try:
                 self.seen_code = processes.exit_code_before_reaping(self.pid)
             except ProcessLookupError:
                 self.reaped = True
+            if self.reported_over and self.seen_code is not None and self._crashed_at_end(self.seen_code):
+                self.code = 0
 
     def _note_end(self) -> None:
         # A rank that reported "done" closes its link before it exits. Its code, if it is not 0, comes with its exit,

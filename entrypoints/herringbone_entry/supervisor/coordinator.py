@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.failure import Failure, lost_contact, lost_process
+from herringbone_contract.failure import CRASH_CODES, Failure, lost_contact, lost_process
 from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
@@ -92,8 +92,11 @@ class Coordinator:
         self._rank_hosts: dict[int, str] = {}
         # A rank has an entry once its end is known; the code is None when only mpirun knows it.
         self._codes: dict[int, int | None] = {}
+        self._over: set[int] = set()
         self._deferred: set[int] = set()
         self._launcher_code: int | None = None
+        # mpirun's word for the crash of a rank, which is no failure once Python's teardown is all that remains of all.
+        self._crash: Evidence | None = None
         # mpirun's word for the exit code of a rank that a signal killed, and whether that may be the abort's SIGTERM.
         self._killed_code = 1
         self._may_be_ours = False
@@ -205,6 +208,8 @@ class Coordinator:
     def _rank_ended(self, host: str, ended: RankEnded) -> None:
         rank, code, failure = ended["rank"], ended["code"], ended["failure"]
         self._codes[rank] = code
+        if ended["over"]:
+            self._over.add(rank)
         if failure is not None and code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
             # The report took its time; the rank's own end decides which failure came first.
             when = self._clock() - ended["age"]
@@ -226,14 +231,15 @@ class Coordinator:
         if killed and self.phase in (Phase.RUNNING, Phase.FAILING):
             # Its ranks may have gone with it, and their ends may have arrived earlier.
             self._fail(evidence)
-        elif self.phase is Phase.RUNNING and code:
+        elif self.phase is Phase.RUNNING and code and ended["rank_code"] not in CRASH_CODES:
             self._fail(evidence)
         elif self.phase is Phase.RUNNING:
-            # The ranks' own ends may still be on their way.
+            # The ranks' own ends may still be on their way, and a crash may have been in Python's teardown.
+            self._crash = evidence if code else None
             self._later(SETTLE_SECONDS, lambda: self._fail_unless_ended(evidence))
 
     def _fail_unless_ended(self, evidence: Evidence) -> None:
-        """Fail a job whose mpirun reports success although some rank never reported its end."""
+        """Fail a job whose mpirun has ended although some rank never reported its end."""
         if self.phase is Phase.RUNNING:
             self._fail(evidence)
             self._advance()
@@ -335,7 +341,9 @@ class Coordinator:
         if ranks_ended and not all_ended and not self._hurried and self.phase in (Phase.STOPPING, Phase.FAILING):
             self._hurried = True
             self._order({"kind": "hurry"})
-        if self.phase in (Phase.RUNNING, Phase.CLOSING) and all_ended:
+        if self.phase is Phase.RUNNING and all_ended and self._crash is not None and len(self._over) < len(self._codes):
+            self._fail(self._crash)
+        elif self.phase in (Phase.RUNNING, Phase.CLOSING) and all_ended:
             self._end(0, None)
         elif self.phase is Phase.RUNNING and self._register.has_chief and self._codes.get(0) == 0:
             # The other ranks work for the chief alone, and some never end by themselves.

@@ -219,6 +219,7 @@ class RankGroup:
                 "code": rank.code,
                 "seen": rank.seen_code,
                 "reaped": rank.reaped,
+                "over": rank.reported_over,
                 "age": age,
                 "failure": record,
             }

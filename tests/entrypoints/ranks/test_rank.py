@@ -71,9 +71,26 @@ def test_a_crash_in_pythons_teardown_fails_no_job(make_job, end: str, name: str)
     assert (job.base() / "code/kept.txt").read_text() == "not closed"
 
 
-def test_a_crash_in_a_function_of_atexit_fails_the_job(make_job) -> None:
-    job = make_job()
-    job.write("import atexit, os\natexit.register(os.abort)")
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+def test_a_crash_in_the_teardown_of_mpiruns_last_rank_fails_no_job(make_job, mpirun, kind: str) -> None:
+    """The first rank waits before its crash until the second one has ended."""
+    job = make_job(HERRINGBONE_MPIRUN=mpirun(kind))
+    wait = "lambda: (time.sleep(1.0 if os.environ['RANK'] == '0' else 0.0), os.abort())"
+    job.write(
+        f"{CRASH}\n    if os.environ['RANK'] == '0': crash = Crash({wait})\n",
+        sagemaker_mpi_enabled=True,
+        sagemaker_mpi_num_of_processes_per_host=2,
+    )
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure) == (0, None), ended.lines
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", [None, "openmpi4"])
+def test_a_crash_in_a_function_of_atexit_fails_the_job(make_job, mpirun, kind: str | None) -> None:
+    job = make_job(**({"HERRINGBONE_MPIRUN": mpirun(kind)} if kind else {}))
+    job.write("import atexit, os\natexit.register(os.abort)", sagemaker_mpi_enabled=bool(kind))
     assert job.run()["algo-1"].code == 134
 
 

@@ -52,10 +52,11 @@ class Bench:
         what: str = "",
         seen: int | None = None,
         reaped: bool = False,
+        over: bool = False,
     ) -> None:
         host = f"algo-{rank + 1}"
         failure = Failure(host, rank, code or 1, what).to_json()
-        self.report(host, "ended", rank=rank, code=code, seen=seen, reaped=reaped, age=age, failure=failure)
+        self.report(host, "ended", rank=rank, code=code, seen=seen, reaped=reaped, over=over, age=age, failure=failure)
 
     def mpirun_ended(self, code: int, *, killed: bool = False) -> None:
         failure = Failure("algo-1", None, code, "LaunchError")
@@ -95,7 +96,7 @@ def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ende
     counts = {"counts": {"algo-2": 2, "algo-1": 1}, "machine_ranks": {"algo-2": 3, "algo-1": 3}}
     assert bench.orders == [{"kind": "start", **counts, "meeting": meeting}]
     for rank in range(3):
-        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0, failure=None)
+        bench.report("algo-1", "ended", rank=rank, code=0, over=True, age=0.0, failure=None)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
@@ -130,6 +131,24 @@ def test_mpiruns_end_is_noticed_before_its_ranks() -> None:
     bench.ended(0, 0)
     bench.advance(SETTLE_SECONDS)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("over", "code"), [((True, True), 0), ((True, False), 134)])
+def test_a_crash_of_mpiruns_rank_is_no_failure_once_all_are_over(
+    over: tuple[bool, bool], code: int, first: bool
+) -> None:
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+    if first:
+        bench.mpirun_ended(134)
+    for rank in range(2):
+        bench.ended(rank, 0, over=over[rank])
+    if not first:
+        bench.mpirun_ended(134)
+    bench.advance(SETTLE_SECONDS)
+    assert bench.orders[-1]["kind"] == "finish"
+    assert bench.orders[-1]["code"] == code
 
 
 def test_an_mpirun_that_fails_by_itself_is_the_failure() -> None:
