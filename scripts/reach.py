@@ -7,6 +7,7 @@
 
 A test file reaches all modules of ours that it imports, at any distance, and the other files of their packages, such
 as the native core. It does not reach what programs that it starts import: `.ci/proofs` declares that for its pieces.
+For a module that no test imports, the tests are those in the folder that stands for its own.
 """
 
 from __future__ import annotations
@@ -162,11 +163,31 @@ def note(piece: str, hashed: str) -> None:
         (ROOT / PROVED).write_text("".join(f"{name}: {kept[name][0]}\n" for name in sorted(kept)))
 
 
+def beside(path: str, tests: Iterable[str]) -> set[str]:
+    """Return the tests of a module's name in the folder that stands for its own, or else all tests there.
+
+    >>> sorted(beside("sdk/herringbone/cli/jobs/ls.py", ["tests/sdk/cli/test_ls.py", "tests/sdk/cli/test_rm.py"]))
+    ['tests/sdk/cli/test_ls.py']
+    """
+    room, _, inside = path.partition("/")
+    inside = inside.partition("/")[2] if room in SOURCES else inside
+    folder = posixpath.join("tests", room, posixpath.dirname(inside))
+    while folder != "tests":
+        if found := {test for test in tests if test.startswith(f"{folder}/")}:
+            name = f"test_{posixpath.basename(path)}"
+            return {test for test in found if posixpath.basename(test) == name} or found
+        folder = posixpath.dirname(folder)
+    return set()
+
+
 def changed(commit: str, files: Files) -> list[str]:
     """Return the test files that the changes since a commit reach."""
     changes = git("diff", "--name-only", "--merge-base", commit) | git("ls-files", "--others", "--exclude-standard")
     tests = sorted(path for path in files if path.startswith("tests/") and posixpath.basename(path).startswith("test_"))
-    return [path for path in tests if changes & reached([path], files)]
+    reaches = {path: changes & reached([path], files) for path in tests}
+    alone = {path for path in changes.difference(*reaches.values()) if path.endswith(".py")}
+    named = {test for path in alone for test in beside(path, tests)}
+    return [path for path in tests if reaches[path] or path in named]
 
 
 def main(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from scripts import reach
+from scripts.structure import SOURCES
 
 REPOSITORY = reach.repository()
 EQUALITY = "tests/parallel/torch/model_parallel/test_equality.py"
@@ -53,6 +54,19 @@ def test_the_hash_knows_names_modes_and_contents(tmp_path: Path) -> None:
     hashes.append(reach.digest([str(file)]))
     hashes.append(reach.digest([str(file.rename(tmp_path / "b"))]))
     assert len(set(hashes)) == 4
+
+
+def test_every_module_has_tests_that_a_change_of_it_selects() -> None:
+    """Verbs, trackers, ranks and shims are imported by name or in programs."""
+    files = REPOSITORY
+    tests = [path for path in files if path.startswith("tests/") and "/test_" in path]
+    modules = {path for path in files if path.endswith(".py") and path.split("/")[0] in {*SOURCES, "compat"}}
+    reached = set().union(*(reach.reached([path], files) for path in tests))
+    assert [path for path in sorted(modules - reached) if not reach.beside(path, tests)] == []
+    assert reach.beside("sdk/herringbone/cli/jobs/ls.py", tests) == {"tests/sdk/cli/test_ls.py"}
+    assert reach.beside("parallel/shim/smdistributed/modelparallel/torch/nn.py", tests) > {
+        "tests/parallel/test_shim.py"
+    }
 
 
 def test_a_path_that_names_nothing_is_an_error() -> None:
