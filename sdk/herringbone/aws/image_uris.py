@@ -74,19 +74,56 @@ _ALGORITHMS = {
     "us-west-2": "246618743249",
 }
 _REPOSITORIES = {"sklearn": "sagemaker-scikit-learn", "xgboost": "sagemaker-xgboost"}
-_LEARNING = ("pytorch", "tensorflow", "mxnet")
+# The first version of each framework whose image has the name below; AWS keeps older ones in other accounts.
+_LEARNING = {"pytorch": (1, 2), "tensorflow": (1, 13), "mxnet": (1, 4, 1)}
+# The Python of the images from a version on, where each version has one alone.
+_PYTHONS = {
+    "pytorch": {(1, 9): "py38", (1, 13): "py39", (2, 0): "py310", (2, 3): "py311", (2, 6): "py312"},
+    "tensorflow": {(2, 2): "py37", (2, 6): "py38", (2, 8): "py39", (2, 12): "py310", (2, 19): "py312"},
+    "mxnet": {(1, 7): "py3", (1, 8): "py37", (1, 9): "py38"},
+}
+# Algorithms of AWS's own: their images train in its service alone.
+_ALGORITHMS_OF_AWS = frozenset(
+    """
+    blazingtext factorization-machines forecasting-deepar image-classification image-classification-neo ipinsights
+    kmeans knn lda linear-learner ntm object-detection object2vec pca randomcutforest semantic-segmentation seq2seq
+    autogluon
+    """.split()
+)
 # (version of transformers, framework and its version) -> Python, and the end of the tag.
 _HUGGING_FACE = {
-    ("4.17.0", "pytorch1.10.2"): ("py38", "cu113-ubuntu20.04"),
-    ("4.17.0", "tensorflow2.6.3"): ("py38", "cu112-ubuntu20.04"),
-    ("4.26.0", "pytorch1.13.1"): ("py39", "cu117-ubuntu20.04"),
-    ("4.28.1", "pytorch2.0.0"): ("py310", "cu118-ubuntu20.04"),
-    ("4.36.0", "pytorch2.1.0"): ("py310", "cu121-ubuntu20.04"),
-    ("4.46.1", "pytorch2.3.0"): ("py311", "cu121-ubuntu20.04"),
-    ("4.48.0", "pytorch2.3.0"): ("py311", "cu121-ubuntu20.04"),
-    ("4.49.0", "pytorch2.5.1"): ("py311", "cu124-ubuntu22.04"),
-    ("4.55.0", "pytorch2.7.1"): ("py312", "cu128-ubuntu22.04"),
-    ("4.56.2", "pytorch2.8.0"): ("py312", "cu129-ubuntu22.04"),
+    (transformers, base): (python, system)
+    for transformers, base, python, system in (
+        row.split()
+        for row in """
+            4.4.2 pytorch1.6.0 py36 -
+            4.4.2 tensorflow2.4.1 py37 -
+            4.5.0 pytorch1.6.0 py36 -
+            4.5.0 tensorflow2.4.1 py37 -
+            4.6.1 pytorch1.6.0 py36 cu110-ubuntu18.04
+            4.6.1 pytorch1.7.1 py36 cu110-ubuntu18.04
+            4.6.1 pytorch1.8.1 py36 cu111-ubuntu18.04
+            4.6.1 tensorflow2.4.1 py37 cu110-ubuntu18.04
+            4.10.2 pytorch1.8.1 py36 cu110-ubuntu18.04
+            4.10.2 pytorch1.9.0 py38 cu111-ubuntu20.04
+            4.10.2 tensorflow2.4.1 py37 cu110-ubuntu18.04
+            4.10.2 tensorflow2.5.1 py37 cu112-ubuntu18.04
+            4.11.0 pytorch1.9.0 py38 cu111-ubuntu20.04
+            4.11.0 tensorflow2.5.1 py37 cu112-ubuntu18.04
+            4.12.3 pytorch1.9.1 py38 cu111-ubuntu20.04
+            4.12.3 tensorflow2.5.1 py37 cu112-ubuntu18.04
+            4.17.0 pytorch1.10.2 py38 cu113-ubuntu20.04
+            4.17.0 tensorflow2.6.3 py38 cu112-ubuntu20.04
+            4.26.0 pytorch1.13.1 py39 cu117-ubuntu20.04
+            4.28.1 pytorch2.0.0 py310 cu118-ubuntu20.04
+            4.36.0 pytorch2.1.0 py310 cu121-ubuntu20.04
+            4.46.1 pytorch2.3.0 py311 cu121-ubuntu20.04
+            4.48.0 pytorch2.3.0 py311 cu121-ubuntu20.04
+            4.49.0 pytorch2.5.1 py311 cu124-ubuntu22.04
+            4.55.0 pytorch2.7.1 py312 cu128-ubuntu22.04
+            4.56.2 pytorch2.8.0 py312 cu129-ubuntu22.04
+        """.strip().splitlines()
+    )
 }
 
 
@@ -110,9 +147,15 @@ def image_uri(
     transformers, and `base_version` is the framework below it, such as pytorch2.1.0. Raises `OptionError` for a missing
     version, and `UnsupportedError` where AWS has no such image, or it is not known here.
     """
+    if framework in _ALGORITHMS_OF_AWS:
+        raise UnsupportedError(
+            f"image_uri: {framework} is an algorithm of AWS's own, whose image runs in its service alone; train with a"
+            " script and a framework here, or use AWS's SDK for it"
+        )
     if version is None:
         raise OptionError(f"{framework}: AWS names its images by version; give one, or image_uri")
     if framework in _REPOSITORIES:
+        _check_algorithm(framework, version, instance_type)
         account = _ALGORITHMS.get(region)
         if account is None:
             raise UnsupportedError(
@@ -126,10 +169,34 @@ def image_uri(
         return f"{_registry(account, region)}/{_hugging_face(version, base_version, py_version, instance_type)}"
     if framework not in _LEARNING:
         raise UnsupportedError(f"image_uri: no image of AWS's is known for {framework}; give image_uri")
+    numbers = _numbers(version)
+    if numbers < _LEARNING[framework]:
+        first = ".".join(map(str, _LEARNING[framework]))
+        raise UnsupportedError(f"image_uri: AWS's images before {framework} {first} have other names; give image_uri")
+    py_version = py_version or _python(framework, numbers)
     if py_version is None:
         raise OptionError("py_version: missing; AWS's images are named by it, as in py310; or give image_uri")
     device = "cpu" if num_gpus(instance_type) == 0 else "gpu"
     return f"{_registry(account, region)}/{framework}-training:{version}-{device}-{py_version}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version that is no algorithm's: a short one stands for its first release."""
+    return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
+
+
+def _python(framework: str, numbers: tuple[int, ...]) -> str | None:
+    rows = [python for first, python in _PYTHONS[framework].items() if numbers >= first]
+    return rows[-1] if rows else None
+
+
+def _check_algorithm(framework: str, version: str, instance_type: str) -> None:
+    if version in ("1", "latest"):
+        raise UnsupportedError(
+            f"image_uri: {framework} {version} is an algorithm of AWS's own, without scripts; give a version such as 1.7-1"
+        )
+    if _algorithm_suffix(framework, version) and num_gpus(instance_type):
+        raise UnsupportedError(f"instance_type: AWS's image of {framework} {version} uses no GPU; give a type without")
 
 
 def _algorithm_suffix(framework: str, version: str) -> str:
@@ -139,14 +206,14 @@ def _algorithm_suffix(framework: str, version: str) -> str:
 
 
 def _hugging_face(version: str, base: str | None, py_version: str | None, instance_type: str) -> str:
-    row = _HUGGING_FACE.get((version, base or ""))
-    known = ", ".join(f"{transformers} with {framework}" for transformers, framework in _HUGGING_FACE)
-    if row is None:
+    key = next((key for key in _HUGGING_FACE if _is(version, key[0]) and base is not None and _is(base, key[1])), None)
+    if key is None:
+        known = ", ".join(f"{transformers} with {framework}" for transformers, framework in _HUGGING_FACE)
         raise UnsupportedError(
             f"transformers_version: no image of AWS's is known for {version} with {base or 'no framework'}; give"
             f" image_uri, or one of: {known}"
         )
-    python, suffix = row
+    python, system = _HUGGING_FACE[key]
     if py_version not in (None, python):
         raise OptionError(
             f"py_version: AWS's image of transformers {version} with {base} has {python}, not {py_version}"
@@ -155,8 +222,14 @@ def _hugging_face(version: str, base: str | None, py_version: str | None, instan
         raise UnsupportedError(f"instance_type: AWS's training images of Hugging Face need GPUs, not {instance_type}")
     assert base is not None
     framework = "pytorch" if base.startswith("pytorch") else "tensorflow"
-    number = base.removeprefix(framework)
-    return f"huggingface-{framework}-training:{number}-transformers{version}-gpu-{python}-{suffix}"
+    # The tag has the versions as they were written.
+    tag = f"{base.removeprefix(framework)}-transformers{version}-gpu-{python}"
+    return f"huggingface-{framework}-training:{tag}{'' if system == '-' else f'-{system}'}"
+
+
+def _is(written: str, full: str) -> bool:
+    """Say whether a version is a full one, or its short form without the last number."""
+    return written in (full, full.rpartition(".")[0])
 
 
 def _registry(account: str, region: str) -> str:

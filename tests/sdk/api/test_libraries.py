@@ -127,7 +127,10 @@ def test_china_has_another_registry():
     ("settings", "error"),
     [
         ({"framework": "pytorch", "version": None}, OptionError),
-        ({"framework": "pytorch", "version": "2.1.0"}, OptionError),
+        ({"framework": "pytorch", "version": "1.8.0"}, OptionError),
+        ({"framework": "pytorch", "version": "1.1.0", "py_version": "py3"}, UnsupportedError),
+        ({"framework": "xgboost", "version": "latest"}, UnsupportedError),
+        ({"framework": "linear-learner", "version": None}, UnsupportedError),
         ({"framework": "jax", "version": "1"}, UnsupportedError),
         ({"framework": "huggingface", "version": "4.36.0", "base_version": "pytorch1.0"}, UnsupportedError),
         ({"framework": "huggingface", "version": "4.36.0", "base_version": "pytorch2.1.0"}, UnsupportedError),
