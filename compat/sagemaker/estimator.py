@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import herringbone
-from sagemaker import _alone
+from sagemaker import _absent
 from sagemaker._notebook import Notebook
 
 
@@ -31,4 +31,4 @@ class Estimator(Notebook, herringbone.Estimator):
 
 
 EstimatorBase = herringbone.Estimator
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

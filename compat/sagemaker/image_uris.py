@@ -8,7 +8,7 @@ from typing import Any
 
 from herringbone import UnsupportedError
 from herringbone.aws.image_uris import image_uri
-from sagemaker import _alone
+from sagemaker import _absent
 from sagemaker._notebook import region_of
 
 
@@ -50,4 +50,4 @@ def retrieve(
     )
 
 
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from herringbone import FileSystemInput, ShuffleConfig, TrainingInput
-from sagemaker import _alone
+from sagemaker import _absent
 
 __all__ = ["TrainingInput", "FileSystemInput", "ShuffleConfig"]
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from herringbone import remote
-from sagemaker import _alone
+from sagemaker import _absent
 
 __all__ = ["remote"]
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+import herringbone
 from herringbone import (
     CategoricalParameter,
     ContinuousParameter,
     HyperbandStrategyConfig,
-    HyperparameterTuner,
     IntegerParameter,
     StrategyConfig,
     TuningJobCompletionCriteriaConfig,
     WarmStartConfig,
     WarmStartTypes,
 )
-from sagemaker import _alone
+from sagemaker import _absent
 
 __all__ = [
     "HyperparameterTuner",
@@ -28,4 +30,54 @@ __all__ = [
     "HyperbandStrategyConfig",
     "TuningJobCompletionCriteriaConfig",
 ]
-__getattr__ = partial(_alone.refuse, __name__)
+
+
+class HyperparameterTuner(herringbone.HyperparameterTuner):
+    """See `herringbone.HyperparameterTuner`."""
+
+    TUNING_JOB_NAME_MAX_LENGTH = 32
+    SAGEMAKER_ESTIMATOR_MODULE = "sagemaker_estimator_module"
+    SAGEMAKER_ESTIMATOR_CLASS_NAME = "sagemaker_estimator_class_name"
+    DEFAULT_ESTIMATOR_MODULE = "sagemaker.estimator"
+    DEFAULT_ESTIMATOR_CLS_NAME = "Estimator"
+
+    def fit(
+        self,
+        inputs: Any = None,
+        job_name: str | None = None,
+        include_cls_metadata: bool | Mapping[str, bool] = False,
+        estimator_kwargs: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Start the search; see `herringbone.HyperparameterTuner.fit`.
+
+        What SDK v2 passes on and does not use (`logs`, `verbose`) is taken: the log of a search has the ends of trials.
+        """
+        for name in ("logs", "verbose", "experiment_config"):
+            if name != "experiment_config" or kwargs.get(name) is None:
+                kwargs.pop(name, None)
+        if "experiment_config" in kwargs:
+            raise herringbone.UnsupportedError("fit: experiment_config: there is no experiment service here; leave it out")
+        # Of AWS's own attach, which rebuilds an estimator of that class; here a search keeps its request.
+        del include_cls_metadata
+        return super().fit(inputs, job_name, estimator_kwargs=estimator_kwargs, wait=wait, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise _absent.refusal(f"HyperparameterTuner.{name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def sagemaker_session(self) -> Any:
+        """The session of the estimator."""
+        return self.estimator.sagemaker_session
+
+
+_REFUSED = frozenset(
+    (
+        "delete_endpoint", "deploy", "override_resource_config", "visualize_job", "visualize_jobs",
+        "hyperparameter_ranges_dict",
+    )
+)  # fmt: skip
+__getattr__ = partial(_absent.absent, __name__)

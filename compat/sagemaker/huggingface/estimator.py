@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import herringbone
-from sagemaker import _alone
+from sagemaker import _absent
 from sagemaker._notebook import Notebook
 
 
@@ -13,4 +13,4 @@ class HuggingFace(Notebook, herringbone.HuggingFace):
     """See `herringbone.HuggingFace`."""
 
 
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sagemaker import _alone
+from sagemaker import _absent
 from sagemaker.session import Session
 
 
@@ -19,4 +19,4 @@ class LocalSession(Session):
 
 
 __all__ = ["LocalSession"]
-__getattr__ = partial(_alone.refuse, __name__)
+__getattr__ = partial(_absent.absent, __name__)

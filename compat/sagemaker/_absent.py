@@ -1,0 +1,113 @@
+"""The names of SDK v2 that host, process or run pipelines: they can be imported, and refuse to be used, by name.
+
+    from sagemaker.serializers import CSVSerializer     # a placeholder
+    CSVSerializer()                                     # UnsupportedError: sagemaker.serializers.CSVSerializer: ...
+
+So a notebook trains, and ends at the line that asks for what is not here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from herringbone import UnsupportedError
+
+# Modules of SDK v2 that are not here. What else comes after `sagemaker.`, as names of its version 3 do, has no module.
+MODULES = frozenset(
+    """
+    accept_types algorithm amazon amtviz apiutils async_inference automl aws_batch base_deserializers base_predictor
+    base_serializers batch_inference chainer clarify cli collection compute_resource_requirements config
+    container_base_model content_types dataset_definition deprecations deserializers djl_inference
+    drift_check_baselines enums environment_variables experiments explainer feature_store fw_utils git_utils
+    hyperparameters inference_recommender instance_types instance_types_gpu_info interactive_apps iterators jumpstart
+    lambda_helper lineage logs metadata_properties metric_definitions mlflow model model_card model_life_cycle
+    model_metrics model_monitor model_uris modules multidatamodel network partner_app payloads pipeline predictor
+    predictor_async processing resource_requirements rl script_uris serializer_utils serializers serve serverless
+    session_settings spark sparkml stabilityai telemetry training_compiler transformer user_agent utilities vpc_utils
+    workflow wrangler
+    """.split()
+)
+
+
+def refusal(path: str) -> UnsupportedError:
+    """Return the error of a name that is not here, with what to do instead.
+
+    >>> str(refusal("sagemaker.model.Model"))[:60]
+    'sagemaker.model.Model: Herringbone trains, and neither hosts'
+    """
+    return UnsupportedError(
+        f"{path}: Herringbone trains, and neither hosts, processes nor runs pipelines. The model of a job is the file"
+        " estimator.model_data (a copy of its files: estimator.latest_training_job.download_model(folder)); to host it,"
+        " give that file to AWS's own SDK in an environment of its own, or to boto3. docs/start/from-aws.md lists the"
+        " names that are here"
+    )
+
+
+class Placeholder(type):
+    """The class of names that are not here: they can be named, annotated and derived from, and nothing else."""
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        raise refusal(cls._path)  # type: ignore[attr-defined]
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return placeholder(f"{cls._path}.{name}")  # type: ignore[attr-defined]
+
+
+def placeholder(path: str) -> type:
+    """Return the placeholder of a name of SDK v2.
+
+    >>> issubclass(type("Mine", (placeholder("sagemaker.model.Model"),), {}), placeholder("sagemaker.predictor.P"))
+    False
+    """
+    module, _, name = path.rpartition(".")
+    return Placeholder(name, (), {"_path": path, "__module__": module})
+
+
+def absent(module: str, name: str) -> Any:
+    """Return what a module here has for a name of SDK v2 that Herringbone has not; for `__getattr__` of the module."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    found = placeholder(f"{module}.{name}")
+    setattr(sys.modules[module], name, found)
+    return found
+
+
+class _Module(ModuleType):
+    """A module of SDK v2 that is not here; each of its names is a placeholder."""
+
+    def __getattr__(self, name: str) -> Any:
+        return absent(self.__name__, name)
+
+
+class _Absent(MetaPathFinder, Loader):
+    """Finds modules of SDK v2 that are not here. The last finder: it only hears of modules that nobody has."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        parts = name.split(".")
+        if parts[0] != "sagemaker" or len(parts) < 2 or parts[-1].startswith("_"):
+            return None
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if parts[1] in MODULES or (len(parts) > 2 and parent is not None):
+            return ModuleSpec(name, self, is_package=True)
+        raise ModuleNotFoundError(
+            f"{name}: no module of SDK v2, whose names Herringbone has; docs/start/from-aws.md lists them", name=name
+        )
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: its names are made when they are asked for."""
+
+
+def serve_imports() -> None:
+    """Have modules of SDK v2 that are not here be found as placeholders."""
+    if not any(isinstance(finder, _Absent) for finder in sys.meta_path):
+        sys.meta_path.append(_Absent())
