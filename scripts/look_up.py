@@ -6,7 +6,7 @@
     click commands       -> command-line.md     one part for each verb
     TrainingJob          -> training-job.md     its members, and the values that they return
     classes of errors    -> errors.md           one row for each error
-    serve/members.py     -> service.md          the fate of each member of SageMaker's API
+    serve/actions.py     -> service.md          the actions of the service, and the fate of each member
     library_hooks        -> library-hooks.md    tested releases of other libraries, and the hooks into them
 
 A page contains `<!-- begin NAME -->` and `<!-- end NAME -->`, and this script writes the text between them. The pages
@@ -30,7 +30,7 @@ from herringbone.cli.__main__ import GROUP
 from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
 from herringbone.records.logs import LogLine, Metric
 from herringbone.s3.front.operations import OPERATIONS
-from herringbone.serve.members import RULES
+from herringbone.serve.actions import ACTIONS
 from herringbone_contract.events import hugging_face
 from herringbone_contract.failure import Failure
 from herringbone_contract.library_hooks import TESTED, Hook
@@ -263,12 +263,13 @@ def _members(members: tuple[str, ...]) -> str:
 
 def _service() -> str:
     return "\n\n".join(
-        f"## {operation}\n\n"
+        f"## {action.name}\n\n"
         + table(
             ("member", "fate", "why, or how"),
-            ((f"`{path}`", rule.fate.value, rule.reason) for path, rule in rules.items()),
+            ((f"`{path}`", rule.fate.value, rule.reason) for path, rule in action.rules.items()),
         )
-        for operation, rules in RULES.items()
+        for action in ACTIONS.values()
+        if action.rules
     )
 
 

@@ -18,8 +18,10 @@ from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.serve import app as module
 from herringbone.serve import logs as logs_module
+from herringbone.serve.actions import ACTIONS, answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.audit import Audit
+from herringbone.serve.catalog import Catalog
 from herringbone.serve.errors import invalid
 from herringbone.serve.links import Held
 from herringbone.serve.logs import LogOperations
@@ -43,8 +45,9 @@ class Client:
         self.settings = Settings(backend="local_process", mapping=MAPPING, **settings)
         self.trainings = Trainings(home, self.settings, clock=lambda: self.now)
         self.tunings = Tunings(self.trainings)
-        logs = LogOperations(self.trainings, home)
-        operations = {**self.trainings.operations(), **self.tunings.operations(), **logs.operations()}
+        catalog, logs = Catalog(self.trainings, self.tunings), LogOperations(self.trainings, home)
+        operations = answers_of(self.trainings, self.tunings, catalog, logs)
+        assert {name for name, action in ACTIONS.items() if action.service in ("sagemaker", "logs")} == set(operations)
         verifier = Verifier(Keys(ADA, BOB, ADMIN), self.settings, clock=lambda: self.now)
         self.app = Service(verifier, operations, self.settings, Audit(home.path / "audit.log"))
 
@@ -178,7 +181,7 @@ def test_a_job_in_a_folder_that_a_running_job_writes_is_refused_and_leaves_nothi
 def test_calls_are_counted_replays_and_strangers_refused(client):
     assert client.call("Other")[1]["__type"] == "UnknownOperationException"
     unsupported = client.call("CreateEndpoint")
-    assert (unsupported[0], unsupported[1]["__type"]) == (400, "UnsupportedOperation")
+    assert (unsupported[0], unsupported[1]["__type"]) == (501, "UnsupportedOperation")
     assert client.call("Logs_20140328.GetLogEvents")[1]["__type"] == "UnknownOperationException"
     assert client.call("ListTrainingJobs", region="eu-west-1")[1]["__type"] == "InvalidSignatureException"
     assert client.call("ListTrainingJobs", key=type(ADA)(name="x", key_id="X", secret="x"))[0] == 403  # noqa: S106
@@ -324,6 +327,9 @@ def test_filter_log_events_goes_on_where_it_stopped_reading(client, monkeypatch)
         members["nextToken"] = page["nextToken"]
     assert found == ["digits-1", "digits-2"]
     assert 10 <= calls <= 14
+    # The table refuses it, and no answer ignores it.
+    backwards = client.call("Logs_20140328.FilterLogEvents", {**members, "startFromHead": True}, service="logs")
+    assert backwards[1]["message"] == "startFromHead: events come from the oldest to the newest"
 
 
 def test_a_user_with_slow_creations_delays_no_other(client):

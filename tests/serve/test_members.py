@@ -7,15 +7,15 @@ import pytest
 
 from herringbone.plan.request import groups_of, keywords
 from herringbone.s3.front.keys import path_of
+from herringbone.serve.actions import ACTIONS, Fate, check_fates, rule_of
 from herringbone.serve.errors import ApiError
 from herringbone.serve.links import Held, check_held, check_links, held_by
-from herringbone.serve.members import RULES, Fate, check_fates, rule_of
 from herringbone.serve.settings import HostType, Mapping, Settings
 from herringbone.serve.translate import check_role, local_address, refused, translate
 from herringbone_contract.errors import InputError, OptionError
 
 pytest.importorskip("botocore")
-from herringbone.serve.model import OPERATIONS, find_operation
+from herringbone.serve.model import find_operation
 
 REQUEST = {
     "TrainingJobName": "digits-1",
@@ -68,15 +68,14 @@ def leaves(shape, path, seen=()):
         yield path
 
 
-@pytest.mark.parametrize(
-    ("service", "name"), [(service, name) for service in OPERATIONS for name in OPERATIONS[service]]
-)
-def test_every_member_of_botocores_model_has_a_rule(service, name):
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_member_of_botocores_model_has_a_rule(name):
+    service, rules = ACTIONS[name].service, ACTIONS[name].rules
     paths = list(leaves(find_operation(service, name).input_shape, ""))
     assert [path for path in paths if rule_of(name, path) is None] == []
-    for rule in RULES[name]:
+    for rule in rules:
         assert any(path == rule or path.startswith((f"{rule}.", f"{rule}[]")) for path in paths), rule
-    for rule in RULES[name].values():
+    for rule in rules.values():
         assert rule.fate is Fate.USED or rule.reason
 
 

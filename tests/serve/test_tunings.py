@@ -15,10 +15,10 @@ pytest.importorskip("botocore")
 
 from herringbone.plan.request import make_request
 from herringbone.records.index import JobIndex, JobRecord
+from herringbone.serve.actions import check_fates
 from herringbone.serve.errors import ApiError
 from herringbone.serve.limits import Use, check_limits
 from herringbone.serve.links import Held
-from herringbone.serve.members import check_fates
 from herringbone.serve.model import check_answer, find_operation
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import HostType, Mapping, Quota, Settings

@@ -26,8 +26,10 @@ from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from herringbone.s3.front.documents import error_document
 from herringbone.s3.front.refusals import HttpRequest
 from herringbone.serve import identity, model
+from herringbone.serve.actions import ACTIONS, check_fates
 from herringbone.serve.calls import Call
 from herringbone.serve.errors import ApiError, too_often
 from herringbone.serve.limits import Rate, Replays
@@ -204,10 +206,11 @@ class Service:
         operation = model.find_operation(verified.claim.service, name)
         # After everything that refuses a call without running it, so that the same bytes may come again.
         claim = verified.claim
-        changes = name in model.CHANGES
+        changes = ACTIONS[name].changes
         self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
         members = model.parse_body(body)
         model.check_members(operation, members)
+        check_fates(name, members)
         for member in ("TrainingJobName", "HyperParameterTuningJobName", "ResourceArn", "logStreamName"):
             if isinstance(members.get(member), str):
                 note["resource"] = members[member][:256]
@@ -256,7 +259,9 @@ def _error(service: str, error: ApiError, request_id: str) -> Response:
         text = identity.error(service, error, request_id)
         return Response(text, error.status, {"x-amzn-requestid": request_id}, media_type="text/xml")
     if service == "s3":
-        return Response(identity.s3_error(error, request_id), error.status, media_type="application/xml")
+        return Response(
+            error_document(error.code, error.message, request_id), error.status, media_type="application/xml"
+        )
     document = msgspec.json.encode({"__type": error.code, "message": error.message})
     response = _response(document, error.status, request_id)
     response.headers["x-amzn-errortype"] = error.code

@@ -16,6 +16,7 @@ from herringbone_contract.constants import masked
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
+    from herringbone.serve.links import Held
     from herringbone.serve.signing.keys import AccessKey
 
 PAGE = 10
@@ -59,7 +60,7 @@ def name_taken(name: str, noun: str = "Training") -> ApiError:
     return in_use(f"{noun} job names must be unique within an account; {name} exists already")
 
 
-def new_record(call: Call, name: str, request: dict[str, Any], tags: Any, now: float) -> ServiceRecord:
+def new_record(call: Call, name: str, request: dict[str, Any], tags: Any, now: float, held: Held) -> ServiceRecord:
     """Return the record of a job that a call creates; its request is as it may lie on the disk."""
     return ServiceRecord(
         name=name,
@@ -69,20 +70,14 @@ def new_record(call: Call, name: str, request: dict[str, Any], tags: Any, now: f
         request=request,
         tags=tags_of(tags),
         call=call.mark,
+        held=held,
     )
 
 
 def stored_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request as it may lie on the disk: secret-sounding values are masked."""
-    return {
-        **request,
-        **({"Environment": masked(request["Environment"])} if "Environment" in request else {}),
-        **(
-            {"HyperParameters": masked_hyperparameters(request["HyperParameters"])}
-            if "HyperParameters" in request
-            else {}
-        ),
-    }
+    masks = {"Environment": masked, "HyperParameters": masked_hyperparameters}
+    return {name: masks[name](value) if name in masks else value for name, value in request.items()}
 
 
 def tags_of(tags: Any) -> dict[str, str]:

@@ -46,21 +46,6 @@ class Rate:
             return True
 
 
-class Turns:
-    """A lock for each user: creations of one user come one after the other, and never wait for those of another.
-
-    >>> with Turns().of("ada"): pass
-    """
-
-    def __init__(self) -> None:
-        self._locks: dict[str, threading.Lock] = {}
-
-    def of(self, user: str) -> threading.Lock:
-        """Return the user's lock. Users have keys, so there are few."""
-        # `setdefault` of a dict is atomic: two threads get the same lock.
-        return self._locks.setdefault(user, threading.Lock())
-
-
 @dataclass
 class Replays:
     """The signatures that were accepted, for as long as their time stamp is valid.

@@ -63,14 +63,7 @@ class LogOperations:
         self._trainings = trainings
         self._home = home
 
-    def operations(self) -> dict[str, Any]:
-        return {
-            "DescribeLogStreams": self.describe_streams,
-            "GetLogEvents": self.get_events,
-            "FilterLogEvents": self.filter_events,
-        }
-
-    def describe_streams(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def describe_log_streams(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         _check_group(request)
         entries = [self._described(stream) for stream in self._streams(call, request.get("logStreamNamePrefix", ""))]
         by_time = request.get("orderBy") == "LastEventTime"
@@ -85,7 +78,7 @@ class LogOperations:
         )
         return {"logStreams": list(chosen)} | ({} if token is None else {"nextToken": token})
 
-    def get_events(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def get_log_events(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         _check_group(request)
         stream = self._stream(call, request["logStreamName"])
         size = _size(stream.path)
@@ -103,7 +96,7 @@ class LogOperations:
             "nextBackwardToken": f"{_BACKWARD}/{begin:018d}",
         }
 
-    def filter_events(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def filter_log_events(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         _check_group(request)
         names = request.get("logStreamNames")
         streams = sorted(self._streams(call, request.get("logStreamNamePrefix", "")), key=lambda stream: stream.name)

@@ -1,4 +1,4 @@
-"""The operations that the service has, and botocore's own model of their shapes.
+"""botocore's own model of the shapes of the actions that the service has.
 
 Requests are checked against the input shape: unknown members, types, lengths, patterns and listed values. Answers are
 checked against the output shape, so that no client ever gets a member that its SDK does not know.
@@ -14,38 +14,11 @@ import msgspec
 
 from herringbone.aws.service_models import shared_loader
 from herringbone.backends.sagemaker.service_model import violations_of
+from herringbone.serve.actions import ACTIONS, not_served
 from herringbone.serve.errors import ApiError, invalid
 
 # X-Amz-Target is PREFIX.Operation.
 TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs"}
-OPERATIONS = {
-    "sagemaker": (
-        "CreateTrainingJob",
-        "DescribeTrainingJob",
-        "StopTrainingJob",
-        "ListTrainingJobs",
-        "DeleteTrainingJob",
-        "UpdateTrainingJob",
-        "CreateHyperParameterTuningJob",
-        "DescribeHyperParameterTuningJob",
-        "StopHyperParameterTuningJob",
-        "ListHyperParameterTuningJobs",
-        "ListTrainingJobsForHyperParameterTuningJob",
-        "DeleteHyperParameterTuningJob",
-        "AddTags",
-        "ListTags",
-        "DeleteTags",
-        "Search",
-    ),
-    "logs": ("DescribeLogStreams", "GetLogEvents", "FilterLogEvents"),
-}
-# Operations whose signed request must not run a second time.
-CHANGES = frozenset(
-    {
-        *("CreateTrainingJob", "StopTrainingJob", "DeleteTrainingJob", "UpdateTrainingJob", "AddTags", "DeleteTags"),
-        *("CreateHyperParameterTuningJob", "StopHyperParameterTuningJob", "DeleteHyperParameterTuningJob"),
-    }
-)
 
 
 @cache
@@ -73,13 +46,10 @@ def find_operation(service: str, name: str) -> Any:
 
     Raises `ApiError`: UnsupportedOperation for one that AWS has and this service has not, else UnknownOperation.
     """
-    if name in OPERATIONS[service]:
+    if name in ACTIONS and ACTIONS[name].service == service:
         return service_model(service).operation_model(name)
     if name in service_model(service).operation_names:
-        raise ApiError(
-            "UnsupportedOperation",
-            f"{name}: this service has no such operation; of {service} it has {', '.join(OPERATIONS[service])}",
-        )
+        raise not_served("UnsupportedOperation", service, name)
     raise ApiError("UnknownOperationException", f"{service} has no operation of this name")
 
 

@@ -15,9 +15,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from herringbone.records.home import find_home
+from herringbone.serve.actions import answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.audit import Audit
 from herringbone.serve.buckets import make_buckets
+from herringbone.serve.catalog import Catalog
 from herringbone.serve.logs import LogOperations
 from herringbone.serve.model import service_model
 from herringbone.serve.signing.keys import KeyFile
@@ -100,13 +102,12 @@ def serve(
         trainings = Trainings(home, settings)
         with closing(trainings.records):
             tunings = Tunings(trainings)
-            logs = LogOperations(trainings, home)
-            operations = {**trainings.operations(), **tunings.operations(), **logs.operations()}
+            parts = trainings, tunings, Catalog(trainings, tunings), LogOperations(trainings, home)
             audit = Audit(home.path / "service" / "audit.log")
             verifier = Verifier(keys, settings)
             folder = settings.buckets
             buckets = None if folder is None else make_buckets(Path(folder), settings, verifier, audit)
-            app = Service(verifier, operations, settings, audit, buckets=buckets)
+            app = Service(verifier, answers_of(*parts), settings, audit, buckets=buckets)
             scheme = "http" if listener.certificate is None else "https"
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             say(f"{scheme}://{host}:{server_socket.getsockname()[1]}")

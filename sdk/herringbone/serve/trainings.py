@@ -5,7 +5,8 @@
             [3] the job is planned, and the backend submits it; after an error the record goes
             [4] the record says `submitted`
 
-[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there.
+[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there. `admit` has [2] to
+[4], for tuning jobs, too.
 
 A service that is killed between [2] and [4] has answered nobody. `recover` decides at the next start whether a
 controller has such a job: then it runs on, else it goes, and the client's repeated call creates it again.
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,25 +33,14 @@ from herringbone.events.live import LiveView
 from herringbone.events.source import FileEvents
 from herringbone.records.home import Home
 from herringbone.records.index import PENDING, JobIndex, JobRecord
-from herringbone.serve import describe, listing, members
-from herringbone.serve.calls import (
-    Call,
-    is_repeated,
-    may_see,
-    name_taken,
-    new_record,
-    page_of,
-    sortable,
-    stored_request,
-    tag_list,
-    tags_of,
-)
+from herringbone.serve import describe, listing
+from herringbone.serve.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, stored_request
 from herringbone.serve.errors import ApiError, in_use, invalid, not_found
-from herringbone.serve.limits import Turns, Use, check_limits
+from herringbone.serve.limits import check_limits
 from herringbone.serve.links import check_held, check_links, held_by
 from herringbone.serve.records import RecordFolder, Records, ServiceRecord
-from herringbone.serve.settings import TRAINING_JOB, TUNING_JOB, Settings
-from herringbone.serve.translate import check_role, refused, translate, wanted_hosts
+from herringbone.serve.settings import Settings
+from herringbone.serve.translate import check_role, refused, translate
 from herringbone.serve.tunings.trials import Trials, use_of
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
 
@@ -58,17 +49,13 @@ if TYPE_CHECKING:
     from herringbone.plan.request import JobRequest
     from herringbone.protocols.backend import Backend
 
-# Returns the entries of Search for one kind of resource, and the name of the member that names an entry.
-Searched = Callable[[Call], list[dict[str, Any]]]
-
-_MAX_TAGS = 50
 _SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 
 
 class Trainings:
-    """The operations on training jobs; each takes the call and the members of its request.
+    """The actions on training jobs; each takes the call and the members of its request.
 
-    >>> Trainings(find_home(), settings).list_jobs(call, {"MaxResults": 5})           # doctest: +SKIP
+    >>> Trainings(find_home(), settings).list_training_jobs(call, {"MaxResults": 5})           # doctest: +SKIP
     {'TrainingJobSummaries': []}
 
     Raises `ApiError`.
@@ -90,24 +77,10 @@ class Trainings:
         self._index = JobIndex(home.index)
         self.trials = Trials(home, self.records, self._index)
         # Held while limits are checked and a name is claimed: two jobs would count each other's hosts as free.
-        self.claiming = threading.Lock()
-        self.turns = Turns()
-        self.searched: dict[str, Searched] = {"TrainingJob": self._searched_jobs}
+        self._claiming = threading.Lock()
+        # Creations of one user come one after the other, and never wait for those of another.
+        self._turns: dict[str, threading.Lock] = {}
         self.recover()
-
-    def operations(self) -> dict[str, Callable[[Call, dict[str, Any]], dict[str, Any]]]:
-        return {
-            "CreateTrainingJob": self.create,
-            "DescribeTrainingJob": self.describe,
-            "StopTrainingJob": self.stop,
-            "ListTrainingJobs": self.list_jobs,
-            "DeleteTrainingJob": self.delete,
-            "UpdateTrainingJob": self.update,
-            "AddTags": self.add_tags,
-            "ListTags": self.list_tags,
-            "DeleteTags": self.delete_tags,
-            "Search": self.search,
-        }
 
     def recover(self) -> None:
         """Settle the submissions that an earlier service did not end."""
@@ -135,54 +108,65 @@ class Trainings:
             row = self._look(name)
         return row
 
-    def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def create_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         name = request["TrainingJobName"]
-        answer = {"TrainingJobArn": self.settings.arn(call.region, name)}
         translated = translate(request, self.settings)
         check_role(request["RoleArn"], self.settings)
-        record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock())
-        record = msgspec.structs.replace(record, held=held_by(translated, name, self.settings))
-        with self.turns.of(call.key.name):
-            if is_repeated(self.records.get(name), call):
-                return answer
-            with self.claiming:
-                if self.trials.owns_name(name):
-                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
-                self.check_free(record)
-                if not self.records.add(record):
-                    raise name_taken(name)
-            self._submit(name, translated)
-        return answer
+        held = held_by(translated, name, self.settings)
+        record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock(), held)
+        self.admit(call, record, self.records, partial(self._submit, name, translated))
+        return {"TrainingJobArn": self.settings.arn(call.region, name)}
 
-    def check_free(self, record: ServiceRecord) -> None:
-        """Raise `ApiError` where limits, or places of running jobs, forbid a new job. The caller holds `claiming`."""
-        running = self._running()
-        check_limits(_use_of(record), map(_use_of, running), self.settings.mapping)
-        check_held(record.held, (other.held for other in running))
+    def admit(
+        self,
+        call: Call,
+        record: ServiceRecord,
+        folder: RecordFolder,
+        start: Callable[[], object],
+        noun: str = "Training",
+    ) -> None:
+        """Claim the name and the places of a job, and start it; a repeated call starts nothing.
+
+        After an error of `start` the record is gone. Raises `ApiError`; `noun` says which kind of job it is about.
+        """
+        name = record.name
+        # `setdefault` of a dict is atomic: two threads get the same lock.
+        with self._turns.setdefault(call.key.name, threading.Lock()):
+            if is_repeated(folder.get(name), call, noun):
+                return
+            with self._claiming:
+                if folder is self.records and self.trials.owns_name(name):
+                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
+                running = self._running()
+                check_limits(use_of(record), map(use_of, running), self.settings.mapping)
+                check_held(record.held, (other.held for other in running))
+                if not folder.add(record):
+                    raise name_taken(name, noun)
+            try:
+                start()
+            except BaseException as error:
+                folder.remove(name)
+                if isinstance(error, JobNameError):
+                    raise in_use(str(error)) from None
+                if isinstance(error, UsageError):
+                    raise refused(error, self.settings) from None
+                if isinstance(error, HerringboneError):
+                    raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
+                raise
+            folder.change(name, submitted=True)
 
     def _submit(self, name: str, translated: JobRequest) -> None:
+        # Not before the record holds the places: until then others may change them.
+        check_links(translated, name, self.settings)
+        # A job whose GPUs are taken waits, as at AWS.
+        waiting = msgspec.structs.replace(translated, queue=translated.options.gpus is not None)
+        backend = backend_of(waiting)
         try:
-            # Not before the record holds the places: until then others may change them.
-            check_links(translated, name, self.settings)
-            # A job whose GPUs are taken waits, as at AWS.
-            waiting = msgspec.structs.replace(translated, queue=translated.options.gpus is not None)
-            backend = backend_of(waiting)
-            try:
-                plan = self.plan(waiting, backend, name)
-            except AwsError as error:
-                # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
-                raise refused(error, self.settings) from None
-            TrainingJob.submit(plan, backend)
-        except BaseException as error:
-            self.records.remove(name)
-            if isinstance(error, JobNameError):
-                raise in_use(str(error)) from None
-            if isinstance(error, UsageError):
-                raise refused(error, self.settings) from None
-            if isinstance(error, HerringboneError):
-                raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
-            raise
-        self.records.change(name, submitted=True)
+            plan = self.plan(waiting, backend, name)
+        except AwsError as error:
+            # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
+            raise refused(error, self.settings) from None
+        TrainingJob.submit(plan, backend)
 
     def _running(self) -> list[ServiceRecord]:
         """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
@@ -195,22 +179,19 @@ class Trainings:
         ]
         return jobs + list(searches.values())
 
-    def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._own(call, request["TrainingJobName"])
-        return self._description(record, self._row(record))
+    def describe_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        return self._description(*self.find(call, request["TrainingJobName"]))
 
-    def stop(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._own(call, request["TrainingJobName"])
-        row = self._row(record)
+    def stop_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record, row = self.find(call, request["TrainingJobName"])
         if row.done:
             raise invalid(f"The request was rejected because the training job is in status {row.status}.")
         backend_named(row.backend).stop(record.name)
         self.records.change(record.name, modified=self.clock())
         return {}
 
-    def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        record = self._own(call, request["TrainingJobName"])
-        row = self._row(record)
+    def delete_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record, row = self.find(call, request["TrainingJobName"])
         if not row.done:
             raise in_use(f"{record.name} is {row.status}; stop it first, and delete it when it is over")
         removal = remove_job(record.name, home=self.home)
@@ -219,69 +200,18 @@ class Trainings:
         self.records.remove(record.name)
         return {}
 
-    def update(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        members.check_fates("UpdateTrainingJob", request)
-        record = self._own(call, request["TrainingJobName"])
+    def update_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        record = self.own(call, request["TrainingJobName"])
         return {"TrainingJobArn": self.settings.arn(record.region, record.name)}
 
-    def list_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        members.check_fates("ListTrainingJobs", request)
-        entries = [describe.summary(record, row, self.settings) for record, row in self._all(call)]
+    def list_training_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+        entries = [describe.summary(record, row, self.settings) for record, row in self._rows(call)]
         member = _SORT[request.get("SortBy", "CreationTime")]
         entries = [entry for entry in entries if listing.listed(request, entry)]
         # SageMaker's default order differs between its pages of documentation; its answers are newest first.
         return page_of(
             call, request, "TrainingJobSummaries", entries, key=lambda entry: entry[member], name="TrainingJobName"
         )
-
-    def search(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        members.check_fates("Search", request)
-        kind = request["Resource"]
-        members.check_resource(kind, self.searched)
-        entries = self.searched[kind](call)
-        matches = [entry for entry in entries if listing.found(request.get("SearchExpression"), entry)]
-        path = request.get("SortBy", "LastModifiedTime")
-        page = page_of(
-            call,
-            request,
-            "Results",
-            matches,
-            key=lambda entry: sortable(listing.member(entry, path)),
-            name=f"{kind}Name",
-        )
-        hits = {"TotalHits": {"Value": len(matches), "Relation": "EqualTo"}}
-        return {**page, "Results": [{kind: entry} for entry in page["Results"]], **hits}
-
-    def _searched_jobs(self, call: Call) -> list[dict[str, Any]]:
-        return [{**self._description(record, row), **tag_list(record.tags)} for record, row in self._all(call)]
-
-    def add_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        folder, record = self._by_arn(call, request["ResourceArn"])
-        tags = {**record.tags, **tags_of(request["Tags"])}
-        if len(tags) > _MAX_TAGS:
-            raise invalid(f"{record.name} would have {len(tags)} tags; {_MAX_TAGS} are allowed")
-        folder.change(record.name, tags=tags, modified=self.clock())
-        return tag_list(tags)
-
-    def list_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        _, record = self._by_arn(call, request["ResourceArn"])
-        return page_of(
-            call,
-            request,
-            "Tags",
-            tag_list(record.tags)["Tags"],
-            key=lambda tag: tag["Key"],
-            name="Key",
-            order="Ascending",
-            size=_MAX_TAGS,
-        )
-
-    def delete_tags(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        folder, record = self._by_arn(call, request["ResourceArn"])
-        gone = set(request["TagKeys"])
-        tags = {key: value for key, value in record.tags.items() if key not in gone}
-        folder.change(record.name, tags=tags, modified=self.clock())
-        return {}
 
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
@@ -292,8 +222,13 @@ class Trainings:
 
     def find(self, call: Call, name: str) -> tuple[ServiceRecord, JobRecord]:
         """Return a job that the caller may see. Raises `ApiError` for all others."""
-        record = self._own(call, name)
-        return record, self._row(record)
+        record = self.own(call, name)
+        try:
+            return record, self._look(name)
+        except JobNotFoundError:
+            # `herringbone rm` has removed the job.
+            self.records.remove(name)
+            raise not_found() from None
 
     def visible(self, call: Call) -> Iterator[ServiceRecord]:
         """Return the records of the jobs that the caller may see, in the region of the call."""
@@ -301,7 +236,8 @@ class Trainings:
         self.trials.adopt()
         return (record for record in self.records.all() if may_see(record, call))
 
-    def _own(self, call: Call, name: str) -> ServiceRecord:
+    def own(self, call: Call, name: str) -> ServiceRecord:
+        """Return the record of a job that the caller may see. Raises `ApiError` for all others."""
         if self.records.get(name) is None:
             self.trials.adopt()
         record = self.records.get(name)
@@ -310,30 +246,13 @@ class Trainings:
             return record
         raise not_found()
 
-    def _by_arn(self, call: Call, arn: str) -> tuple[RecordFolder, ServiceRecord]:
-        head, _, name = arn.rpartition("/")
-        if head == self.settings.arn(call.region, "x", TRAINING_JOB).rpartition("/")[0]:
-            return self.records, self._own(call, name)
-        if head == self.settings.arn(call.region, "x", TUNING_JOB).rpartition("/")[0]:
-            record = self.records.tunings.get(name)
-            if may_see(record, call):
-                return self.records.tunings, record
-            raise not_found()
-        raise invalid(
-            f"ResourceArn {arn}: this service has tags of training jobs and tuning jobs of its account and region alone"
-        )
+    def descriptions(self, call: Call) -> Iterator[tuple[ServiceRecord, dict[str, Any]]]:
+        """Yield the jobs that the caller may see, each with what DescribeTrainingJob answers."""
+        return ((record, self._description(record, row)) for record, row in self._rows(call))
 
-    def _all(self, call: Call) -> list[tuple[ServiceRecord, JobRecord]]:
+    def _rows(self, call: Call) -> list[tuple[ServiceRecord, JobRecord]]:
         rows = {row.name: row for row in self._index.all()}
         return [(record, rows[record.name]) for record in self.visible(call) if record.name in rows]
-
-    def _row(self, record: ServiceRecord) -> JobRecord:
-        try:
-            return self._look(record.name)
-        except JobNotFoundError:
-            # `herringbone rm` has removed the job.
-            self.records.remove(record.name)
-            raise not_found() from None
 
     def _look(self, name: str) -> JobRecord:
         return backend_named(self._index.get(name).backend).describe(name)
@@ -346,9 +265,3 @@ class Trainings:
         # Only the job's own file, which is small: those of its hosts have every metric.
         with closing(LiveView(FileEvents([self.home.job(name).job_events]))) as live:
             return list(live.read().states)
-
-
-def _use_of(record: ServiceRecord) -> Use:
-    if "HyperParameterTuningJobConfig" in record.request:
-        return use_of(record)
-    return Use(record.owner, wanted_hosts(record.request))

@@ -1,6 +1,6 @@
 """Turn a CreateTrainingJob request into one of own hosts: the way back of `backends.sagemaker.request`. Pure.
 
-AWS's members --> [1] refuse members that nothing here could honour (members.py)
+AWS's members --> [1] refuse members that nothing here could honour (actions.py)
               --> [2] `rebuild`, which reads DescribeTrainingJob's answers, reads them as well
               --> [3] map ml.* types to a backend, images to the engine's, s3:// addresses to the folder of buckets
               --> `JobRequest`, which `plan` checks once more for the backend
@@ -23,8 +23,8 @@ from herringbone.plan.options.typed import InstanceGroup
 from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
+from herringbone.serve.actions import CONFIG, Fate, check_fates, fate_of
 from herringbone.serve.errors import ApiError, invalid, over_limit
-from herringbone.serve.members import Fate, check_fates, fate_of
 from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.constants import Key
@@ -38,7 +38,6 @@ _DROPPED = (
     *(option for option, member in MEMBERS.items() if fate_of("CreateTrainingJob", member) is Fate.IGNORED),
     *("role", "tags", "extra_request"),
 )
-_CONFIG = "HyperParameterTuningJobConfig"
 # Arguments of estimators and tuners with which messages begin -> the members of the request that set them.
 _MEMBERS = {
     "source_dir": "HyperParameters.sagemaker_submit_directory",
@@ -48,15 +47,15 @@ _MEMBERS = {
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
-    "hyperparameter_ranges": f"{_CONFIG}.ParameterRanges",
-    "strategy_config": f"{_CONFIG}.StrategyConfig",
-    "strategy": f"{_CONFIG}.Strategy",
-    "max_jobs": f"{_CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
-    "early_stopping_type": f"{_CONFIG}.TrainingJobEarlyStoppingType",
+    "hyperparameter_ranges": f"{CONFIG}.ParameterRanges",
+    "strategy_config": f"{CONFIG}.StrategyConfig",
+    "strategy": f"{CONFIG}.Strategy",
+    "max_jobs": f"{CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
+    "early_stopping_type": f"{CONFIG}.TrainingJobEarlyStoppingType",
     "warm_start_config": "WarmStartConfig",
-    "autotune": f"{_CONFIG}.ParameterRanges.AutoParameters",
-    "complete_on_convergence": f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",
-    "max_number_of_training_jobs_not_improving": f"{_CONFIG}.TuningJobCompletionCriteria.BestObjectiveNotImproving",
+    "autotune": f"{CONFIG}.ParameterRanges.AutoParameters",
+    "complete_on_convergence": f"{CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",
+    "max_number_of_training_jobs_not_improving": f"{CONFIG}.TuningJobCompletionCriteria.BestObjectiveNotImproving",
 }
 
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from herringbone.api.tuning.creation import create_tuning
 from herringbone.plan.request import JobRequest
-from herringbone.serve import listing, members
-from herringbone.serve.calls import Call, is_repeated, may_see, name_taken, new_record, page_of, tag_list
+from herringbone.serve import listing
+from herringbone.serve.calls import Call, may_see, new_record, page_of, tag_list
 from herringbone.serve.errors import ApiError, in_use, invalid
 from herringbone.serve.links import check_links, held_by
 from herringbone.serve.records import ServiceRecord
@@ -47,13 +48,12 @@ _TRIAL_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Statu
 # A searcher that dies so often without a new trial will not get any further.
 _MAX_RESTARTS = 3
 _START_SECONDS = 10.0
-_NOUN = "Hyperparameter tuning"
 
 
 class Tunings:
-    """The operations on tuning jobs; each takes the call and the members of its request.
+    """The actions on tuning jobs; each takes the call and the members of its request.
 
-    >>> Tunings(trainings).list_tunings(call, {"MaxResults": 5})           # doctest: +SKIP
+    >>> Tunings(trainings).list_hyper_parameter_tuning_jobs(call, {})           # doctest: +SKIP
     {'HyperParameterTuningJobSummaries': []}
 
     Raises `ApiError`.
@@ -68,18 +68,7 @@ class Tunings:
         self._handles: dict[str, OwnTuning] = {}
         # By name: restarts since the last new line in the search's folder, and the number of its lines.
         self._restarts: dict[str, tuple[int, int]] = {}
-        trainings.searched["HyperParameterTuningJob"] = self._searched
         self.recover()
-
-    def operations(self) -> dict[str, Callable[[Call, dict[str, Any]], dict[str, Any]]]:
-        return {
-            "CreateHyperParameterTuningJob": self.create,
-            "DescribeHyperParameterTuningJob": self.describe,
-            "StopHyperParameterTuningJob": self.stop,
-            "ListHyperParameterTuningJobs": self.list_tunings,
-            "ListTrainingJobsForHyperParameterTuningJob": self.list_trials,
-            "DeleteHyperParameterTuningJob": self.delete,
-        }
 
     def recover(self) -> None:
         """Settle the creations that an earlier service did not end: nobody was told that these tuning jobs exist."""
@@ -104,31 +93,23 @@ class Tunings:
             time.sleep(0.05)
         return False
 
-    def create(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def create_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         name = request[_NAME]
-        answer = {"HyperParameterTuningJobArn": self._settings.arn(call.region, name, TUNING_JOB)}
-        members.check_fates("CreateHyperParameterTuningJob", request)
         check_complete(request)
         shared = shared_request(request)
         check_role(shared.get("RoleArn", ""), self._settings)
         translated = translate(shared, self._settings)
         definition = self._with_results(call, definition_for(request, secrets.randbelow(2**31)))
-        record = new_record(call, name, stored_tuning(request), request.get("Tags", ()), self._trainings.clock())
         held = held_by(translated, name, self._settings, searches=True)
-        record = msgspec.structs.replace(record, held=held)
-        with self._trainings.turns.of(call.key.name):
-            if is_repeated(self._records.get(name), call, _NOUN):
-                return answer
-            with self._trainings.claiming:
-                self._trainings.check_free(record)
-                if not self._records.add(record):
-                    raise name_taken(name, _NOUN)
-            self._trials.forget(name)
-            self._submit(translated, definition, record)
-        return answer
+        now = self._trainings.clock()
+        record = new_record(call, name, stored_tuning(request), request.get("Tags", ()), now, held)
+        start = partial(self._submit, translated, definition, record)
+        self._trainings.admit(call, record, self._records, start, "Hyperparameter tuning")
+        return {"HyperParameterTuningJobArn": self._settings.arn(call.region, name, TUNING_JOB)}
 
     def _submit(self, translated: JobRequest, definition: TuningDefinition, record: ServiceRecord) -> None:
         name = record.name
+        self._trials.forget(name)
         try:
             check_links(translated, name, self._settings)
             self._handles[name] = create_tuning(
@@ -143,15 +124,9 @@ class Tunings:
             if not isinstance(error, JobNameError) and self._trials.store(name).exists:
                 with suppress(OSError):
                     remove(self._trials.store(name).path)
-            self._records.remove(name)
-            if isinstance(error, JobNameError):
-                raise in_use(str(error)) from None
-            if isinstance(error, (UsageError, AwsError)):
+            if isinstance(error, AwsError):
                 raise refused(error, self._settings) from None
-            if isinstance(error, HerringboneError):
-                raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
             raise
-        self._records.change(name, submitted=True)
 
     def _with_results(self, call: Call, definition: TuningDefinition) -> TuningDefinition:
         """Return the definition with the results of the parents, which the caller must see and which must be over."""
@@ -171,10 +146,10 @@ class Tunings:
         except UsageError as error:
             raise refused(error, self._settings) from None
 
-    def describe(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def describe_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         return describe.description(self._look(self._own(call, request[_NAME])), self._settings)
 
-    def stop(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def stop_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request[_NAME])
         search = self._look(record).search
         if search.done:
@@ -188,7 +163,7 @@ class Tunings:
             self._handle(record.name).resume()
         return {}
 
-    def delete(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def delete_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request[_NAME])
         search = self._look(record).search
         if not search.done:
@@ -204,12 +179,12 @@ class Tunings:
         self._trials.forget(record.name)
         return {}
 
-    def list_tunings(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def list_hyper_parameter_tuning_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         entries = [describe.summary(look, self._settings) for look in self._looks(call)]
         entries = [entry for entry in entries if listing.listed(request, entry, "HyperParameterTuningJob")]
         return self._page(call, request, "HyperParameterTuningJobSummaries", entries, _SORT, _NAME)
 
-    def list_trials(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    def list_training_jobs_for_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         look = self._look(self._own(call, request[_NAME]))
         entries = [describe.trial_summary(look, trial, self._settings) for trial in look.search.trials]
         if request.get("StatusEquals") is not None:
@@ -269,10 +244,9 @@ class Tunings:
             if is_mine and not store.state().done:
                 store.set_state(TuningState(status="Failed", reason=reason, ended=self._trainings.clock()))
 
-    def _searched(self, call: Call) -> list[dict[str, Any]]:
-        return [
-            {**describe.description(look, self._settings), **tag_list(look.record.tags)} for look in self._looks(call)
-        ]
+    def descriptions(self, call: Call) -> Iterator[tuple[ServiceRecord, dict[str, Any]]]:
+        """Yield the tuning jobs that the caller may see, each with what its description answers."""
+        return ((look.record, describe.description(look, self._settings)) for look in self._looks(call))
 
     def _looks(self, call: Call) -> list[Look]:
         looks = []

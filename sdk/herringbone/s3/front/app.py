@@ -32,7 +32,7 @@ from herringbone.s3.front.answers import (
 )
 from herringbone.s3.front.body import receive_file, receive_text
 from herringbone.s3.front.conditions import Conditions, Facts
-from herringbone.s3.front.documents import Member, document, time_text
+from herringbone.s3.front.documents import Member, time_text
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
 from herringbone.s3.front.operations import find_operation
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
@@ -125,10 +125,9 @@ class Front:
                 raise S3Error("InternalError", f"The server's disk: {error.strerror}.", 500) from None
         except S3Error as error:
             code = error.code
-            members: list[Member] = [("Code", error.code), ("Message", error.message), ("RequestId", identifier)]
             # An answer to HEAD has no body, and one that says "as you know it" neither.
             is_empty = request.method == "HEAD" or error.status == 304
-            body = b"" if is_empty else document("Error", members, namespace=False)
+            body = b"" if is_empty else documents.error_document(error.code, error.message, identifier)
             response = Response(body, error.status, media_type="application/xml")
             if request.method not in ("GET", "HEAD"):
                 # The rest of a body that nobody reads must not be taken for the next request.

@@ -19,15 +19,20 @@ _NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 Member: TypeAlias = "tuple[str, str | int | bool | Sequence[Member]]"
 
 
-def document(name: str, members: Iterable[Member], *, namespace: bool = True) -> bytes:
+def document(name: str, members: Iterable[Member], *, namespace: str = NAMESPACE) -> bytes:
     """Return a document as bytes; a member's value is a text or a list of members.
 
-    >>> document("Error", [("Code", "NoSuchKey"), ("Resource", "/a&b")], namespace=False)[39:]
+    >>> document("Error", [("Code", "NoSuchKey"), ("Resource", "/a&b")], namespace="")[39:]
     b'<Error><Code>NoSuchKey</Code><Resource>/a&amp;b</Resource></Error>'
     """
-    root = ElementTree.Element(name, {"xmlns": NAMESPACE} if namespace else {})
+    root = ElementTree.Element(name, {"xmlns": namespace} if namespace else {})
     _fill(root, members)
     return b'<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root)
+
+
+def error_document(code: str, message: str, request_id: str) -> bytes:
+    """Return an error as S3's clients read it."""
+    return document("Error", [("Code", code), ("Message", message), ("RequestId", request_id)], namespace="")
 
 
 def _fill(element: ElementTree.Element, members: Iterable[Member]) -> None:

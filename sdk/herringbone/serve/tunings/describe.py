@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from herringbone.records.index import COMPLETED
+from herringbone.serve.actions import CONFIG, TRIAL
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import TUNING_JOB, Settings
 from herringbone.serve.tunings.requests import shared_request, tuned_texts
@@ -15,7 +16,6 @@ from herringbone.tuner.look import TuningLook
 from herringbone.tuner.store import TrialRecord
 from herringbone_contract.constants import Key
 
-_CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 _REASON_CHARS = 1024
 # Members that only a description has.
 _NOT_LISTED = ("FailureReason", "BestTrainingJob", "OverallBestTrainingJob")
@@ -42,14 +42,14 @@ def description(look: Look, settings: Settings) -> dict[str, Any]:
     record, search = look.record, look.search
     request = {name: value for name, value in record.request.items() if name != "Tags"}
     # SageMaker adds the objective to the hyperparameters that all trials share; its SDK reads it there.
-    static = {**request[_TRIAL].get("StaticHyperParameters", {}), Key.TUNING_METRIC: search.definition.metric}
+    static = {**request[TRIAL].get("StaticHyperParameters", {}), Key.TUNING_METRIC: search.definition.metric}
     # The SDK sends the hosts as HyperParameterTuningResourceConfig, and its `attach` reads ResourceConfig.
     hosts = shared_request(request)["ResourceConfig"]
     found = search_members(search, lambda trial: trial_summary(look, trial, settings))
     reason = record.problem or found["FailureReason"]
     members = {
         **request,
-        _TRIAL: {**request[_TRIAL], "StaticHyperParameters": static, "ResourceConfig": hosts},
+        TRIAL: {**request[TRIAL], "StaticHyperParameters": static, "ResourceConfig": hosts},
         **found,
         **_listed(look, settings),
         "FailureReason": reason[:_REASON_CHARS] if reason else None,
@@ -72,7 +72,7 @@ def description(look: Look, settings: Settings) -> dict[str, Any]:
 def summary(look: Look, settings: Settings) -> dict[str, Any]:
     """Return the members of one entry of ListHyperParameterTuningJobs."""
     found = search_members(look.search, lambda trial: trial_summary(look, trial, settings))
-    config = look.record.request[_CONFIG]
+    config = look.record.request[CONFIG]
     members = {
         **{name: value for name, value in found.items() if name not in _NOT_LISTED and value is not None},
         **{name: config[name] for name in ("Strategy", "ResourceLimits")},

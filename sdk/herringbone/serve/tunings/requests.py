@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.serve.actions import CONFIG, NOT_CONVERGED, TRIAL
 from herringbone.serve.calls import stored_request
 from herringbone.serve.errors import invalid
 from herringbone.serve.translate import refused
@@ -24,24 +25,23 @@ from herringbone_contract.masking import masked_hyperparameters
 if TYPE_CHECKING:
     from herringbone.tuner.store import TrialRecord
 
-_CONFIG, _TRIAL = "HyperParameterTuningJobConfig", "TrainingJobDefinition"
 # SageMaker's limit of one tuning job that is no random search: ours counts for all strategies.
 MAX_PARALLEL = 100
 
 
 def check_complete(request: Mapping[str, Any]) -> None:
     """Raise `ApiError` (ValidationException) for a missing member that every search needs."""
-    if _TRIAL not in request:
-        raise invalid(f"{_TRIAL}: missing")
-    config, trial = request[_CONFIG], request[_TRIAL]
+    if TRIAL not in request:
+        raise invalid(f"{TRIAL}: missing")
+    config, trial = request[CONFIG], request[TRIAL]
     if "HyperParameterTuningJobObjective" not in config:
-        raise invalid(f"{_CONFIG}.HyperParameterTuningJobObjective: missing")
+        raise invalid(f"{CONFIG}.HyperParameterTuningJobObjective: missing")
     if "ResourceConfig" not in trial and "HyperParameterTuningResourceConfig" not in trial:
-        raise invalid(f"{_TRIAL}: HyperParameterTuningResourceConfig is missing")
+        raise invalid(f"{TRIAL}: HyperParameterTuningResourceConfig is missing")
     if (parallel := config["ResourceLimits"]["MaxParallelTrainingJobs"]) > MAX_PARALLEL:
-        raise invalid(f"{_CONFIG}.ResourceLimits.MaxParallelTrainingJobs: {parallel}; at most {MAX_PARALLEL}")
+        raise invalid(f"{CONFIG}.ResourceLimits.MaxParallelTrainingJobs: {parallel}; at most {MAX_PARALLEL}")
     if config.get("ParameterRanges", {}).get("AutoParameters") and "Autotune" not in request:
-        raise invalid(f"{_CONFIG}.ParameterRanges.AutoParameters: give Autotune, with the mode Enabled")
+        raise invalid(f"{CONFIG}.ParameterRanges.AutoParameters: give Autotune, with the mode Enabled")
 
 
 def shared_request(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def definition_for(request: Mapping[str, Any], seed: int) -> TuningDefinition:
         described = definition_of(request)
         ranges, static = described.ranges, described.static
         if "Autotune" in request:
-            hints = request[_CONFIG].get("ParameterRanges", {}).get("AutoParameters", ())
+            hints = request[CONFIG].get("ParameterRanges", {}).get("AutoParameters", ())
             made, _ = autotuned(user_values({entry["Name"]: entry["ValueHint"] for entry in hints}))
             ranges, static = {**made, **ranges}, {name: static[name] for name in static if name not in made}
         settings = {name: getattr(described, name) for name in described.__struct_fields__}
@@ -81,14 +81,11 @@ def definition_for(request: Mapping[str, Any], seed: int) -> TuningDefinition:
 def _check_supported(definition: TuningDefinition) -> None:
     """Raise `ApiError` for what our tuner refuses in words of its own classes."""
     if definition.completion is not None and definition.completion.complete_on_convergence:
-        raise invalid(
-            f"{_CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected: AWS does not document its rule; give "
-            "BestObjectiveNotImproving"
-        )
+        raise invalid(f"{CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected: {NOT_CONVERGED}")
     if definition.strategy == "Hyperband" and definition.resource_name is None:
         raise invalid(
-            f"{_CONFIG}.Strategy: Hyperband changes how many epochs a trial trains; give "
-            f"{_TRIAL}.StaticHyperParameters one of {', '.join(RESOURCE_NAMES)}"
+            f"{CONFIG}.Strategy: Hyperband changes how many epochs a trial trains; give "
+            f"{TRIAL}.StaticHyperParameters one of {', '.join(RESOURCE_NAMES)}"
         )
 
 
@@ -98,7 +95,7 @@ def tuned_texts(definition: TuningDefinition, request: Mapping[str, Any], record
     >>> tuned_texts(definition, request, record)                   # doctest: +SKIP
     {'lr': '0.01', 'optimizer': '"sgd"'}
     """
-    lists = request[_CONFIG].get("ParameterRanges", {}).get("CategoricalParameterRanges", ())
+    lists = request[CONFIG].get("ParameterRanges", {}).get("CategoricalParameterRanges", ())
     listed = {entry["Name"]: {category_of(text): text for text in entry["Values"]} for entry in lists}
     texts = {name: listed.get(name, {}).get(str(value), str(value)) for name, value in record.values.items()}
     if record.resource is not None and definition.resource_name is not None:
@@ -115,10 +112,10 @@ def trial_request(request: Mapping[str, Any], definition: TuningDefinition, reco
 
 def stored_tuning(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request as it may lie on the disk: secret-sounding values are masked."""
-    trial = stored_request(request[_TRIAL])
+    trial = stored_request(request[TRIAL])
     if "StaticHyperParameters" in trial:
         trial["StaticHyperParameters"] = masked_hyperparameters(trial["StaticHyperParameters"])
-    stored: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**request, _TRIAL: trial}))
-    for entry in stored[_CONFIG].get("ParameterRanges", {}).get("AutoParameters", ()):
+    stored: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**request, TRIAL: trial}))
+    for entry in stored[CONFIG].get("ParameterRanges", {}).get("AutoParameters", ()):
         entry["ValueHint"] = masked_hyperparameters({entry["Name"]: entry["ValueHint"]})[entry["Name"]]
     return stored

@@ -99,8 +99,10 @@ class Trials:
             )
 
 
-def use_of(tuning: ServiceRecord) -> Use:
-    """Return what a tuning job uses while it searches: all of the trials that may run at once."""
-    limits = tuning.request["HyperParameterTuningJobConfig"]["ResourceLimits"]
+def use_of(record: ServiceRecord) -> Use:
+    """Return what a job uses; of a tuning job while it searches, all of the trials that may run at once."""
+    if (config := record.request.get("HyperParameterTuningJobConfig")) is None:
+        return Use(record.owner, wanted_hosts(record.request))
+    limits = config["ResourceLimits"]
     parallel = min(limits["MaxParallelTrainingJobs"], limits.get("MaxNumberOfTrainingJobs", 10_000))
-    return Use(tuning.owner, wanted_hosts(shared_request(tuning.request)), parallel)
+    return Use(record.owner, wanted_hosts(shared_request(record.request)), parallel)
