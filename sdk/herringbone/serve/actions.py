@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from herringbone.s3.front.operations import method_of
 from herringbone.serve.errors import ApiError, invalid
 
 # `as` takes the rows of another action, without some, below a path.
@@ -191,11 +192,6 @@ class Action(NamedTuple):
     rules: dict[str, Rule]
 
     @property
-    def method(self) -> str:
-        """The name of the method that answers it, such as `create_training_job`."""
-        return re.sub("(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
-
-    @property
     def changes(self) -> bool:
         """Whether it changes something, so that its signed request must not run a second time."""
         return not self.name.startswith(_READING)
@@ -230,7 +226,7 @@ def answers_of(*parts: object) -> dict[str, Callable[..., Any]]:
         action.name: method
         for action in ACTIONS.values()
         for part in parts
-        if (method := getattr(part, action.method, None)) is not None
+        if (method := getattr(part, method_of(action.name), None)) is not None
     }
 
 

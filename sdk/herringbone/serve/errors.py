@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from herringbone.s3.front.refusals import S3Error
 
-class ApiError(Exception):
-    """One refused call: AWS's code, a message for the caller, and the HTTP status.
+
+class ApiError(S3Error):
+    """One refused call of any service: AWS's code, a message for the caller, and the HTTP status.
 
     >>> ApiError("ValidationException", "MaxResults is 0").status
     400
     """
-
-    def __init__(self, code: str, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.status = status
 
 
 def invalid(message: str) -> ApiError:

@@ -9,10 +9,10 @@ Content goes through in pieces, in both directions: a file of any size needs a f
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -34,7 +34,7 @@ from herringbone.s3.front.body import receive_file, receive_text
 from herringbone.s3.front.conditions import Conditions, Facts
 from herringbone.s3.front.documents import Member, time_text
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
-from herringbone.s3.front.operations import find_operation
+from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.store import Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
@@ -49,7 +49,7 @@ _PRIVATE_LISTS = ("private", "bucket-owner-full-control", "bucket-owner-read")
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """A request whose signature was verified: its signer, its bucket and key, and its query."""
 
     request: Request
@@ -61,9 +61,6 @@ class _Call:
     @property
     def conditions(self) -> Conditions:
         return Conditions.of(self.request.headers)
-
-
-_Handler = Callable[[_Call], Awaitable[Response]]
 
 
 def make_app(
@@ -78,9 +75,8 @@ def make_app(
     the bucket, too; otherwise the bucket is in the path alone. `observer` gets each call before its answer is sent; a
     call for which it raises is not answered. One process serves a folder.
     """
-    store = Store(folder)
     remove_abandoned(folder)
-    front = Front(store, Uploads(store), verifier, host, observer)
+    front = Front(Handlers(Store(folder)), verifier, host, observer)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,17 +94,16 @@ def make_app(
 
 
 class Front:
-    """Answers requests out of a store."""
+    """Answers requests by the handlers."""
 
     def __init__(
         self,
-        store: Store,
-        uploads: Uploads,
+        handlers: Handlers,
         verifier: Verifier,
         host: str | None,
         observer: Callable[[Outcome], None] | None = None,
     ) -> None:
-        self._store, self._uploads, self._verifier, self._host = store, uploads, verifier, host
+        self._handlers, self._verifier, self._host = handlers, verifier, host
         self._observer = observer
 
     async def answer(self, request: Request) -> Response:
@@ -150,9 +145,10 @@ class Front:
         name = find_operation(request.method, resource, options, request.headers)
         if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
             raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
-        # [2] The methods have S3's names: `_get_object` answers GetObject.
-        handler: _Handler = getattr(self, re.sub("(?=[A-Z])", "_", name).lower())
-        return await handler(_Call(request, signer, bucket, key, options))
+        # [2] The methods have S3's names: `get_object` answers GetObject.
+        handler, call = getattr(self._handlers, method_of(name)), Call(request, signer, bucket, key, options)
+        answer: Response = await (handler(call) if iscoroutinefunction(handler) else run_in_threadpool(handler, call))
+        return answer
 
     def _location(self, request: Request, path: str) -> tuple[str, str]:
         """[1] Return bucket and key, "" for none."""
@@ -169,99 +165,97 @@ class Front:
         bucket, _, key = text.partition("/")
         return bucket, key
 
-    async def _list_buckets(self, call: _Call) -> Response:
-        return await run_in_threadpool(list_buckets, self._store, call.signer.identity, call.options)
 
-    async def _create_bucket(self, call: _Call) -> Response:
+class Handlers:
+    """The answers, by the names of S3's operations. Those that receive no body run in a thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._uploads = store, Uploads(store)
+
+    def list_buckets(self, call: Call) -> Response:
+        return list_buckets(self._store, call.signer.identity, call.options)
+
+    async def create_bucket(self, call: Call) -> Response:
         documents.check_bucket(await receive_text(call.request, call.signer, documents.MAX_BYTES))
         await run_in_threadpool(self._store.create_bucket, call.bucket)
         return Response(headers={"location": f"/{call.bucket}"})
 
-    async def _head_bucket(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.bucket, call.bucket)
+    def head_bucket(self, call: Call) -> Response:
+        self._store.bucket(call.bucket)
         return Response()
 
-    async def _delete_bucket(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.delete_bucket, call.bucket)
+    def delete_bucket(self, call: Call) -> Response:
+        self._store.delete_bucket(call.bucket)
         return Response(status_code=204)
 
-    async def _get_bucket_location(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.bucket, call.bucket)
+    def get_bucket_location(self, call: Call) -> Response:
+        self._store.bucket(call.bucket)
         # Empty means the first region; a folder is in none.
         return xml("LocationConstraint", [])
 
-    async def _get_bucket_versioning(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.bucket, call.bucket)
+    def get_bucket_versioning(self, call: Call) -> Response:
+        self._store.bucket(call.bucket)
         return xml("VersioningConfiguration", [])
 
-    async def _list_objects(self, call: _Call) -> Response:
-        return await run_in_threadpool(list_page, self._store, call.bucket, call.options)
+    def list_objects(self, call: Call) -> Response:
+        return list_page(self._store, call.bucket, call.options)
 
-    _list_objects_v2 = _list_objects
+    list_objects_v2 = list_objects
 
-    async def _delete_objects(self, call: _Call) -> Response:
-        keys, quiet = documents.parse_deletion(await receive_text(call.request, call.signer, documents.MAX_BYTES))
+    async def delete_objects(self, call: Call) -> Response:
+        text = await receive_text(call.request, call.signer, documents.MAX_BYTES)
+        return await run_in_threadpool(self._delete, call.bucket, *documents.parse_deletion(text))
 
-        def delete() -> list[Member]:
-            members: list[Member] = []
-            for key, etag in keys:
-                try:
-                    self._store.delete(call.bucket, key, Conditions(match=etag))
-                except S3Error as error:
-                    members.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
-                else:
-                    members += [] if quiet else [("Deleted", [("Key", key)])]
-            return members
+    def _delete(self, bucket: str, keys: list[tuple[str, str]], quiet: bool) -> Response:
+        members: list[Member] = []
+        for key, etag in keys:
+            try:
+                self._store.delete(bucket, key, Conditions(match=etag))
+            except S3Error as error:
+                members.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
+            else:
+                members += [] if quiet else [("Deleted", [("Key", key)])]
+        return xml("DeleteResult", members)
 
-        return xml("DeleteResult", await run_in_threadpool(delete))
-
-    async def _get_object(self, call: _Call) -> Response:
-        file, facts = await run_in_threadpool(self._store.open, call.bucket, call.key)
+    def get_object(self, call: Call) -> Response:
+        file, facts = self._store.open(call.bucket, call.key)
         try:
             return file_response(call.request.method, call.request.headers, call.options, file, facts)
         except BaseException:
             file.close()
             raise
 
-    _head_object = _get_object
+    head_object = get_object
 
-    async def _put_object(self, call: _Call) -> Response:
+    async def put_object(self, call: Call) -> Response:
         # Before the body arrives, and again by `keep`: another client may be faster.
         await run_in_threadpool(self._store.check, call.bucket, call.key, call.conditions)
         with self._store.new_file(call.bucket) as file:
             etag = await receive_file(call.request, call.signer, file)
-            meta = meta_of(call.request.headers)
-            facts = await run_in_threadpool(
-                self._store.keep, file, call.bucket, call.key, etag, meta, conditions=call.conditions
-            )
-        return Response(headers={"etag": f'"{facts.etag}"'})
+            await run_in_threadpool(self._keep, call, file, etag, meta_of(call.request.headers))
+        return Response(headers={"etag": f'"{etag}"'})
 
-    async def _copy_object(self, call: _Call) -> Response:
-        source, facts = await run_in_threadpool(self._open_source, call.request)
+    def copy_object(self, call: Call) -> Response:
+        source, facts = self._open_source(call.request)
         replaces = call.request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
         with source, self._store.new_file(call.bucket) as file:
-            etag = await run_in_threadpool(copy_content, source, file, 0, facts.size)
-            meta = meta_of(call.request.headers) if replaces else facts.meta
-            facts = await run_in_threadpool(
-                self._store.keep, file, call.bucket, call.key, etag, meta, conditions=call.conditions
-            )
+            etag = copy_content(source, file, 0, facts.size)
+            facts = self._keep(call, file, etag, meta_of(call.request.headers) if replaces else facts.meta)
         return xml("CopyObjectResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{facts.etag}"')])
 
-    async def _upload_part_copy(self, call: _Call) -> Response:
-        number = part_number(call.options)
-        await run_in_threadpool(self._uploads.check, call.bucket, call.key, call.options["uploadId"])
-        source, facts = await run_in_threadpool(self._open_source, call.request)
-        begin, end = 0, facts.size
-        if (text := call.request.headers.get("x-amz-copy-source-range")) is not None:
-            limits = span(text, facts.size)
-            if limits is None:
-                source.close()
-                raise S3Error("InvalidArgument", "The copy source range is not valid.")
-            begin, end = limits
+    def _keep(self, call: Call, file: IO[bytes], etag: str, meta: dict[str, str]) -> Facts:
+        return self._store.keep(file, call.bucket, call.key, etag, meta, conditions=call.conditions)
+
+    def upload_part_copy(self, call: Call) -> Response:
+        number, upload = part_number(call.options), call.options["uploadId"]
+        self._uploads.check(call.bucket, call.key, upload)
+        source, facts = self._open_source(call.request)
         with source, self._store.new_file(call.bucket) as file:
-            etag = await run_in_threadpool(copy_content, source, file, begin, end)
-            upload = call.options["uploadId"]
-            await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
+            text = call.request.headers.get("x-amz-copy-source-range")
+            if (limits := (0, facts.size) if text is None else span(text, facts.size)) is None:
+                raise S3Error("InvalidArgument", "The copy source range is not valid.")
+            etag = copy_content(source, file, *limits)
+            self._uploads.add(call.bucket, call.key, upload, number, file, etag)
         return xml("CopyPartResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{etag}"')])
 
     def _open_source(self, request: Request) -> tuple[IO[bytes], Facts]:
@@ -277,15 +271,15 @@ class Front:
             raise
         return file, facts
 
-    async def _delete_object(self, call: _Call) -> Response:
-        await run_in_threadpool(self._store.delete, call.bucket, call.key, call.conditions)
+    def delete_object(self, call: Call) -> Response:
+        self._store.delete(call.bucket, call.key, call.conditions)
         return Response(status_code=204)
 
-    async def _create_multipart_upload(self, call: _Call) -> Response:
-        upload = await run_in_threadpool(self._uploads.create, call.bucket, call.key, meta_of(call.request.headers))
+    def create_multipart_upload(self, call: Call) -> Response:
+        upload = self._uploads.create(call.bucket, call.key, meta_of(call.request.headers))
         return xml("InitiateMultipartUploadResult", [("Bucket", call.bucket), ("Key", call.key), ("UploadId", upload)])
 
-    async def _upload_part(self, call: _Call) -> Response:
+    async def upload_part(self, call: Call) -> Response:
         number, upload = part_number(call.options), call.options["uploadId"]
         await run_in_threadpool(self._uploads.check, call.bucket, call.key, upload)
         with self._store.new_file(call.bucket) as file:
@@ -293,7 +287,7 @@ class Front:
             await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
         return Response(headers={"etag": f'"{etag}"'})
 
-    async def _complete_multipart_upload(self, call: _Call) -> Response:
+    async def complete_multipart_upload(self, call: Call) -> Response:
         parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES))
         size, upload = call.request.headers.get("x-amz-mp-object-size"), call.options["uploadId"]
         facts = await run_in_threadpool(
@@ -302,15 +296,15 @@ class Front:
         members: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("ETag", f'"{facts.etag}"')]
         return xml("CompleteMultipartUploadResult", members)
 
-    async def _abort_multipart_upload(self, call: _Call) -> Response:
-        await run_in_threadpool(self._uploads.abort, call.bucket, call.key, call.options["uploadId"])
+    def abort_multipart_upload(self, call: Call) -> Response:
+        self._uploads.abort(call.bucket, call.key, call.options["uploadId"])
         return Response(status_code=204)
 
-    async def _list_parts(self, call: _Call) -> Response:
-        return await run_in_threadpool(list_parts, self._uploads, call.bucket, call.key, call.options)
+    def list_parts(self, call: Call) -> Response:
+        return list_parts(self._uploads, call.bucket, call.key, call.options)
 
-    async def _list_multipart_uploads(self, call: _Call) -> Response:
-        return await run_in_threadpool(list_uploads, self._uploads, call.bucket, call.options)
+    def list_multipart_uploads(self, call: Call) -> Response:
+        return list_uploads(self._uploads, call.bucket, call.options)
 
 
 def _operation(request: HttpRequest) -> str:

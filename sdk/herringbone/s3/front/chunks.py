@@ -29,6 +29,8 @@ _MAX_LINE_BYTES = 4_096
 _MAX_CHUNK_BYTES = 1 << 30
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _CHECKSUM = "x-amz-checksum-"
+# Bytes of the checksums that need the package `awscrt`.
+_OF_CRT = {"crc32c": 4, "crc64nvme": 8}
 _NO_CHECKSUMS = (f"{_CHECKSUM}type", f"{_CHECKSUM}algorithm", f"{_CHECKSUM}mode")
 
 
@@ -153,21 +155,8 @@ class Decoder:
         self._previous = right
 
 
-class Crc32:
-    """zlib's checksum with the interface of hashlib."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: bytes) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def digest(self) -> bytes:
-        return self._value.to_bytes(4, "big")
-
-
-class CrtChecksum:
-    """A checksum of the package `awscrt`, with the interface of hashlib."""
+class Checksum:
+    """A checksum that a function continues from its last value, with the interface of hashlib."""
 
     def __init__(self, function: Callable[[bytes, int], int], num_bytes: int) -> None:
         self._function, self._num_bytes, self._value = function, num_bytes, 0
@@ -191,18 +180,13 @@ def checksum_of(name: str) -> Any:
     if name in ("sha1", "sha256"):
         return hashlib.new(name, usedforsecurity=False)
     if name == "crc32":
-        return Crc32()
+        return Checksum(zlib.crc32, 4)
     try:
         # By name: it is no dependency, and other packages of AWS's bring it.
-        checksums = import_module("awscrt.checksums")
+        function = getattr(import_module("awscrt.checksums"), name, None)
     except ImportError:
         return None
-    functions = {
-        "crc32c": (getattr(checksums, "crc32c", None), 4),
-        "crc64nvme": (getattr(checksums, "crc64nvme", None), 8),
-    }
-    function, num_bytes = functions.get(name, (None, 0))
-    return None if function is None else CrtChecksum(function, num_bytes)
+    return None if function is None or name not in _OF_CRT else Checksum(function, _OF_CRT[name])
 
 
 class BodyCheck:

@@ -6,6 +6,7 @@ operation does not list answers 501: a condition or a lock that is ignored would
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,6 +52,15 @@ _GROUPS = {
         x-amz-sdk-checksum-algorithm x-amz-request-payer x-amz-expected-bucket-owner x-amz-algorithm x-amz-credential
         x-amz-date x-amz-expires x-amz-signedheaders x-amz-signature x-amz-security-token""",
 }
+
+
+def method_of(name: str) -> str:
+    """Return the name of the method that answers an operation.
+
+    >>> method_of("GetObject"), method_of("ListObjectsV2")
+    ('get_object', 'list_objects_v2')
+    """
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class Operation(NamedTuple):
