@@ -11,11 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.page.conftest import TOKEN, Page
 from tests.page.make_jobs import make_job, write_events, write_log
+
+from herringbone.views.page.summaries import Summaries
+from herringbone.views.tunings.looks import Tunings
 
 PATHS = [
     "/",
@@ -131,6 +135,31 @@ def test_the_list_has_progress_and_loss(page):
     [job] = [job for job in jobs if job["name"] == "sweep-007"]
     assert job["loss"]["value"] < 0.4
     assert job["progress"]["fraction"] == 1.0
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_the_list_and_the_page_of_a_long_job_have_the_same_facts(page, over):
+    """The facts stand at the beginning of a file, and megabytes of samples behind them."""
+    name, start = f"long-{over}", 1_800_000_000.0
+    end = {"status": "Completed", "secondary_status": "Completed", "ended": start + 9_000} if over else {}
+    folder = make_job(page.home, name, started=start, **end)
+    samples = [{"kind": "sample", "t": start + 2 + number, "cpu": 1.0, "memory": 4.0} for number in range(6_000)]
+    early = [
+        {"kind": "metrics", "t": start + 1, "rank": 0, "name": "loss", "step": 1, "values": [0.25]},
+        {"kind": "progress", "t": start + 1, "done": 1, "total": 4, "unit": "epoch"},
+        {"kind": "sample", "t": start + 1, "cpu": 1.0, "memory": 9.0},
+    ]
+    write_events(folder, "algo-1", [*early, *samples])
+    assert folder.events("algo-1").stat().st_size > 1 << 18
+    job = json.loads(page.get(f"/api/jobs/{name}")[2])
+    line = {line["name"]: line for line in json.loads(page.get("/api/jobs")[2])["jobs"]}[name]
+    shared = ("loss", "progress", "rate", "alerts", "why", "status", "state")
+    assert {key: line[key] for key in shared} == {key: job[key] for key in shared}
+    assert line["loss"]["value"] == 0.25
+    with closing(Summaries(page.home, Tunings(page.home), most_events=1_000)) as summaries:
+        looks = [{line["name"]: line for line in summaries.lines()}[name] for _ in range(20)]
+    assert (looks[0]["loss"], looks[0]["progress"]) == (None, None), "no facts of a part of the events"
+    assert looks[-1]["loss"] == line["loss"]
 
 
 def test_a_stream_says_that_a_job_has_changed(page):

@@ -299,15 +299,20 @@ def base_job_name(request: JobRequest) -> str:
     return Path(arguments.entry_point or (arguments.image_uri or "job").rpartition("/")[2].partition(":")[0]).stem
 
 
-def refuse_masked(job_name: str, request: JobRequest) -> None:
-    """Raise `InputError` for values that are stored masked: nobody but the user has them."""
+def refuse_masked(job_name: str, request: JobRequest, *, searches: bool = False) -> None:
+    """Raise `InputError` for values that are stored masked: nobody but the user has them.
+
+    With `searches`, the name is that of a tuning job that goes on, which no flag of a command gives them to.
+    """
     names = sorted(_masked_names(keywords(request)))
     if names:
         variables = [name.removeprefix("environment.") for name in names if name.startswith("environment.")]
         flags = "".join(f" --env {name}" for name in variables)
         hint = f" (on the command line:{flags}, which takes the value from your environment)" if flags else ""
+        job = f"{'tuning ' * searches}job {job_name}"
+        hint = f" in Python: HyperparameterTuner.attach({job_name!r}, environment={{...}})" if searches else hint
         raise InputError(
-            f"job {job_name}: {', '.join(names)}: stored masked, because it looks like a secret; give it again{hint}"
+            f"{job}: {', '.join(names)}: stored masked, because it looks like a secret; give it again{hint}"
         )
 
 

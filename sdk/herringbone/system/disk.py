@@ -46,3 +46,12 @@ def remove(path: Path) -> None:
             with suppress(FileNotFoundError):
                 safe_tree.remove(parent, path.name)
                 return
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes when a file is replaced or written; None where there is no file."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -107,7 +107,7 @@ class OwnTuning:
             return False
         request = self.shared_request()
         if not self._store.stop_asked:
-            refuse_masked(self.name, request)
+            refuse_masked(self.name, request, searches=True)
         self._searcher = start_searcher(self._store, self._home, request)
         return True
 

@@ -13,6 +13,7 @@ from herringbone_contract.errors import JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
+    from herringbone.tuner.look import TuningLook
     from herringbone.tuner.store import TrialRecord
 
 
@@ -29,6 +30,9 @@ class Tuning(Protocol):
 
     def trials(self) -> list[TrialRecord]:
         """Return the trials so far, in the order of their numbers."""
+
+    def look(self) -> TuningLook:
+        """Return the search at this moment, of which views draw the summary."""
 
     def stop(self) -> None:
         """Ask the search to stop, and return; running trials are stopped as well."""

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,9 @@ from herringbone.slots.folder import SlotsFolder
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
 from herringbone.system.processes import pid_of
+from herringbone.views.page.live import LiveJob
+from herringbone.views.page.summaries import Summaries
+from herringbone.views.tunings.looks import Tunings
 from herringbone_contract.errors import LaunchError, UnsupportedError
 
 SCRIPT = "import os\nprint('on', os.environ['CUDA_VISIBLE_DEVICES'], 'version 1')\n"
@@ -66,12 +71,18 @@ def until(condition, seconds=60):
         time.sleep(0.02)
 
 
-def test_a_job_waits_and_then_trains_the_code_as_it_was(machine, holder, herringbone):
+def test_a_job_waits_and_then_trains_the_code_as_it_was(machine, holder, herringbone, home):
     job = fit()
     assert (job.status, job.secondary_status) == ("InProgress", "Pending")
     user = holder.ticket.user
     _, out, _ = herringbone("ls")
-    assert f"InProgress/Pending: 1st in line, waits for other ({user})" in out
+    place = f"1st in line, waits for other ({user})"
+    assert f"InProgress/Pending: {place}" in out
+    _, out, _ = herringbone("top", "--once")
+    assert [line.rstrip().endswith(f"  {place}") for line in out.splitlines() if line.startswith("a ")] == [True]
+    with closing(Summaries(home, Tunings(home))) as summaries, closing(LiveJob("a")) as shown:
+        shown.look()
+        assert (summaries.lines()[0]["why"], shown.data()["why"]) == (place, place)
     (holder_shown,) = job.describe()["Herringbone"]["Queue"]["WaitsFor"]
     assert (holder_shown["Job"], holder_shown["User"]) == ("other", user)
     Path("train.py").write_text("print('version 2')\n")
@@ -81,6 +92,9 @@ def test_a_job_waits_and_then_trains_the_code_as_it_was(machine, holder, herring
     slots = job.describe()["Herringbone"]["Slots"]
     assert slots["Devices"] == ["GPU-0"]
     assert slots["Arrival"] < slots["Granted"]
+    for reader in [thread for thread in threading.enumerate() if thread.name == "a"]:
+        # `top` closes what it has opened once the job is over.
+        reader.join(20)
     assert [event["state"] for event in job.events() if event["kind"] == "state"][:2] == ["Pending", "Starting"]
     assert machine.folder.read().tickets == ()
 

@@ -240,15 +240,15 @@ def show(name: str, by_result: bool, as_json: bool) -> int:
     from herringbone.views.tunings.shown import headline, trial_table
 
     tuning = find_tuning(name)
-    description, definition, records = tuning.describe(), tuning.definition(), tuning.trials()
+    look = tuning.look()
+    definition, records = look.definition, look.trials
     if as_json:
         # msgspec writes null for NaN, the value of a trial that diverged; the standard library writes no JSON then.
-        print(msgspec.json.encode({**description, "Trials": records}).decode())
+        print(msgspec.json.encode({**tuning.describe(), "Trials": records}).decode())
         return OK
-    status = description["HyperParameterTuningJobStatus"]
-    print(f"{name}: {status}, {definition.strategy}: {headline(definition, records)}")
-    if reason := description.get("FailureReason"):
-        print(reason)
+    print(f"{name}: {look.status}, {definition.strategy}: {headline(definition, records)}")
+    if look.reason:
+        print(look.reason)
     if records:
         print()
         show_table(trial_table(definition, records, now=time.time(), by_result=by_result), styles=_STYLES)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.creation import TUNING_JOB, look_up
+from herringbone.backends.sagemaker.description import seconds_since_1970
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.watch import ACCESS_PATIENCE_SECONDS
 from herringbone.records.index import TERMINAL
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace, Pauses
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.service.description import (
     definition_of,
     kept_static,
@@ -85,6 +87,19 @@ class ServiceTuning:
     def trials(self) -> list[TrialRecord]:
         """Return the trials so far, in the order of their numbers."""
         return trial_records(self.training_job_summaries(), self._describe())
+
+    def look(self) -> TuningLook:
+        """Return the search at this moment."""
+        description = self._describe()
+        return TuningLook(
+            definition=definition_of(description),
+            trials=self.trials(),
+            status=description[_STATUS],
+            backend="sagemaker",
+            created=seconds_since_1970(description["CreationTime"]) or 0.0,
+            ended=seconds_since_1970(description.get("HyperParameterTuningEndTime")),
+            reason=description.get("FailureReason"),
+        )
 
     def training_job_summaries(self) -> list[dict[str, Any]]:
         """Return SageMaker's summaries of all trials, from all pages."""

@@ -45,7 +45,13 @@ class Fineness:
 
 
 def job_data(
-    record: JobRecord, view: JobView, history: History, *, now: float, fineness: Fineness | None = None
+    record: JobRecord,
+    view: JobView,
+    history: History,
+    *,
+    now: float,
+    fineness: Fineness | None = None,
+    place: str = "",
 ) -> dict[str, Any]:
     """Return one job for its page.
 
@@ -53,13 +59,13 @@ def job_data(
     >>> job_data(row, JobView(), History(), now=160.0)["name"]
     'a'
 
-    `now` is the time of the look, in seconds since 1970.
+    `now` is the time of the look, in seconds since 1970. `place` is that of a job that waits in line, in words.
     """
     fineness = fineness or Fineness()
     origin = record.started or record.created
     summary = summary_of(view, running=not record.done, now=now)
     return {
-        **row_data(record, summary, now=now),
+        **row_data(record, summary, now=now, place=place),
         "use": {name: getattr(summary, name) for name in ("gpu", "memory", "memory_total", "gpu_memory")},
         "origin": origin,
         "model": address(record.model),
@@ -77,7 +83,9 @@ def job_data(
     }
 
 
-def row_data(record: JobRecord, summary: JobSummary, *, now: float, failure: str | None = None) -> dict[str, Any]:
+def row_data(
+    record: JobRecord, summary: JobSummary, *, now: float, failure: str | None = None, place: str = ""
+) -> dict[str, Any]:
     """Return a job's line in the list; `failure` is the JSON of its failure, which rows of a list do not have."""
     return {
         "name": record.name,
@@ -99,7 +107,7 @@ def row_data(record: JobRecord, summary: JobSummary, *, now: float, failure: str
         },
         "rate": rounded(summary.steps_per_second),
         "loss": _loss(summary),
-        "why": printable(why_ended(record, record.failure or failure)),
+        "why": printable(place or why_ended(record, record.failure or failure)),
         "alerts": list(summary.alerts),
     }
 

@@ -17,6 +17,7 @@ from herringbone.events.metrics import metrics_in_log
 from herringbone.events.view import JobView
 from herringbone.records.home import JobFolder
 from herringbone.records.logs import FileLogs, LogLine
+from herringbone.slots.places import place_texts
 from herringbone.views.page import log_pages
 from herringbone.views.page.data import Fineness, job_data
 from herringbone.views.page.history import History
@@ -47,7 +48,7 @@ class LiveJob:
         self._backend = backend_of_job(name) if backend is None else backend
         # Held during a look: everything below changes only then.
         self._lock = threading.Lock()
-        self._record = self._backend.describe(name)
+        self._record, self._place = self._backend.describe(name), ""
         self._next_look = 0.0
         # Grows with each change of the row or the events.
         self.version = 0
@@ -80,8 +81,9 @@ class LiveJob:
             if time.monotonic() < self._next_look:
                 return self._record
             record = self._backend.describe(self.name)
-            changed = record != self._record
-            self._record = record
+            place = place_texts(self._backend.home, [record]).get(self.name, "")
+            changed = (record, place) != (self._record, self._place)
+            self._record, self._place = record, place
             if self._opened_for is None and record.service is not None:
                 # The job was still being submitted: from now on its machines or its service have the events.
                 self._close()
@@ -118,9 +120,10 @@ class LiveJob:
         """Return the job as its page shows it, as of the last look."""
         with self._lock:
             # The end of the job stops the clock of a page that is looked at later.
-            return job_data(self._record, self._view, self._history, now=time.time(), fineness=fineness) | {
-                "version": self.version
-            }
+            data = job_data(
+                self._record, self._view, self._history, now=time.time(), fineness=fineness, place=self._place
+            )
+            return data | {"version": self.version}
 
     def log(self, choice: log_pages.Choice, *, before: Mapping[str, int] | None = None, count: int) -> dict[str, Any]:
         """Return a page of the log; see `log_pages.newest_lines`."""

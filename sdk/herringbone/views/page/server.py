@@ -110,6 +110,7 @@ class Server:
         async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - the signature is starlette's
             yield
             self._jobs.close()
+            self._summaries.close()
 
         application = Starlette(
             routes=routes,

@@ -152,7 +152,7 @@ class TopApp(App[None]):
         """Show below the table what a narrow table has no room for: the last line of the job under the cursor."""
         chosen = self._chosen()
         row = next((row for row in self._rows if row.key == chosen), None)
-        text = self._jobs.trouble or ("no jobs" if row is None else row.trouble or row.last_line)
+        text = self._jobs.trouble or ("no jobs" if row is None else row.line)
         line = fitted(text, self.size.width - 2)
         if line != self._line:
             self._line = line

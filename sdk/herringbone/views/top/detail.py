@@ -119,7 +119,7 @@ def heading(row: Row) -> str:
     words = [f"{row.state} on {row.backend}", "" if row.fraction is None else progress_cell(row), *facts_of(row)]
     if row.seconds is not None:
         words.append(f"{'for' if row.running else 'took'} {shown_span(row.seconds)}")
-    return "   ".join(word for word in (*words, row.trouble) if word)
+    return "   ".join(word for word in (*words, row.place, row.trouble) if word)
 
 
 def lines_of(table: Sequence[tuple[str, ...]], width: int) -> list[str]:

@@ -22,6 +22,7 @@ from herringbone.events.view import JobView
 from herringbone.records.home import find_home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.records.logs import FileLogs
+from herringbone.slots.places import place_texts
 from herringbone.system.polling import Pace, Pauses
 from herringbone.views.top.detail import MOST_LINES, Detail, detail_of
 from herringbone.views.top.rows import Row, in_order, row_of
@@ -53,7 +54,7 @@ class JobReader:
     >>> JobReader(record).look().state                           # doctest: +SKIP
     'Training'
 
-    One thread looks; any thread may read `row`, `detail` and `since`.
+    One thread looks; any thread may read `row`, `record`, `detail` and `since`.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class JobReader:
         # The beginning of a look that has not ended yet.
         self.since: float | None = None
         self.wants_detail = threading.Event()
-        self._record, self._metric, self._backend_named = record, metric, backend_named
+        self.record, self._metric, self._backend_named = record, metric, backend_named
         self._view = JobView()
         self._lines: deque[LogLine] = deque(maxlen=MOST_LINES)
         self._live: dict[str, LogLine] = {}
@@ -113,7 +114,7 @@ class JobReader:
 
         Raises the backend's errors.
         """
-        self._backend_named(self._record.backend).stop(self.name)
+        self._backend_named(self.record.backend).stop(self.name)
 
     def close(self) -> None:
         """Close files and connections."""
@@ -127,13 +128,13 @@ class JobReader:
     def _read(self) -> None:
         if self._backend is None:
             # A backend a job: a connection that waits must not be waited for by another job's thread.
-            self._backend = self._backend_named(self._record.backend)
+            self._backend = self._backend_named(self.record.backend)
         # The state first: what a job wrote before its end is read after it.
-        self._record = self._backend.describe(self.name)
+        self.record = self._backend.describe(self.name)
         if self._events is None:
             self._events = self._backend.events(self.name)
         # A service may deliver the end of a job late, and may then be waited for: the row is shown meanwhile.
-        over, ended = self._record.done, self._record.ended
+        over, ended = self.record.done, self.record.ended
         if over:
             self._publish("")
         for events in self._events.rest(ended) if over else iter(self._events.read, []):
@@ -160,7 +161,7 @@ class JobReader:
         """Publish what is known."""
         newest = [*self._live.values()] or [*self._lines][-1:]
         last = newest[-1].text.rpartition("\r")[2].strip() if newest else ""
-        row = row_of(self._record, self._view, now=time.time(), last_line=last, metric=self._metric, trouble=trouble)
+        row = row_of(self.record, self._view, now=time.time(), last_line=last, metric=self._metric, trouble=trouble)
         # The detail of a job that is over is made once, before its reader ends.
         if self.wants_detail.is_set() or not row.running:
             lines = (f"{line.prefix} {line.text}" for line in (*self._lines, *self._live.values()))
@@ -185,15 +186,18 @@ class Monitor:
         backend_named: Callable[[str], Backend] = backend_named,
     ) -> None:
         self._metric, self._num_finished, self._backend_named = metric, num_finished, backend_named
-        self._path = find_home().index
+        self._home = find_home()
+        self._path = self._home.index
         # The threads of jobs write to the index as well, so a short wait for its lock is enough.
         self._index = JobIndex(self._path, busy_seconds=1.0)
         # Replaced, never changed: other threads go through it.
         self._readers: dict[str, JobReader] = {}
-        self._tunings = Tunings(find_home())
+        self._tunings = Tunings(self._home)
         # Replaced, never changed, as the readers are.
         self._tuning_readers: dict[str, TuningReader] = {}
         self._trials: dict[str, tuple[TuningLook, TrialRecord]] = {}
+        # The places of jobs that wait in line, in words.
+        self._places: dict[str, str] = {}
         self._seen: object = None
         self.trouble = ""
 
@@ -204,9 +208,11 @@ class Monitor:
     def refresh(self) -> None:
         """Look for new jobs and searches, and start a thread for each job that runs."""
         self._refresh_tunings()
-        state = _state_of(self._path)
-        if state == self._seen:
-            return
+        if (state := _state_of(self._path)) != self._seen:
+            self._refresh_jobs(state)
+        self._places = place_texts(self._home, [reader.record for reader in self._readers.values()])
+
+    def _refresh_jobs(self, state: object) -> None:
         try:
             records = self._index.recent(self._num_finished)
         except HerringboneError as error:
@@ -244,7 +250,8 @@ class Monitor:
         """Return the newest row of each job and of each search, those that run first."""
         now = time.time() if now is None else now
         rows = [_with_silence(reader, now) for reader in self._readers.values() if not reader.gone]
-        trials = self._trials
+        trials, places = self._trials, self._places
+        rows = [replace(row, place=places[row.name]) if row.name in places else row for row in rows]
         rows = [trial_row(row, *trials[row.name]) if row.name in trials else row for row in rows]
         return in_order([*rows, *(reader.row for reader in self._tuning_readers.values())])
 

@@ -31,9 +31,9 @@ _LEAST_WIDTHS = {"ETA": 10, METRIC: 9, "STEPS/S": 7, "GPU": 5, "CPU": 5, "MEMORY
 class Row(JobSummary):
     """One job, or one search, at one moment; None and "" stand for what is not known.
 
-    `trouble` says why the row may be older than it looks. A job that is a trial has the name of its search in `tuning`,
-    and its number and values in `trial`; the best trial is in `trial` of a search. `group` is when the search was
-    created.
+    `trouble` says why the row may be older than it looks, `place` is that of a job that waits in line. A job that is a
+    trial has the name of its search in `tuning`, and its number and values in `trial`; the best trial is in `trial` of
+    a search. `group` is when the search was created.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Row(JobSummary):
     created: float
     seconds: float | None = None
     last_line: str = ""
+    place: str = ""
     trouble: str = ""
     kind: str = "job"
     tuning: str = ""
@@ -53,6 +54,11 @@ class Row(JobSummary):
     def key(self) -> str:
         """A name that no other row has: a job may be called as a search is."""
         return self.name if self.kind == "job" else f"{self.kind} job {self.name}"
+
+    @property
+    def line(self) -> str:
+        """The most important of the texts for which there is one line."""
+        return self.trouble or self.place or self.last_line
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values: numbers that are not finite are words."""
@@ -157,7 +163,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
         "CPU": [shown_number(row.cpu) for row in rows],
         "MEMORY": [shown_memory(row.memory) for row in rows],
         "GPU MEM": [shown_memory(row.gpu_memory) for row in rows],
-        LAST_LINE: [row.trouble or row.last_line for row in rows],
+        LAST_LINE: [row.line for row in rows],
     }
     return {name: cells for name, cells in columns.items() if name in (NAME, STATE) or {*cells} - {"", NONE}}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from herringbone.records.home import Home
+from herringbone.system.disk import stamp_of
 from herringbone.tuner.look import TuningLook
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TrialRecord, TuningStore
@@ -74,7 +74,7 @@ class Tunings:
         if (of_service := self._of_service.look(name)) is not None:
             return of_service
         store = TuningStore(self._folder / name)
-        stamp = [_state_of(store.path / file) for file in _FILES]
+        stamp = [stamp_of(store.path / file) for file in _FILES]
         seen = self._seen.get(name)
         if seen is not None and seen[0] == stamp:
             return seen[1]
@@ -85,11 +85,3 @@ class Tunings:
             return None
         self._seen[name] = (stamp, look)
         return look
-
-
-def _state_of(path: Path) -> object:
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    return state.st_ino, state.st_size, state.st_mtime_ns

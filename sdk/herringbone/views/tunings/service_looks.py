@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,27 +84,11 @@ class ServiceLooks:
 
         def answer() -> None:
             try:
-                asked.look = look_of(self._find(name), asked.look)
+                # The definition stays: it has the values as the user wrote them.
+                asked.look = replace(self._find(name).look(), definition=asked.look.definition)
             except HerringboneError as error:
                 asked.look = replace(asked.look, reason=str(error).partition("\n")[0])
 
         # A daemon: a service that never answers must not keep the program from ending.
         asked.thread = threading.Thread(target=answer, name=f"tuning job {name}", daemon=True)
         asked.thread.start()
-
-
-def look_of(tuning: Tuning, before: TuningLook) -> TuningLook:
-    """Ask for a search, and return the look. The definition stays: it has the values as the user wrote them."""
-    description = tuning.describe()
-    return replace(
-        before,
-        trials=tuple(tuning.trials()),
-        status=description["HyperParameterTuningJobStatus"],
-        created=_seconds(description.get("CreationTime")) or before.created,
-        ended=_seconds(description.get("HyperParameterTuningEndTime")),
-        reason=description.get("FailureReason"),
-    )
-
-
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text).timestamp()

@@ -50,6 +50,15 @@ def test_all_pages_of_trials_in_the_order_of_their_numbers(service, tuning):
     assert service.calls["ListTrainingJobsForHyperParameterTuningJob"] == 3
 
 
+def test_a_search_of_sagemaker_has_the_summary_of_a_local_one(service, tuning):
+    service.trials["digits-1"] = [summary(1, 0.9), {**summary(2), "TrainingJobStatus": "InProgress"}]
+    look = tuning.look()
+    figures = look.summary(now=look.created + 60.0)
+    assert (look.name, look.status, look.backend, look.reason) == ("digits-1", "InProgress", "sagemaker", None)
+    assert (figures.over, figures.best.job[9:12], figures.seconds) == (1, "001", 60.0)
+    assert figures.eta == 60.0 * (figures.limit - 1)
+
+
 def test_looks_in_quick_succession_ask_once(service, request_):
     service.tunings["digits-1"] = [described(request_)]
     now = 0.0

@@ -10,6 +10,7 @@ import pytest
 from tests.page.make_tunings import definition_of
 
 from herringbone.aws.session import AwsLocation
+from herringbone.tuner.look import TuningLook
 from herringbone.tuner.service.location import ServiceRecord, claim_folder
 from herringbone.tuner.store import TrialRecord
 from herringbone.views.tunings.looks import Tunings
@@ -25,16 +26,17 @@ class Service:
         self.answers = threading.Event()
         self.answers.set()
 
-    def describe(self):
+    def look(self):
         self.asked += 1
         self.answers.wait(20)
         if self.error is not None:
             raise self.error
-        ended = {} if self.status == "InProgress" else {"HyperParameterTuningEndTime": "1970-01-01T00:05:00+00:00"}
-        return {"HyperParameterTuningJobStatus": self.status, "CreationTime": "1970-01-01T00:02:00+00:00", **ended}
-
-    def trials(self):
-        return [TrialRecord(number=0, job="digits-001-abc", values={"lr": 0.01}, proposed=130.0, started=140.0)]
+        trial = TrialRecord(number=0, job="digits-001-abc", values={"lr": 0.01}, proposed=130.0, started=140.0)
+        ended = None if self.status == "InProgress" else 300.0
+        definition = definition_of("other")
+        return TuningLook(
+            definition=definition, trials=[trial], status=self.status, backend="sagemaker", created=120.0, ended=ended
+        )
 
 
 @pytest.fixture
@@ -68,8 +70,9 @@ def until_answered(looks):
 
 def test_a_service_is_asked_once_in_half_a_minute_until_the_end(looks, service, now):
     look = looks.look("digits")
-    assert (look.status, look.created, look.backend, look.trials[0].job) == (
+    assert (look.status, look.name, look.created, look.backend, look.trials[0].job) == (
         "InProgress",
+        "digits",
         120.0,
         "sagemaker",
         "digits-001-abc",
