@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from herringbone.engine.client import Engine
-from herringbone.images.clean import clean, outdated
+from herringbone.images.find import clean, outdated
 
 
 def image(created: int, *names: str, device: str = "cpu", version: str = "2.13.0", **labels: str) -> dict[str, Any]:

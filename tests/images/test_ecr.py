@@ -16,8 +16,7 @@ import pytest
 from tests.aws_mock import mock_aws
 
 from herringbone.aws.session import AwsSession
-from herringbone.images.ecr import Ecr
-from herringbone.images.push import push
+from herringbone.images.push import Ecr, push
 from herringbone_contract.errors import AwsAccessError, ImageError
 
 REGION = "eu-central-1"

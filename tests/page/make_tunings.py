@@ -11,8 +11,7 @@ import msgspec
 from tests.page.make_jobs import make_job, write_events
 
 from herringbone.records.home import Home
-from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.names import trial_job_name
+from herringbone.tuner.definition import TuningDefinition, trial_job_name
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
 from herringbone.tuner.store import TuningRecord, TuningState, TuningStore
 

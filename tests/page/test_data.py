@@ -16,8 +16,7 @@ from herringbone.events.view import JobView
 from herringbone.records.index import JobRecord
 from herringbone.show.thin import thinned
 from herringbone.views.page.data import Fineness, job_data
-from herringbone.views.page.history import History, Track
-from herringbone.views.page.timeline import timeline_data
+from herringbone.views.page.history import History, Track, timeline_data
 
 ROW = JobRecord(name="a", backend="local_process", plan="{}", created=100.0, started=110.0)
 

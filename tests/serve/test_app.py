@@ -20,12 +20,11 @@ from herringbone.serve import app as module
 from herringbone.serve import logs as logs_module
 from herringbone.serve.actions import ACTIONS, answers_of
 from herringbone.serve.app import Service, Verifier
-from herringbone.serve.audit import Audit
 from herringbone.serve.catalog import Catalog
 from herringbone.serve.errors import invalid
 from herringbone.serve.links import Held
 from herringbone.serve.logs import LogOperations
-from herringbone.serve.records import Records, ServiceRecord
+from herringbone.serve.records import Audit, Records, ServiceRecord
 from herringbone.serve.settings import HostType, Mapping, Quota, Settings
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings

@@ -10,10 +10,10 @@ import pytest
 from herringbone.events.kinds import State
 from herringbone.records.index import JobRecord
 from herringbone.serve import identity, listing
-from herringbone.serve.audit import Audit
 from herringbone.serve.describe import transitions
 from herringbone.serve.errors import ApiError
 from herringbone.serve.limits import Replays
+from herringbone.serve.records import Audit
 from herringbone.serve.settings import HostType, Mapping, Settings, check_account, parse_mapping
 from herringbone.serve.signing.keys import KeyFile
 from herringbone_contract.errors import InputError

@@ -17,12 +17,10 @@ from herringbone.show.cells import shown_number
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.analytics import TunerAnalytics
-from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes
-from herringbone.tuner.definition import TuningDefinition, define
-from herringbone.tuner.description import parameter_ranges
+from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes, asks, tag_list, with_defaults
+from herringbone.tuner.definition import TuningDefinition, check_tuning_name, default_tuning_name, define
+from herringbone.tuner.fields import parameter_ranges
 from herringbone.tuner.look import best_of
-from herringbone.tuner.names import check_tuning_name, default_tuning_name
-from herringbone.tuner.options import asks, tag_list, with_defaults
 from herringbone.tuner.parameters import ParameterRange
 from herringbone.tuner.strategies.autotune import autotuned
 from herringbone.tuner.strategies.warm_start import prior_trials
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from herringbone.plan.inputs import Inputs
     from herringbone.plan.plan import JobPlan
     from herringbone.plan.request import JobRequest
-    from herringbone.tuner.options import TunerOptions
+    from herringbone.tuner.configs import TunerOptions
     from herringbone.tuner.store import TrialRecord
 
 _SAGEMAKER = "sagemaker"
@@ -53,7 +51,7 @@ class HyperparameterTuner:
     'file:///home/me/.herringbone/jobs/train-261123-150807-012/output/model.tar.gz'
 
     Arguments and methods have the names and the defaults of `sagemaker.tuner.HyperparameterTuner`; `TunerOptions` in
-    `herringbone.tuner.options` lists the `options`. On `ml.*` SageMaker searches. On all other instance types a process
+    `herringbone.tuner.configs` lists the `options`. On `ml.*` SageMaker searches. On all other instance types a process
     of this machine does, which outlives your Python. Raises `OptionError`.
 
     Args:

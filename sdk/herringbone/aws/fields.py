@@ -6,7 +6,7 @@ DescribeTrainingJob, or a call of the service -- take_options --> options, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +116,16 @@ NEEDS = {
 }
 
 
-def to_members(options: Mapping[str, Any], request: dict[str, Any] | None = None) -> dict[str, Any]:
+def to_members(
+    options: Mapping[str, Any], request: dict[str, Any] | None = None, fields: Sequence[Field] = FIELDS
+) -> dict[str, Any]:
     """Return a request with the members of plain options added; options that no member carries are left out.
 
     >>> to_members({"max_run": 60, "disable_output_compression": True, "gpus": 1})
     {'OutputDataConfig': {'CompressionType': 'NONE'}, 'StoppingCondition': {'MaxRuntimeInSeconds': 60}}
     """
     request = {} if request is None else request
-    for field in FIELDS:
+    for field in fields:
         value = options.get(field.option)
         if value is None or options.get(NEEDS.get(field.option, field.option)) is None:
             continue
@@ -136,13 +138,13 @@ def to_members(options: Mapping[str, Any], request: dict[str, Any] | None = None
     return request
 
 
-def take_options(rest: dict[str, Any]) -> dict[str, Any]:
+def take_options(rest: dict[str, Any], fields: Sequence[Field] = FIELDS) -> dict[str, Any]:
     """Remove the members that carry options, and return these; empty members set nothing.
 
     >>> take_options({"StoppingCondition": {"MaxRuntimeInSeconds": 60}, "VpcConfig": {}})
     {'max_run': 60}
     """
-    taken = ((field, take(rest, *field.member.split("."))) for field in FIELDS)
+    taken = ((field, take(rest, *field.member.split("."))) for field in fields)
     options = {field.option: field.back(value) for field, value in taken if value is not None}
     return {name: value for name, value in options.items() if value is not None}
 

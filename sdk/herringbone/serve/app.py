@@ -39,7 +39,7 @@ from herringbone_contract.errors import HerringboneError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from herringbone.serve.audit import Audit
+    from herringbone.serve.records import Audit
     from herringbone.serve.settings import Settings
     from herringbone.serve.signing.keys import AccessKey, KeyFile
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from herringbone.serve.app import Verifier
-    from herringbone.serve.audit import Audit
+    from herringbone.serve.records import Audit
     from herringbone.serve.settings import Settings
 
 # The codes of S3 for refusals that other services name differently, with their status.

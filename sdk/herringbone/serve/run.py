@@ -17,11 +17,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from herringbone.records.home import find_home
 from herringbone.serve.actions import answers_of
 from herringbone.serve.app import Service, Verifier
-from herringbone.serve.audit import Audit
 from herringbone.serve.buckets import make_buckets
 from herringbone.serve.catalog import Catalog
 from herringbone.serve.logs import LogOperations
 from herringbone.serve.model import service_model
+from herringbone.serve.records import Audit
 from herringbone.serve.signing.keys import KeyFile
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings

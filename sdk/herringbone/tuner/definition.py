@@ -1,10 +1,11 @@
-"""The definition of a search: everything that its decisions depend on besides results. Pure."""
+"""The definition of a search, everything that its decisions depend on besides results; and the names of jobs. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,8 +13,9 @@ import msgspec
 from herringbone.plan.option_errors import explain
 from herringbone.tuner.configs import HyperbandStrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartTypes
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ParameterRange
-from herringbone_contract.errors import OptionError, UnsupportedError
+from herringbone_contract.errors import JobNameError, OptionError, UnsupportedError
 
+# SageMaker's limit, lower than that of training jobs: the name of a trial begins with that of its tuning job.
 MAX_NAME_CHARS = 32
 MAX_RANGES = 30
 # The hyperparameters that SageMaker takes Hyperband's epochs from, in its order.
@@ -21,7 +23,6 @@ RESOURCE_NAMES = ("epochs", "numepochs", "n-epochs", "n_epochs", "num_epochs")
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 # SageMaker's limit of combinations is the one of jobs; ours keeps a typing error from filling the disk.
 _MAX_JOBS = 10_000
-
 # The tuner's arguments whose members have shorter names here.
 _ARGUMENTS = {"metric": "objective_metric_name", "ranges": "hyperparameter_ranges", "seed": "random_seed"}
 _CHOICES = {
@@ -29,7 +30,6 @@ _CHOICES = {
     "strategy": ("Bayesian", "Random", "Hyperband", "Grid"),
     "early_stopping_type": ("Off", "Auto"),
 }
-
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -121,7 +121,11 @@ def define(settings: Mapping[str, Any], *, without_ranges: bool = False) -> Tuni
         message = explain(error, settings, _CHOICES)
         member = re.split(r"\W", message, maxsplit=1)[0]
         raise OptionError(_ARGUMENTS.get(member, member) + message[len(member) :]) from None
-    _check_name(definition.name)
+    if len(definition.name) > MAX_NAME_CHARS or not _NAME.fullmatch(definition.name):
+        raise OptionError(
+            f"name: {definition.name!r}: a tuning job's name has letters, digits and single hyphens between them, at"
+            f" most {MAX_NAME_CHARS} characters"
+        )
     if definition.ranges or not without_ranges:
         _check_ranges(definition)
     _check_strategy(definition)
@@ -146,14 +150,6 @@ def check_local(definition: TuningDefinition) -> None:
                 "max_number_of_training_jobs_not_improving: Hyperband's short trials are not meant to improve the best"
                 " objective; use target_objective_metric_value"
             )
-
-
-def _check_name(name: str) -> None:
-    if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
-        raise OptionError(
-            f"name: {name!r}: a tuning job's name has letters, digits and single hyphens between them, at most"
-            f" {MAX_NAME_CHARS} characters"
-        )
 
 
 def _check_ranges(definition: TuningDefinition) -> None:
@@ -218,3 +214,33 @@ def _check_resource(definition: TuningDefinition) -> None:
             f"strategy_config: Hyperband's largest number of epochs is {most!r}; give"
             f" HyperbandStrategyConfig(max_resource=...) with at least min_resource={config.min_resource}"
         )
+
+
+def default_tuning_name(base: str, now: datetime) -> str:
+    """Return `base` followed by the time to the second, as AWS's SDK does. A long base is cut, the time never is.
+
+    >>> default_tuning_name("pytorch-training-of-digits", datetime(2026, 11, 21, 9, 5, 7))
+    'pytorch-training-o-261121-090507'
+    """
+    stamp = now.strftime("-%y%m%d-%H%M%S")
+    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", base).strip("-")[: MAX_NAME_CHARS - len(stamp)].strip("-")
+    return (cleaned or "tuning") + stamp
+
+
+def check_tuning_name(name: str) -> str:
+    """Return the name unchanged. Raises `JobNameError` for a name that SageMaker would refuse."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+        raise JobNameError(
+            f"tuning job name {name!r}: a name has 1 to {MAX_NAME_CHARS} letters, digits and hyphens, and begins and "
+            "ends with a letter or a digit"
+        )
+    return name
+
+
+def trial_job_name(tuning: str, number: int) -> str:
+    """Return the name of a trial's job, a pure function: a search that was killed finds the job by it.
+
+    >>> trial_job_name("digits", 0)
+    'digits-001'
+    """
+    return f"{tuning}-{number + 1:03d}"

@@ -6,7 +6,7 @@ Members that SageMaker has no name for are below `Herringbone`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,13 @@ from herringbone.plan.request import groups_of
 from herringbone.records.index import COMPLETED, FAILED, STOPPED
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
+from herringbone.tuner.fields import members_of
 from herringbone.tuner.look import best_of
 from herringbone.tuner.strategies.warm_start import overall_best
 
 if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.look import TuningLook
-    from herringbone.tuner.parameters import AnyRange
     from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 
 STOPPING = "Stopping"
@@ -37,9 +37,8 @@ def describe_tuning(record: TuningRecord, look: TuningLook) -> Members:
     definition = look.definition
     members = {
         **search_summary(look),
-        "HyperParameterTuningJobConfig": _config(definition),
+        **members_of(definition),
         "TrainingJobDefinition": _training(definition, record),
-        "WarmStartConfig": _warm_start(definition),
         "Tags": list(record.tags) or None,
         "Herringbone": {"Backend": record.backend, "Seed": definition.seed}
         | ({"Reason": look.reason} if look.reason and look.status != FAILED else {}),
@@ -131,38 +130,6 @@ def _plain(members: Members) -> Members:
     }
 
 
-def parameter_ranges(ranges: Mapping[str, AnyRange]) -> dict[str, list[dict[str, Any]]]:
-    """Return ranges as the member ParameterRanges of CreateHyperParameterTuningJob, with empty lists, as AWS's SDK."""
-    lists: dict[str, list[dict[str, Any]]] = {
-        f"{kind}ParameterRanges": [] for kind in ("Integer", "Continuous", "Categorical")
-    }
-    for name, values in ranges.items():
-        kind = type(values).__name__.removesuffix("Parameter")
-        lists[f"{kind}ParameterRanges"].append(values.as_tuning_range(name))
-    return lists
-
-
-def _config(definition: TuningDefinition) -> dict[str, Any]:
-    limits = {
-        "MaxNumberOfTrainingJobs": definition.job_limit,
-        "MaxParallelTrainingJobs": definition.max_parallel_jobs,
-        "MaxRuntimeInSeconds": definition.max_runtime_in_seconds,
-    }
-    members = {
-        "Strategy": definition.strategy,
-        "StrategyConfig": None
-        if definition.hyperband is None
-        else {"HyperbandStrategyConfig": definition.hyperband.to_input_req()},
-        "HyperParameterTuningJobObjective": {"Type": definition.objective_type, "MetricName": definition.metric},
-        "ResourceLimits": {key: value for key, value in limits.items() if value is not None},
-        "ParameterRanges": parameter_ranges(definition.ranges),
-        "TrainingJobEarlyStoppingType": definition.early_stopping_type,
-        "TuningJobCompletionCriteria": None if definition.completion is None else definition.completion.to_input_req(),
-        "RandomSeed": definition.seed,
-    }
-    return {key: value for key, value in members.items() if value is not None}
-
-
 def _training(definition: TuningDefinition, record: TuningRecord) -> dict[str, Any]:
     groups = groups_of(record.asked)
     return {
@@ -171,15 +138,6 @@ def _training(definition: TuningDefinition, record: TuningRecord) -> dict[str, A
             "InstanceType": groups[0].instance_type,
             "InstanceCount": sum(group.instance_count for group in groups),
         },
-    }
-
-
-def _warm_start(definition: TuningDefinition) -> dict[str, Any] | None:
-    if definition.warm_start_type is None:
-        return None
-    return {
-        "WarmStartType": definition.warm_start_type.value,
-        "ParentHyperParameterTuningJobs": [{"HyperParameterTuningJobName": name} for name in definition.parents],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ import msgspec
 
 from herringbone.backends.registry import backend_named
 from herringbone.plan.request import refuse_masked
+from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.show.cells import shown_number
+from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.polling import Pace, Pauses
-from herringbone.system.processes import is_alive, may_live, sees
+from herringbone.system.processes import identity, is_alive, may_live, sees
 from herringbone.tuner.description import describe_tuning, status_of
 from herringbone.tuner.look import TuningLook
-from herringbone.tuner.searcher.launch import start_searcher
-from herringbone.tuner.searcher.searching import search
+from herringbone.tuner.searcher.runner import search
 from herringbone.tuner.strategies.early_stopping import judged
 from herringbone.tuner.trials import TrialState
 from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 
+
 _PACE = Pace(shortest=0.01, longest=0.25, slower=1.2)
 # A searcher that dies this often without a new line in the store will not get any further.
 _MAX_RESTARTS = 3
+# The program stands above this room: it plans trials.
+SEARCHER = (sys.executable, "-m", "herringbone.api.tuning")
 
 
 class OwnTuning:
@@ -209,3 +214,31 @@ def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
 
 def _elsewhere(process: str, where: str) -> bool:
     return sees(where) is None and may_live(process, where)
+
+
+def start_searcher(
+    store: TuningStore, home: Home, request: JobRequest, *, command: Sequence[str] = SEARCHER
+) -> str | None:
+    """Start a searcher, hand it the request that the trials share, and return its identity.
+
+    The request has the user's secrets, so it travels over standard input. Raises `LaunchError` for a searcher that died
+    before it had read the request.
+    """
+    with store.log.open("ab") as log:
+        searcher = start_detached(
+            [*command, store.name],
+            log=log,
+            # Not the tuning job's: its folder `code` would take the place of Python's module of that name.
+            folder=home.path,
+            # A home that was given relative to the user's folder would be another one in the searcher's.
+            environment={HOME_VARIABLE: str(home.path)},
+        )
+    name = identity(searcher.pid)
+    try:
+        hand_over(searcher, {"request": request.to_send()})
+    except BrokenPipeError:
+        searcher.wait()
+        raise LaunchError(f"the searcher of tuning job {store.name} did not start: {store.last_words()}") from None
+    # It outlives this Python on purpose, which Popen would report as a leak; `is_alive` reaps it.
+    searcher.returncode = 0
+    return name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.records.home import Home, find_home
-from herringbone.tuner.names import check_tuning_name
+from herringbone.tuner.definition import check_tuning_name
 from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import JobNotFoundError
 

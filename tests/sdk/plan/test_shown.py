@@ -5,7 +5,7 @@ import msgspec
 from herringbone import Estimator, PyTorch
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.shown import plan_rows
-from herringbone.views.notebook.tables import job_html
+from herringbone.views.notebook.progress import job_html
 
 SPLIT_IN_TWO = {
     "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},

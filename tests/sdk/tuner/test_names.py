@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from herringbone.tuner.names import check_tuning_name, default_tuning_name, trial_job_name
+from herringbone.tuner.definition import check_tuning_name, default_tuning_name, trial_job_name
 from herringbone_contract.errors import JobNameError
 
 NOW = datetime(2026, 11, 21, 9, 5, 7)

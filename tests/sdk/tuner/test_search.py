@@ -5,8 +5,8 @@ import pytest
 from herringbone.events.view import Series
 from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
-from herringbone.tuner.searcher.objective import MAX_CURVE, curve_of, objective_of
 from herringbone.tuner.searcher.search import Finish, Stop, Submit, step
+from herringbone.tuner.searcher.trial_jobs import MAX_CURVE, curve_of, objective_of
 from herringbone.tuner.trials import Proposal, Trial, TrialState
 
 RUNS, DONE, FAILED = TrialState.IN_PROGRESS, TrialState.COMPLETED, TrialState.FAILED

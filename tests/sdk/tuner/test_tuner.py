@@ -21,9 +21,8 @@ from herringbone import (
 from herringbone.records.index import JobIndex
 from herringbone.show.cells import shown_number
 from herringbone.system.processes import is_alive, pid_of
-from herringbone.tuner.own import OwnTuning
-from herringbone.tuner.searcher.launch import start_searcher
-from herringbone.tuner.searcher.searching import _Mirror
+from herringbone.tuner.own import OwnTuning, start_searcher
+from herringbone.tuner.searcher.runner import _Mirror
 from herringbone.tuner.store import TuningState, TuningStore
 from herringbone.tuner.tuning import find_tuning, tuning_names
 from herringbone_contract.errors import (
@@ -280,7 +279,7 @@ def test_a_search_that_nobody_searches_is_stopped_without_its_strategy(home, mon
     def missing(definition):
         raise UnsupportedError("strategy: Bayesian search needs Optuna")
 
-    monkeypatch.setattr("herringbone.tuner.searcher.searching.strategy_for", missing)
+    monkeypatch.setattr("herringbone.tuner.searcher.runner.strategy_for", missing)
     find_tuning("digits").stop()
     assert tuning.state().status == "Stopped"
 
@@ -326,7 +325,7 @@ def test_a_search_goes_on_without_its_copy_for_optuna(home, monkeypatch):
         raise AssertionError("another release")
 
     said = []
-    monkeypatch.setattr("herringbone.tuner.searcher.searching.copy_for", broken)
+    monkeypatch.setattr("herringbone.tuner.searcher.runner.copy_for", broken)
     mirror = _Mirror(TuningStore(home.tuning("digits")), tuner().definition("digits"), said.append)
     mirror([])
     mirror([])

@@ -10,7 +10,7 @@ import time
 from herringbone.api.planning import start_request
 from herringbone.plan.request import parse_request
 from herringbone.records.home import find_home
-from herringbone.tuner.searcher.searching import search
+from herringbone.tuner.searcher.runner import search
 from herringbone.tuner.store import TuningStore
 
 

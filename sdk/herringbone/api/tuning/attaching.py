@@ -17,8 +17,8 @@ from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
     from herringbone.api.estimator import Estimator
+    from herringbone.tuner.configs import TunerOptions
     from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.options import TunerOptions
     from herringbone.tuner.trials import Trial
 
 

@@ -17,8 +17,7 @@ from herringbone.records.home import Home, find_home
 from herringbone.records.index import JobIndex
 from herringbone.show.console import Console
 from herringbone.tuner.code_copy import copy_code
-from herringbone.tuner.definition import check_local
-from herringbone.tuner.names import trial_job_name
+from herringbone.tuner.definition import check_local, trial_job_name
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for

@@ -17,7 +17,7 @@ from herringbone.plan.options.strategy_names import AUTO
 from herringbone.plan.request import JobRequest, with_hyperparameters, with_options
 from herringbone.records.home import find_home
 from herringbone.show.console import Console
-from herringbone.tuner.options import tag_list
+from herringbone.tuner.configs import tag_list
 from herringbone.tuner.service.request import TuningSettings
 from herringbone.tuner.service.submission import PlannedPart, planned_request, submit_tuning
 from herringbone.tuner.trial_plan import with_metrics

@@ -171,11 +171,11 @@ def push(image: str, registry: str, as_json: bool) -> int:
 @json_option("the removed images as one JSON array")
 def clean(keep: int, as_json: bool) -> int:
     """Remove outdated images of Herringbone that no container uses."""
-    from herringbone.images import clean as cleaning
+    from herringbone.images.find import clean as remove_outdated
 
     if keep < 0:
         raise OptionError(f"--keep {keep}: at least 0")
-    removed = cleaning.clean(_engine(), keep=keep)
+    removed = remove_outdated(_engine(), keep=keep)
     print(json.dumps(removed) if as_json else "\n".join(removed) or "nothing is outdated")
     return 0
 

@@ -17,7 +17,8 @@ from herringbone.serve.calls import stored_request
 from herringbone.serve.errors import invalid
 from herringbone.serve.translate import refused
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
-from herringbone.tuner.service.description import category_of, definition_of, training_description, user_values
+from herringbone.tuner.fields import category_of
+from herringbone.tuner.service.description import definition_of, training_description, user_values
 from herringbone.tuner.strategies.autotune import autotuned
 from herringbone_contract.errors import UsageError
 from herringbone_contract.masking import masked_hyperparameters

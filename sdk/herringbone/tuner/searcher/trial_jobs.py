@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,16 +15,20 @@ from herringbone.plan.links import link_on_the_way, results_of_job
 from herringbone.records.checkpoints import copy_checkpoints, newest_files
 from herringbone.records.description import failure_of
 from herringbone.records.index import FAILED
-from herringbone.tuner.searcher.objective import curve_of
 from herringbone.tuner.trial_plan import checkpoint_folder, trial_request
 from herringbone_contract.errors import HostError, InputError, JobNotFoundError
 
 if TYPE_CHECKING:
+    from herringbone.events.series import Series
     from herringbone.plan.request import JobRequest
     from herringbone.records.index import JobRecord
     from herringbone.system.polling import Pace
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord, TuningStore
+
+
+# Longer curves than SageMaker's most epochs say no more about a trial.
+MAX_CURVE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class JobLook:
 
 
 # Starts the job of a trial by its request, under a name.
-Submit = Callable[["JobRequest", str], object]
+StartTrial = Callable[["JobRequest", str], object]
 
 
 class Jobs(Protocol):
@@ -52,7 +56,7 @@ class Jobs(Protocol):
         """The pauses between two looks at running jobs."""
 
     def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
-        """Submit the job of a trial, which continues the checkpoints of `earlier`. Raises the backend's errors."""
+        """StartTrial the job of a trial, which continues the checkpoints of `earlier`. Raises the backend's errors."""
 
     def look(self, job: str) -> JobLook | None:
         """Return the state of a job; None if there is no job of that name."""
@@ -79,7 +83,7 @@ class TrialJobs:
         definition: TuningDefinition,
         backend: str,
         request: JobRequest | None,
-        submit: Submit | None,
+        submit: StartTrial | None,
         say: Callable[[str], None] = print,
     ) -> None:
         self._store = store
@@ -157,3 +161,33 @@ def _never_ran(record: JobRecord) -> bool:
         return False
     # Submitted again, a job whose start was refused would be refused again.
     return not failure.message.startswith(COULD_NOT_START) or failure.exception == HostError.__name__
+
+
+def curve_of(series: Iterable[Series], metric: str) -> tuple[float, ...]:
+    """Return the objective's values in the order in which one rank reported them; () if none did.
+
+    >>> curve_of(job.metrics().series, "accuracy")         # doctest: +SKIP
+    (0.81, 0.93)
+
+    Several ranks may report the metric. The lowest rank of the first host counts, and not the one that reported last,
+    as on SageMaker: the result of a search must not depend on which rank was faster. Of more than `MAX_CURVE` values,
+    the first ones and the last one are returned.
+    """
+    named = [one for one in series if one.name == metric and one.values]
+    values = tuple(min(named, key=_order).values) if named else ()
+    # The objective is the last value, so a curve that is cut keeps it.
+    return values if len(values) <= MAX_CURVE else (*values[: MAX_CURVE - 1], values[-1])
+
+
+def _order(series: Series) -> tuple[bool, int, int, str, str]:
+    # Shorter names first: algo-2 comes before algo-10.
+    return series.rank is None, series.rank or 0, len(series.host), series.host, series.source
+
+
+def objective_of(curve: Sequence[float], status: str) -> float | None:
+    """Return the objective of a job that is over: its last value, as on SageMaker; None for a failed job.
+
+    >>> objective_of((0.81, 0.93), "Completed"), objective_of((0.81,), "Failed")
+    (0.93, None)
+    """
+    return curve[-1] if curve and status in ("Completed", "Stopped") else None

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from herringbone.backends.sagemaker.description import plain, seconds_since_1970
-from herringbone.tuner.configs import HyperbandStrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter, IntegerParameter
+from herringbone.tuner.fields import CONFIG, category_of, definition_members
+from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter
 from herringbone.tuner.store import TrialRecord
 from herringbone_contract.constants import STEERING_PREFIX, Key
-from herringbone_contract.errors import OptionError, UnsupportedError
+from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.hyperparameters import decode_values
 from herringbone_contract.masking import masked_hyperparameters
 
@@ -74,40 +73,14 @@ def definitions_of(description: Mapping[str, Any]) -> dict[str | None, TuningDef
 
 
 def _definition(description: Mapping[str, Any], trial: Mapping[str, Any]) -> TuningDefinition:
-    config = description["HyperParameterTuningJobConfig"]
-    objective = trial.get("TuningObjective") or config.get("HyperParameterTuningJobObjective") or {}
-    ranges = _ranges(trial.get("HyperParameterRanges") or config.get("ParameterRanges") or {})
-    limits = config.get("ResourceLimits", {})
-    hyperband = config.get("StrategyConfig", {}).get("HyperbandStrategyConfig")
-    warm_start = description.get("WarmStartConfig")
     # Not by `define`: SageMaker has accepted the job, and its rules may differ from those of this release.
-    return TuningDefinition(
-        name=description["HyperParameterTuningJobName"],
-        metric=objective.get("MetricName", ""),
-        objective_type=objective.get("Type", "Maximize"),
-        ranges=ranges,
-        static=user_values(_shared_texts(description, trial)),
-        strategy=config["Strategy"],
-        max_jobs=limits.get("MaxNumberOfTrainingJobs"),
-        max_parallel_jobs=limits["MaxParallelTrainingJobs"],
-        max_runtime_in_seconds=limits.get("MaxRuntimeInSeconds"),
-        early_stopping_type=config.get("TrainingJobEarlyStoppingType", "Off"),
-        seed=config.get("RandomSeed"),
-        hyperband=None
-        if hyperband is None
-        else HyperbandStrategyConfig(hyperband.get("MaxResource"), hyperband.get("MinResource", 1)),
-        completion=_completion(config.get("TuningJobCompletionCriteria")),
-        warm_start_type=None if not warm_start else WarmStartTypes(warm_start["WarmStartType"]),
-        parents=tuple(
-            parent["HyperParameterTuningJobName"]
-            for parent in (warm_start or {}).get("ParentHyperParameterTuningJobs", ())
-        ),
-    )
+    static = user_values(_shared_texts(description, trial))
+    return TuningDefinition(**definition_members(description, trial), static=static)
 
 
 def _shared_texts(description: Mapping[str, Any], trial: Mapping[str, Any]) -> dict[str, str]:
     """Return the hyperparameters that the estimator gave to all trials, those for autotune included."""
-    config = description["HyperParameterTuningJobConfig"]
+    config = description[CONFIG]
     ranges = trial.get("HyperParameterRanges") or config.get("ParameterRanges") or {}
     examples = {entry["Name"]: entry["ValueHint"] for entry in ranges.get("AutoParameters", ())}
     return {**trial.get("StaticHyperParameters", {}), **examples}
@@ -128,49 +101,6 @@ def user_values(texts: Mapping[str, str]) -> dict[str, Any]:
             for name, text in texts.items()
             if not name.startswith(STEERING_PREFIX) and name not in (Key.TUNING_METRIC, Key.MODEL_PARALLEL_PARAMETERS)
         }
-    )
-
-
-def _ranges(described: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, AnyRange]:
-    ranges: dict[str, AnyRange] = {}
-    try:
-        for entry in described.get("ContinuousParameterRanges", ()):
-            ends = _number(entry["MinValue"]), _number(entry["MaxValue"])
-            ranges[entry["Name"]] = ContinuousParameter(*ends, entry.get("ScalingType", "Auto"))
-        for entry in described.get("IntegerParameterRanges", ()):
-            numbers = int(entry["MinValue"]), int(entry["MaxValue"])
-            ranges[entry["Name"]] = IntegerParameter(*numbers, entry.get("ScalingType", "Auto"))
-    except (ValueError, OptionError) as error:
-        raise UnsupportedError(f"the tuning job has a range that is unknown here: {error}") from None
-    for entry in described.get("CategoricalParameterRanges", ()):
-        ranges[entry["Name"]] = CategoricalParameter([category_of(text) for text in entry["Values"]])
-    return ranges
-
-
-def _number(text: str) -> float:
-    # Whole numbers stay so, because the same range planned again has the same texts.
-    return int(text) if text.removeprefix("-").isdecimal() else float(text)
-
-
-def category_of(text: str) -> str:
-    """Return a value of a list as the user wrote it: in script mode it is a text in JSON."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str) else text
-
-
-def _completion(criteria: Mapping[str, Any] | None) -> TuningJobCompletionCriteriaConfig | None:
-    if not criteria:
-        return None
-    converged = criteria.get("ConvergenceDetected", {}).get("CompleteOnConvergence")
-    return TuningJobCompletionCriteriaConfig(
-        max_number_of_training_jobs_not_improving=criteria.get("BestObjectiveNotImproving", {}).get(
-            "MaxNumberOfTrainingJobsNotImproving"
-        ),
-        complete_on_convergence=None if converged is None else converged == "Enabled",
-        target_objective_metric_value=criteria.get("TargetObjectiveMetricValue"),
     )
 
 
@@ -196,7 +126,7 @@ def trial_records(summaries: Iterable[Mapping[str, Any]], description: Mapping[s
 
 def _stops_trials(description: Mapping[str, Any]) -> bool:
     """Return whether the search itself stops trials, so that a stopped one of a completed search is its work."""
-    config = description["HyperParameterTuningJobConfig"]
+    config = description[CONFIG]
     stops = config.get("TrainingJobEarlyStoppingType") == "Auto" or config["Strategy"] == "Hyperband"
     return stops and description["HyperParameterTuningJobStatus"] not in ("Stopping", "Stopped")
 

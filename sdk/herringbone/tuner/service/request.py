@@ -14,9 +14,8 @@ import msgspec
 
 from herringbone.aws.fields import MEMBERS, tag_list
 from herringbone.plan.plan import refuse
-from herringbone.tuner.configs import WarmStartConfig
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition
-from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter
+from herringbone.tuner.fields import CONFIG, members_of, parameter_ranges
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.errors import OptionError
 
@@ -88,24 +87,26 @@ def tuning_request(parts: Sequence[TuningPart], settings: TuningSettings | None 
     settings = settings or TuningSettings()
     definition = parts[0].definition
     trials = [_trial_definition(part, settings) for part in parts]
-    config = _search(definition)
-    request: dict[str, Any] = {
-        "HyperParameterTuningJobName": definition.name,
-        "HyperParameterTuningJobConfig": config,
-    }
+    if definition.hyperband is not None and definition.hyperband.resource_name is not None:
+        raise OptionError(
+            "resource_name: SageMaker's Hyperband takes the epochs from the hyperparameter "
+            f"{' or '.join(RESOURCE_NAMES)}; leave it out, and give the script's hyperparameter one of those names"
+        )
+    request = members_of(definition)
+    config = request[CONFIG]
+    # Without this member, a grid trains all combinations. The other strategies need it.
+    if definition.max_jobs is None and definition.strategy == "Grid":
+        del config["ResourceLimits"]["MaxNumberOfTrainingJobs"]
     if parts[0].name is None:
-        config["HyperParameterTuningJobObjective"] = _objective(definition)
         config["ParameterRanges"] = _ranges(parts[0], settings)
         request["TrainingJobDefinition"] = trials[0]
     else:
+        del config["HyperParameterTuningJobObjective"], config["ParameterRanges"]
         named = zip(parts, trials, strict=True)
         request["TrainingJobDefinitions"] = sorted(
             (_named_definition(part, trial, settings) for part, trial in named),
             key=lambda trial: str(trial["DefinitionName"]),
         )
-    if definition.warm_start_type is not None:
-        config_of_parents = WarmStartConfig(definition.warm_start_type, definition.parents)
-        request["WarmStartConfig"] = config_of_parents.to_input_req()
     if tags := _tags(settings, parts):
         request["Tags"] = tags
     if settings.autotune:
@@ -113,64 +114,13 @@ def tuning_request(parts: Sequence[TuningPart], settings: TuningSettings | None 
     return request
 
 
-def _search(definition: TuningDefinition) -> dict[str, Any]:
-    """Return HyperParameterTuningJobConfig without the objective and the ranges."""
-    limits: dict[str, Any] = {"MaxParallelTrainingJobs": definition.max_parallel_jobs}
-    # Without this member, a grid trains all combinations. The other strategies need it.
-    if definition.max_jobs is not None or definition.strategy != "Grid":
-        limits["MaxNumberOfTrainingJobs"] = definition.job_limit
-    if definition.max_runtime_in_seconds is not None:
-        limits["MaxRuntimeInSeconds"] = definition.max_runtime_in_seconds
-    config: dict[str, Any] = {
-        "Strategy": definition.strategy,
-        "ResourceLimits": limits,
-        "TrainingJobEarlyStoppingType": definition.early_stopping_type,
-    }
-    if definition.hyperband is not None:
-        if definition.hyperband.resource_name is not None:
-            raise OptionError(
-                "resource_name: SageMaker's Hyperband takes the epochs from the hyperparameter "
-                f"{' or '.join(RESOURCE_NAMES)}; leave it out, and give the script's hyperparameter one of those names"
-            )
-        config["StrategyConfig"] = {"HyperbandStrategyConfig": definition.hyperband.to_input_req()}
-    if definition.completion is not None and (criteria := definition.completion.to_input_req()):
-        config["TuningJobCompletionCriteria"] = criteria
-    # Compared with None, because 0 is a seed.
-    if definition.seed is not None:
-        config["RandomSeed"] = definition.seed
-    return config
-
-
-def _objective(definition: TuningDefinition) -> dict[str, str]:
-    return {"Type": definition.objective_type, "MetricName": definition.metric}
-
-
 def _ranges(part: TuningPart, settings: TuningSettings) -> dict[str, Any]:
-    """Return ParameterRanges; AWS's SDK sends the three lists even where they are empty."""
-    ranges: dict[str, Any] = {
-        "ContinuousParameterRanges": [],
-        "CategoricalParameterRanges": [],
-        "IntegerParameterRanges": [],
-    }
-    for name, values in part.definition.ranges.items():
-        ranges[_list_name(values)].append(_range(name, values, in_script_mode=part.in_script_mode))
+    """Return ParameterRanges; with autotune, SageMaker finds the ranges around the hints."""
+    ranges = parameter_ranges(part.definition.ranges, in_script_mode=part.in_script_mode)
     if settings.autotune:
         hints = {name: text for name, text in _static(part).items() if name in _autotuned(part, settings)}
         ranges["AutoParameters"] = [{"Name": name, "ValueHint": text} for name, text in hints.items()]
     return ranges
-
-
-def _list_name(values: AnyRange) -> str:
-    if isinstance(values, CategoricalParameter):
-        return "CategoricalParameterRanges"
-    return "ContinuousParameterRanges" if isinstance(values, ContinuousParameter) else "IntegerParameterRanges"
-
-
-def _range(name: str, values: AnyRange, *, in_script_mode: bool) -> dict[str, Any]:
-    # A script's hyperparameters are JSON, also the chosen value of a list.
-    if isinstance(values, CategoricalParameter) and in_script_mode:
-        return values.as_json_range(name)
-    return values.as_tuning_range(name)
 
 
 def _static(part: TuningPart) -> dict[str, str]:
@@ -220,7 +170,7 @@ def _named_definition(part: TuningPart, trial: Mapping[str, Any], settings: Tuni
     return {
         **trial,
         "DefinitionName": part.name,
-        "TuningObjective": _objective(part.definition),
+        "TuningObjective": members_of(part.definition)[CONFIG]["HyperParameterTuningJobObjective"],
         "HyperParameterRanges": _ranges(part, settings),
     }
 

@@ -25,9 +25,8 @@ from herringbone.plan.plan import JobPlan
 from herringbone.records.home import find_home
 from herringbone.system.progress import Progress
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.service.location import ServiceRecord, claim_folder, release_folder
 from herringbone.tuner.service.request import TuningPart, TuningSettings, tuning_request
-from herringbone.tuner.service.tuning import ServiceTuning
+from herringbone.tuner.service.tuning import ServiceRecord, ServiceTuning, claim_folder, release_folder
 from herringbone_contract.errors import AwsError, HerringboneError
 
 _OPERATION = "CreateHyperParameterTuningJob"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.aws.session import AwsSession
+import msgspec
+
+from herringbone.aws.session import AwsLocation, AwsSession
 from herringbone.backends.sagemaker.creation import TUNING_JOB, look_up
 from herringbone.backends.sagemaker.description import seconds_since_1970
 from herringbone.backends.sagemaker.rebuild import rebuild
@@ -16,6 +19,7 @@ from herringbone.backends.watch import ACCESS_PATIENCE_SECONDS
 from herringbone.records.index import TERMINAL
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace, Pauses
+from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.look import TuningLook
 from herringbone.tuner.service.description import (
     definition_of,
@@ -24,26 +28,30 @@ from herringbone.tuner.service.description import (
     training_description,
     trial_records,
 )
-from herringbone.tuner.service.location import read_record
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
+    JobNameError,
     JobNotFoundError,
     OptionError,
     ServiceError,
     TuningFailedError,
     UnsupportedError,
 )
+from herringbone_contract.files import sync, write_whole
+from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
     from herringbone.tuner.store import TrialRecord
 
+
 # One look takes two requests, and a trial takes minutes.
 PACE = Pace(shortest=5.0, longest=30.0, slower=1.5, jitter=0.25)
 _PAGE = 100
 _STATUS = "HyperParameterTuningJobStatus"
+_FILE = "service.json"
 
 
 class ServiceTuning:
@@ -257,3 +265,49 @@ class _Outages:
         if self._reported is not None:
             self._stderr.say(f"{self._reported.service} answers again: tuning job {self._name}")
             self._reported = None
+
+
+class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of service.json: the definition without secrets, and where the tuning job is.
+
+    `created` is in seconds since 1970.
+    """
+
+    definition: TuningDefinition
+    location: AwsLocation
+    created: float
+
+
+def claim_folder(folder: Path, record: ServiceRecord) -> None:
+    """Write the record into a new folder. Raises `JobNameError` where the folder belongs to a tuning job already."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise JobNameError(
+            f"tuning job name {folder.name!r} is taken on this machine; choose another, or leave it out to get a "
+            "generated one"
+        ) from None
+    definition = msgspec.structs.replace(record.definition, static=masked_hyperparameters(record.definition.static))
+    content = msgspec.json.encode(msgspec.structs.replace(record, definition=definition))
+    write_whole(folder / _FILE, content, synced=True)
+    sync(folder.parent)
+
+
+def release_folder(folder: Path) -> None:
+    """Remove the folder of a tuning job that was never created."""
+    with contextlib.suppress(OSError):
+        (folder / _FILE).unlink()
+        folder.rmdir()
+
+
+def read_record(folder: Path) -> ServiceRecord | None:
+    """Return what `claim_folder` wrote; None where there is none, or one of another release.
+
+    >>> read_record(find_home().tuning("digits")).location.region        # doctest: +SKIP
+    'eu-west-1'
+    """
+    try:
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=ServiceRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -13,9 +13,9 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.strategies.draws import draw_new
+from herringbone.tuner.strategies.draws import Random
 from herringbone.tuner.strategies.spaces import from_searched, quiet, searched_space, to_searched
-from herringbone.tuner.strategies.warm_start import first_configurations, known_results
+from herringbone.tuner.strategies.warm_start import known_results
 from herringbone.tuner.trials import Proposal, Trial
 
 # Random results before the estimator has something to learn from: a third of a short search, at most Optuna's default.
@@ -23,7 +23,7 @@ _MOST_RANDOM = 10
 _RANDOM_PART = 3
 
 
-class Bayesian:
+class Bayesian(Random):
     """Bayesian search: each trial where earlier results make a good one likely.
 
     Each choice has a seed of its own and exactly the results that its trial may use, so it does not depend on what a
@@ -31,25 +31,18 @@ class Bayesian:
     """
 
     def __init__(self, definition: TuningDefinition) -> None:
-        self._definition = definition
-        self._first = first_configurations(definition)
-        self._known = known_results(definition)
+        super().__init__(definition)
+        # An infinite result teaches nothing.
+        self._learned = sum(not math.isinf(prior.objective) for prior in known_results(definition))
         self._random = min(_MOST_RANDOM, max(definition.job_limit // _RANDOM_PART, 1))
         self._model = _Model(definition)
-
-    def is_ready(self, proposals: Sequence[Proposal], results: Sequence[Trial]) -> bool:  # noqa: ARG002
-        """Return whether `max_jobs` leaves a trial."""
-        return len(proposals) < self._definition.job_limit
 
     def choose(self, proposals: Sequence[Proposal], results: Sequence[Trial]) -> Proposal:
         """Return the next configuration: the best of the parents of a transfer, then random ones, then the model's."""
         number = len(proposals)
-        if number < len(self._first):
-            return Proposal(number, self._first[number])
-        learned = sum(not math.isinf(prior.objective) for prior in self._known)
-        if learned + sum(_value(trial) is not None for trial in results) < self._random:
-            known = [*(prior.values for prior in self._known), *(proposal.values for proposal in proposals)]
-            return Proposal(number, draw_new(self._definition, number, known))
+        learned = self._learned + sum(_value(trial) is not None for trial in results)
+        if number < len(self._first) or learned < self._random:
+            return super().choose(proposals, results)
         if not self._model.has_begun_with(proposals, results):
             self._model = _Model(self._definition)
         self._model.learn(proposals, results)

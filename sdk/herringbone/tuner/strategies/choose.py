@@ -4,25 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.strategies.base import Strategy
+from herringbone.tuner.strategies.draws import Grid, Random
 from herringbone.tuner.strategies.hyperband import Hyperband
 from herringbone.tuner.strategies.order import Choice, InOrder
-from herringbone.tuner.strategies.random_search import Grid, Random, all_at_once
 from herringbone.tuner.trials import Proposal, Trial
 from herringbone_contract.errors import UnsupportedError
+
+
+class Strategy(Protocol):
+    """A way to choose the next trials. A pure function of the definition and of results, without memory or clock.
+
+    >>> strategy_for(definition).propose(trials, free=4)        # doctest: +SKIP
+    """
+
+    def propose(self, trials: Sequence[Trial], free: int) -> list[Proposal]:
+        """Return at most `free` new proposals; `trials` are all so far, the trial of number k at index k.
+
+        An empty list while trials run means: wait for one. An empty list when all trials are over means: the search is
+        finished. Calling it with fewer `free`, more often, or in another order of ends gives the same proposals.
+        """
+        ...
 
 
 class _AllAtOnce:
     """A strategy whose trials depend on no result."""
 
-    def __init__(self, choice: Random | Grid) -> None:
+    def __init__(self, choice: Choice) -> None:
         self._choice = choice
 
     def propose(self, trials: Sequence[Trial], free: int) -> list[Proposal]:
         """Return at most `free` new proposals; see `Strategy`."""
-        return all_at_once(self._choice, trials, free)
+        proposals = [trial.proposal for trial in trials]
+        while len(proposals) < len(trials) + free and self._choice.is_ready(proposals, ()):
+            proposals.append(self._choice.choose(proposals, ()))
+        return proposals[len(trials) :]
 
 
 def strategy_for(definition: TuningDefinition) -> Strategy:

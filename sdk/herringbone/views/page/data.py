@@ -23,8 +23,7 @@ from herringbone.records.remedies import remedy
 from herringbone.records.state_lines import why_ended
 from herringbone.show.cells import shown_eta, shown_number
 from herringbone.show.thin import rounded, thinned
-from herringbone.views.page.history import History
-from herringbone.views.page.timeline import timeline_data
+from herringbone.views.page.history import History, timeline_data
 from herringbone_contract.errors import ContractError
 from herringbone_contract.masking import printable
 

@@ -14,7 +14,7 @@ from herringbone.backends.sagemaker.creation import TUNING_JOB, UnknownOutcomeEr
 from herringbone.backends.sagemaker.description import differences
 from herringbone.tuner.configs import HyperbandStrategyConfig, StrategyConfig
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter
-from herringbone.tuner.service.location import read_record
+from herringbone.tuner.service.tuning import read_record
 from herringbone_contract.errors import AwsUnavailableError, JobNameError, OptionError, UnsupportedError
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")

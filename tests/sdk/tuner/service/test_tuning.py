@@ -11,8 +11,7 @@ from tests.sdk.tuner.service.tunings import described, summary
 from herringbone.api.tuner import HyperparameterTuner
 from herringbone.aws.session import AwsSession
 from herringbone.system.polling import Pace
-from herringbone.tuner.service.location import ServiceRecord, claim_folder
-from herringbone.tuner.service.tuning import ServiceTuning, attach_tuning
+from herringbone.tuner.service.tuning import ServiceRecord, ServiceTuning, attach_tuning, claim_folder
 from herringbone_contract.errors import (
     AwsUnavailableError,
     InputError,

@@ -16,8 +16,7 @@ from herringbone.show.charts import chart, progress_bar
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace
 from herringbone.views.notebook.choice import console_of
-from herringbone.views.notebook.progress import NotebookConsole, shown
-from herringbone.views.notebook.tables import job_html
+from herringbone.views.notebook.progress import NotebookConsole, job_html, shown
 from herringbone_contract.errors import AwsError
 
 EVIL = "<script>alert(1)</script>\x1b[2J&\"'"

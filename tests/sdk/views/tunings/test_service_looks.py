@@ -11,10 +11,9 @@ from tests.page.make_tunings import definition_of
 
 from herringbone.aws.session import AwsLocation
 from herringbone.tuner.look import TuningLook
-from herringbone.tuner.service.location import ServiceRecord, claim_folder
+from herringbone.tuner.service.tuning import ServiceRecord, claim_folder
 from herringbone.tuner.store import TrialRecord
-from herringbone.views.tunings.looks import Tunings
-from herringbone.views.tunings.service_looks import ServiceLooks
+from herringbone.views.tunings.looks import ServiceLooks, Tunings
 from herringbone_contract.errors import AwsUnavailableError
 
 
