@@ -15,9 +15,9 @@ from typing import IO, Any
 from herringbone.engine.client import Engine
 from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.engine.restrictions import restrictions
-from herringbone.images.build import Image, inspect, root_folder, split_name
+from herringbone.images.build import Image, described, made_once, root_folder, split_name
 from herringbone.images.build_errors import explain
-from herringbone.images.context import Context
+from herringbone.images.context import Context, wheel_files, wheels_in
 from herringbone.images.labels import REPOSITORY, Label, repository
 from herringbone.images.pip_settings import index_variables
 from herringbone.system.user_paths import home_folder
@@ -60,21 +60,10 @@ def bake(
     the engine does not have and for packages that pip cannot install.
     """
     context = gather(requirements, wheelhouse=wheelhouse, ca_bundle=ca_bundle)
-    base = inspect(engine, image)
-    if base is None:
-        raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
+    base = described(engine, image)
     digest = hashlib.sha256(f"{base['Id']} {requirements.name} {context.digest}".encode()).hexdigest()[:_HASH_CHARS]
     name = baked_name(image, base["Config"].get("Labels") or {}, digest)
-    existing = inspect(engine, name)
-    if existing is not None:
-        return Image(name, existing["Id"], existing["Size"], built=False)
-    _install(engine, base, name, context, requirements.name, digest, say)
-    built = inspect(engine, name)
-    if built is None:
-        raise ImageError(
-            f"{name} was made and has disappeared: another process removes images while this one makes them"
-        )
-    return Image(name, built["Id"], built["Size"], built=True)
+    return made_once(engine, name, lambda: _install(engine, base, name, context, requirements.name, digest, say))
 
 
 def gather(requirements: Path, *, wheelhouse: Path | None = None, ca_bundle: Path | None = None) -> Context:
@@ -185,13 +174,7 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
         yield name, path.read_bytes()
     if ca_bundle is not None:
         yield "ca.pem", _present(ca_bundle)
-    # The tar has no entries for folders, and pip warns when --find-links names a folder that is missing.
-    yield "wheels/README", b"Wheels of the user's own, if there are any.\n"
-    if wheelhouse is not None:
-        if not wheelhouse.is_dir():
-            raise InputError(f"the wheelhouse {wheelhouse} is not a folder")
-        for path in sorted(wheelhouse.glob("*.whl")):
-            yield f"wheels/{path.name}", path
+    yield from wheel_files(() if wheelhouse is None else wheels_in(wheelhouse).values())
 
 
 def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tuple[str, Path]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,34 +41,46 @@ def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
     Raises `ImageError`, with the remedy, for a base that cannot be pulled or does not fit, and for a failed build.
     """
     base = fetch_base(engine, recipe.base, say)
-    name = recipe.tag(base["Id"])
-    existing = inspect(engine, name)
-    if existing is not None:
-        return Image(name, existing["Id"], existing["Size"], built=False)
-    # Checked first, because the build itself would only say `exec format error` at its first command.
-    check_architecture(base, recipe.base, engine.get("/version"))
-    image_folder = root_folder(engine)
-    settings = {
-        "t": name,
-        "buildargs": {**proxy_variables(docker_folder(os.environ, home_folder())), **recipe.arguments},
-        "labels": {"org.opencontainers.image.base.digest": base["Id"]},
-        # Remove the containers of the build's steps, also when a step fails.
-        "rm": True,
-        "forcerm": True,
-    }
-    try:
+
+    def make() -> None:
+        # Checked first, because the build itself would only say `exec format error` at its first command.
+        check_architecture(base, recipe.base, engine.get("/version"))
+        settings = {
+            "t": name,
+            "buildargs": {**proxy_variables(docker_folder(os.environ, home_folder())), **recipe.arguments},
+            "labels": {"org.opencontainers.image.base.digest": base["Id"]},
+            # Remove the containers of the build's steps, also when a step fails.
+            "rm": True,
+            "forcerm": True,
+        }
         with tempfile.TemporaryFile() as context:
             recipe.context.write(context)
-            follow(engine.stream("POST", "/build", settings, content=context), say, image_folder=image_folder)
-    except EngineError as error:
-        # The engine could not even store the build's files, usually because its disk is full.
-        raise ImageError(explain([], str(error), image_folder=image_folder)) from error
-    built = inspect(engine, name)
-    if built is None:
+            steps = engine.stream("POST", "/build", settings, content=context)
+            follow(steps, say, image_folder=root_folder(engine))
+
+    name = recipe.tag(base["Id"])
+    return made_once(engine, name, make)
+
+
+def made_once(engine: Engine, name: str, make: Callable[[], None]) -> Image:
+    """Return the image of a name, which `make` makes unless the engine has it."""
+    existing = inspect(engine, name)
+    if existing is None:
+        make()
+    image = existing or inspect(engine, name)
+    if image is None:
         raise ImageError(
-            f"{name} was built and has disappeared: another process removes images while this one makes them"
+            f"{name} was made and has disappeared: another process removes images while this one makes them"
         )
-    return Image(name, built["Id"], built["Size"], built=True)
+    return Image(name, image["Id"], image["Size"], built=existing is None)
+
+
+def described(engine: Engine, name: str) -> Mapping[str, Any]:
+    """Return the engine's description of a local image. Raises `ImageError` where it has none of that name."""
+    description = inspect(engine, name)
+    if description is None:
+        raise ImageError(f"the image {name} is not on this engine: docker pull {name}")
+    return description
 
 
 def inspect(engine: Engine, name: str) -> Mapping[str, Any] | None:
@@ -91,16 +103,11 @@ def fetch_base(engine: Engine, name: str, say: Callable[[str], None]) -> Mapping
     repository, tag = split_name(name)
     login = registry_login(registry_of(name), docker_folder(os.environ, home_folder()))
     try:
-        error = None
         origin = {"fromImage": repository, "tag": tag}
-        # The answer begins with status 200, so a failure is a member of one of its objects.
-        for step in engine.stream("POST", "/images/create", origin, headers=login_header(login)):
-            error = step.get("error", error)
+        for step in checked(engine.stream("POST", "/images/create", origin, headers=login_header(login))):
             # Each layer reports every piece that arrives. Show its end, and the lines that belong to no layer.
             if step.get("status") in _LAYER_STATES or "id" not in step:
                 say(" ".join(filter(None, [step.get("status"), step.get("id")])))
-        if error is not None:
-            raise EngineError(error)
     except EngineError as error:
         raise ImageError(
             f"the base image {name} is not on this engine, and cannot be pulled: {error}. Load it here (docker load, "
@@ -131,16 +138,27 @@ def check_architecture(base: Mapping[str, Any], name: str, version: Mapping[str,
 def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, image_folder: str) -> None:
     """Pass on a build's output line by line. Raises `ImageError` if it fails; `image_folder` goes into the message."""
     lines: list[str] = []
-    error = None
-    # The answer begins with status 200 before the build runs, so a failure is a member of one of its objects.
-    for step in steps:
-        for line in step.get("stream", "").splitlines():
-            if line.strip():
+    try:
+        for step in checked(steps):
+            for line in filter(str.strip, step.get("stream", "").splitlines()):
                 lines.append(line)
                 say(line)
+    except EngineError as error:
+        # Without lines, the engine could not even store the build's files, usually because its disk is full.
+        raise ImageError(explain(lines, str(error), image_folder=image_folder)) from error
+
+
+def checked(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of an answer. Raises `EngineError` at its end if one of them tells of a failure.
+
+    The answer begins with status 200 before the engine works, so a failure is a member of one of its objects.
+    """
+    error = None
+    for step in steps:
         error = step.get("error", error)
+        yield step
     if error is not None:
-        raise ImageError(explain(lines, error, image_folder=image_folder))
+        raise EngineError(error)
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Any
 
 from herringbone.engine.client import Engine
-from herringbone.images.build import inspect
+from herringbone.images.build import described
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.images.trial import Outcome, Setting, trial
 from herringbone_contract.constants import Key
-from herringbone_contract.errors import EngineError, ImageError
+from herringbone_contract.errors import EngineError
 
 # A user id that is in no image's /etc/passwd.
 _STRANGER = "47110:47110"
@@ -53,9 +53,7 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
     An image with our contract label must pass all trials. Any other image must run a job as any user, and must report a
     failed job as failed; its other findings are warnings. Raises `ImageError` for an image that the engine lacks.
     """
-    description = inspect(engine, image)
-    if description is None:
-        raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
+    description = described(engine, image)
     ours = (description["Config"].get("Labels") or {}).get(Label.CONTRACT) == CONTRACT
     severity = Verdict.FAILED if ours else Verdict.WARNING
     yield Finding(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from herringbone_contract.errors import InputError
 
 _PIECE_BYTES = 1 << 20
 
@@ -60,3 +62,17 @@ def digest_of(content: bytes | Path) -> str:
         while piece := file.read(_PIECE_BYTES):
             content_hash.update(piece)
     return content_hash.hexdigest()
+
+
+def wheels_in(wheelhouse: Path) -> dict[str, Path]:
+    """Return the wheels of a folder by the names of their files. Raises `InputError` without the folder."""
+    if not wheelhouse.is_dir():
+        raise InputError(f"the wheelhouse {wheelhouse} is not a folder")
+    return {path.name: path for path in sorted(wheelhouse.glob("*.whl"))}
+
+
+def wheel_files(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes | Path]]:
+    """Yield the files of the folder `wheels` of a context."""
+    # The tar has no entries for folders, and pip warns when --find-links names one that is missing.
+    yield "wheels/README", b"Wheels of the user's own, if there are any.\n"
+    yield from ((f"wheels/{path.name}", path) for path in wheels)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.engine.client import Engine
 from herringbone.engine.docker_settings import docker_folder, login_header, registry_login, registry_of
-from herringbone.images.build import inspect, split_name
+from herringbone.images.build import checked, inspect, split_name
 from herringbone.system.user_paths import home_folder
-from herringbone_contract.errors import AwsAccessError, AwsError, ImageError
+from herringbone_contract.errors import AwsAccessError, AwsError, EngineError, ImageError
 
 if TYPE_CHECKING:
     from herringbone.aws.session import AwsSession
@@ -71,19 +71,19 @@ def push(engine: Engine, image: str, registry: str | Ecr, say: Callable[[str], N
 
 
 def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], None], ecr: Ecr | None = None) -> str:
-    digest = error = None
+    digest = None
     # An engine pushes under a name that its own list has, so the target becomes a local name first.
     engine.post(f"/images/{image}/tag", repo=name, tag=tag)
     login = registry_login(registry_of(name), docker_folder(os.environ, home_folder())) if ecr is None else ecr.login()
-    # The answer begins with status 200, so a failure is a member of one of its objects.
-    for step in engine.stream("POST", f"/images/{name}/push", {"tag": tag}, headers=login_header(login)):
-        error = step.get("error", error)
-        if step.get("status") in _SHOWN:
-            say(f"{step['status']} {step.get('id', '')}".rstrip())
-        digest = step.get("aux", {}).get("Digest") or digest
-    if error is not None:
-        registry = name.partition("/")[0]
-        raise ImageError(f"{name}:{tag} cannot be pushed: {error}{_hint(error, registry, ecr)}")
+    steps = engine.stream("POST", f"/images/{name}/push", {"tag": tag}, headers=login_header(login))
+    try:
+        for step in checked(steps):
+            if step.get("status") in _SHOWN:
+                say(f"{step['status']} {step.get('id', '')}".rstrip())
+            digest = step.get("aux", {}).get("Digest") or digest
+    except EngineError as error:
+        hint = _hint(str(error), name.partition("/")[0], ecr)
+        raise ImageError(f"{name}:{tag} cannot be pushed: {error}{hint}") from None
     return f"{name}@{digest}" if digest else f"{name}:{tag}"
 
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from herringbone.images.context import Context, digest_of
+from herringbone.images.context import Context, digest_of, wheel_files, wheels_in
 from herringbone.images.labels import repository
 from herringbone.images.lock import Lock, Wheel, usable
 from herringbone.images.wheel import find_containers, pack_herringbone
@@ -134,9 +134,7 @@ def make_recipe(
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
                 # Empty without a bundle: the install script tests the size.
                 "framework/ca.pem": _certificates(ca_bundle),
-                # The tar has no entries for folders, and pip warns when --find-links names one that is missing.
-                "framework/wheels/README": b"Wheels of the user's own, if there are any.\n",
-                **{f"framework/wheels/{file}": path for file, path in wheels.items()},
+                **{f"framework/{name}": content for name, content in wheel_files(wheels.values())},
                 # Apart from `framework/`, which a change of Herringbone then leaves in the builder's cache.
                 "herringbone/install": (folder / "shared" / "install-herringbone").read_bytes(),
                 "herringbone/sbom.py": (folder / "shared" / "sbom.py").read_bytes(),
@@ -159,9 +157,7 @@ def _framework(name: str) -> Framework:
 
 def _wheels(folder: Path, lock: Lock, package: str, version: str) -> dict[str, Path]:
     """Return the wheels of a wheelhouse that are in the lock. Raises `InputError` without one of the framework."""
-    if not folder.is_dir():
-        raise InputError(f"the wheelhouse {folder} is not a folder")
-    wheels = {path.name: path for path in sorted(folder.glob("*.whl"))}
+    wheels = wheels_in(folder)
     locked = usable(wheels, lock)
     if not any(Wheel(file, "").name == package for file in locked):
         index = f"--extra-index-url {lock.index} " if lock.index else ""

@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import TYPE_CHECKING
 
 from herringbone.s3.names import StoredObject
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.files import try_locked
+
+if TYPE_CHECKING:
+    from herringbone.s3.bucket import Buckets
 
 LIMIT_VARIABLE = "HERRINGBONE_S3_CACHE_GB"
 _DEFAULT_GB = 100.0
@@ -38,15 +41,6 @@ _POLL_SECONDS = 0.1
 Count = Callable[[int], None]
 
 
-class Source(Protocol):
-    """The server that objects come from."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    def download(self, stored: StoredObject, file: IO[bytes], count: Count) -> None: ...
-
-
 class ObjectCache:
     """The cache below `folder`, of at most `limit` bytes once the jobs that use its objects are gone.
 
@@ -57,11 +51,11 @@ class ObjectCache:
     def __init__(self, folder: Path, *, limit: int, free_bytes: Callable[[Path], int] | None = None) -> None:
         self._folder, self._limit, self._free_bytes = folder, limit, free_bytes or _free_bytes
 
-    def missing(self, objects: list[StoredObject], source: Source) -> int:
+    def missing(self, objects: list[StoredObject], source: Buckets) -> int:
         """Return the bytes of the objects that are not here yet."""
         return sum(stored.size for stored in set(objects) if not self._is_here(self._path(stored, source), stored))
 
-    def make_room(self, objects: list[StoredObject], source: Source) -> int:
+    def make_room(self, objects: list[StoredObject], source: Buckets) -> int:
         """Make room for the objects that are not here, and return their bytes.
 
         Where the disk is too full for them, downloads that were cut go first, and then objects that no job has, the
@@ -80,7 +74,7 @@ class ObjectCache:
             )
         return needed
 
-    def link(self, files: dict[str, StoredObject], into: Path, source: Source, count: Count) -> None:
+    def link(self, files: dict[str, StoredObject], into: Path, source: Buckets, count: Count) -> None:
         """Download what is missing, several objects at once, and link all files into a new folder.
 
         Raises the errors of the source and `OSError`; the downloads that are complete stay for the next call.
@@ -110,7 +104,7 @@ class ObjectCache:
                     entries.append((state.st_atime_ns, state.st_size, path))
         return entries
 
-    def _link(self, stored: StoredObject, target: Path, source: Source, count: Count) -> None:
+    def _link(self, stored: StoredObject, target: Path, source: Buckets, count: Count) -> None:
         path = self._path(stored, source)
         while True:
             if not self._is_here(path, stored):
@@ -128,7 +122,7 @@ class ObjectCache:
                 continue
             return
 
-    def _download(self, path: Path, stored: StoredObject, source: Source, count: Count) -> None:
+    def _download(self, path: Path, stored: StoredObject, source: Buckets, count: Count) -> None:
         """Download an object, or wait for the process that does."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_name(path.name + _PARTIAL)
@@ -147,7 +141,7 @@ class ObjectCache:
             # After the rename: nobody could go on with a read-only file of a process that died before it.
             path.chmod(_READ_ONLY)
 
-    def _path(self, stored: StoredObject, source: Source) -> Path:
+    def _path(self, stored: StoredObject, source: Buckets) -> Path:
         identity = "\0".join((source.endpoint, stored.bucket, stored.key, stored.etag, str(stored.size)))
         digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
         return self._folder / digest[:2] / digest
@@ -217,7 +211,7 @@ def _remove_oldest(entries: Iterable[tuple[int, int, Path]], excess: int) -> int
     return removed
 
 
-def _fill(partial: Path, stored: StoredObject, source: Source, count: Count) -> None:
+def _fill(partial: Path, stored: StoredObject, source: Buckets, count: Count) -> None:
     # A second descriptor: boto writes parts at their places, and a file opened to append would ignore the places.
     with partial.open("r+b") as content:
         source.download(stored, content, count)

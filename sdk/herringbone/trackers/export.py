@@ -7,8 +7,6 @@ fit --> start_exporters --> python -m herringbone.trackers JOB DESTINATION      
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, redirect_stdout
@@ -20,7 +18,7 @@ from herringbone.backends.review.trackers import check_installed
 from herringbone.events.metrics import job_metrics
 from herringbone.plan.destinations import Destination, parse_destinations
 from herringbone.show.console import Console
-from herringbone.system.detached_process import search_path
+from herringbone.system.detached_process import start_detached
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
@@ -72,18 +70,10 @@ def start_exporters(plan: JobPlan, backend: Backend, *, command: Sequence[str] =
 
 def _start(command: Sequence[str], log: Path, folder: Path) -> str | None:
     with log.open("wb") as output:
-        exporter = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            # A session of its own: the terminal's Ctrl-C and hang-up do not reach the exporter.
-            start_new_session=True,
-            # `-m` looks for modules in the current folder first, and the user's may have one called mlflow.
-            cwd=folder,
-            # The user's own variables have the tracker's credentials.
-            env={**os.environ, **search_path()},
-        )
+        # The user's own variables have the tracker's credentials.
+        exporter = start_detached(command, log=output, folder=folder)
+    assert exporter.stdin is not None
+    exporter.stdin.close()
     name = identity(exporter.pid)
     if name is not None:
         _children.add(name)

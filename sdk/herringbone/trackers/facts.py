@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from herringbone.plan.shown import is_internal
-from herringbone.records.index import COMPLETED, FAILED, TERMINAL
+from herringbone.records.index import COMPLETED
 from herringbone_contract.hyperparameters import decode_values
 from herringbone_contract.masking import masked_hyperparameters, masked_text, printable
 
@@ -34,16 +34,13 @@ class JobFacts(NamedTuple):
     tags: dict[str, str]
 
     @property
-    def over(self) -> bool:
-        return self.status in TERMINAL
-
-    @property
     def completed(self) -> bool:
         return self.status == COMPLETED
 
     @property
-    def failed(self) -> bool:
-        return self.status == FAILED
+    def own_tags(self) -> dict[str, str]:
+        """The tags, for a place that is Herringbone's own."""
+        return {name.removeprefix(_PREFIX): value for name, value in self.tags.items()}
 
     @property
     def values(self) -> dict[str, Any]:

@@ -64,11 +64,6 @@ class Place:
     def log(self) -> Path:
         return self._exports / f"{self._stem}.log"
 
-    @property
-    def folder(self) -> Path:
-        """A folder for files of the tracker itself."""
-        return self._exports
-
     def read(self, destination: str) -> ExportState:
         """Return what is stored; a new one for a destination that the job was never exported to."""
         return _read(self._exports / f"{self._stem}.json") or ExportState(destination)

@@ -42,48 +42,38 @@ class TrackioTracker:
             "run": hashlib.sha256(f"{facts.name} {facts.created}".encode()).hexdigest()[:32],
             "address": f"trackio show --project {self._project}",
         }
-        self._write_row(facts, {}, "begin", facts.created)
+        self._write_settings(facts, "begin", facts.created)
 
     def log(self, points: Sequence[Point]) -> None:
-        rows: list[dict[str, Any]] = []
-        steps, times = [], []
+        rows: list[tuple[int, float, dict[str, float]]] = []
         for (step, time), row in groupby(points, lambda point: (point.step, point.time)):
-            rows.append({point.name: point.value for point in row})
-            steps.append(step or 0)
-            times.append(time)
-        ids = [self._row_id(step, time, sorted(row)) for row, step, time in zip(rows, steps, times, strict=True)]
-        with _calls():
-            SQLiteStorage.bulk_log(
-                project=self._project,
-                run=self._name,
-                run_id=self.state["run"],
-                metrics_list=rows,
-                steps=steps,
-                timestamps=[_iso(time) for time in times],
-                log_ids=ids,
-            )
+            rows.append((step or 0, time, {point.name: point.value for point in row}))
+        self._write(rows, [self._row_id(step, time, sorted(row)) for step, time, row in rows])
 
     def end(self, facts: JobFacts) -> None:
-        self._write_row(facts, {}, "end", facts.created if facts.ended is None else facts.ended)
+        self._write_settings(facts, "end", facts.created if facts.ended is None else facts.ended)
 
     def close(self) -> None:
         pass
 
-    def _write_row(self, facts: JobFacts, row: dict[str, Any], what: str, time: float) -> None:
+    def _write_settings(self, facts: JobFacts, what: str, time: float) -> None:
         """Write a row for the sake of the run's settings, which come with rows."""
-        tags = {name.removeprefix("herringbone."): value for name, value in facts.tags.items()}
         # Trackio keeps names that begin with an underscore for itself.
         values = {name.lstrip("_") or "value": value for name, value in facts.values.items()}
+        config = {**values, "herringbone": facts.own_tags, "_Created": _iso(facts.created)}
+        self._write([(0, time, {})], [self._row_id(what, time, [])], config=config)
+
+    def _write(self, rows: Sequence[tuple[int, float, dict[str, float]]], ids: list[str], **settings: Any) -> None:
         with _calls():
             SQLiteStorage.bulk_log(
                 project=self._project,
                 run=self._name,
                 run_id=self.state["run"],
-                metrics_list=[row],
-                steps=[0],
-                timestamps=[_iso(time)],
-                config={**values, "herringbone": tags, "_Created": _iso(facts.created)},
-                log_ids=[self._row_id(what, time, [])],
+                metrics_list=[row for _, _, row in rows],
+                steps=[step for step, _, _ in rows],
+                timestamps=[_iso(time) for _, time, _ in rows],
+                log_ids=ids,
+                **settings,
             )
 
     def _row_id(self, *parts: object) -> str:

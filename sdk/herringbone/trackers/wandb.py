@@ -99,11 +99,7 @@ class WandbTracker:
             raise
 
     def _set_facts(self, facts: JobFacts) -> None:
-        self._run.config.update({"herringbone": _nested(facts.tags)}, allow_val_change=True)
-
-
-def _nested(tags: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix("herringbone."): value for name, value in tags.items()}
+        self._run.config.update({"herringbone": facts.own_tags}, allow_val_change=True)
 
 
 def _calls() -> AbstractContextManager[None]:

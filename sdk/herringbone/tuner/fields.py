@@ -42,10 +42,12 @@ def parameter_ranges(ranges: Mapping[str, AnyRange], *, in_script_mode: bool = F
 def ranges_of(described: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, AnyRange]:
     """Return the ranges of a member ParameterRanges. Raises `UnsupportedError` where one is unknown here."""
     ranges: dict[str, AnyRange] = {}
-    kinds: tuple[tuple[str, Any, Callable[[str], Any]], ...]
-    kinds = (("Continuous", ContinuousParameter, _number), ("Integer", IntegerParameter, int))
+    kinds: dict[str, tuple[Callable[..., AnyRange], Callable[[str], float]]] = {
+        "Continuous": (ContinuousParameter, _number),
+        "Integer": (IntegerParameter, int),
+    }
     try:
-        for kind, make, number in kinds:
+        for kind, (make, number) in kinds.items():
             for entry in described.get(f"{kind}ParameterRanges", ()):
                 ends = number(entry["MinValue"]), number(entry["MaxValue"])
                 ranges[entry["Name"]] = make(*ends, entry.get("ScalingType", "Auto"))

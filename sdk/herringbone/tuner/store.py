@@ -131,20 +131,15 @@ class _Proposed(msgspec.Struct, tag_field="kind", tag="proposed", omit_defaults=
     resumes: int | None = None
 
     def record(self) -> TrialRecord:
-        return TrialRecord(
-            number=self.number,
-            job=self.job,
-            values=self.values,
-            proposed=self.t,
-            resource=self.resource,
-            resumes=self.resumes,
-        )
+        members = msgspec.structs.asdict(self)
+        return TrialRecord(proposed=members.pop("t"), **members)
 
 
 class _Ended(msgspec.Struct, tag_field="kind", tag="ended", omit_defaults=True):
     number: int
     status: str
     t: float
+    # JSON has no NaN, and msgspec would write null.
     objective: float | str | None = None
     curve: tuple[float | str, ...] = ()
     failure: str | None = None

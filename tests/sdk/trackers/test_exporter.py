@@ -161,9 +161,9 @@ def test_a_live_export_opens_the_run_before_the_first_value(export):
 
 def test_a_removed_job_ends_its_exporter(export, tmp_path):
     def remove(pause):
-        for path in export.place.folder.iterdir():
+        for path in export.place.log.parent.iterdir():
             path.unlink()
-        export.place.folder.rmdir()
+        export.place.log.parent.rmdir()
 
     folder = tmp_path / "exports"
     folder.mkdir()

@@ -37,12 +37,12 @@ def test_facts_of_a_failed_job():
     }
     assert facts.hyperparameters == {"lr": "0.1", "hub_token": '"******"', "name": '"a"'}
     assert facts.values == {"lr": 0.1, "hub_token": "******", "name": "a"}
-    assert (facts.ended, facts.over, facts.failed) == (200.0, True, True)
+    assert (facts.ended, facts.status, facts.completed) == (200.0, "Failed", False)
 
 
 def test_facts_of_a_job_of_which_little_is_known():
     facts = facts_of({"TrainingJobName": "a", "TrainingJobStatus": "InProgress"}, backend="slurm", created=1.0)
-    assert (facts.over, facts.ended, facts.hyperparameters) == (False, None, {})
+    assert (facts.ended, facts.hyperparameters) == (None, {})
 
 
 def test_texts_are_bounded_and_without_secrets():

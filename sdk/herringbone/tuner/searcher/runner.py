@@ -31,7 +31,7 @@ from herringbone_contract.errors import HerringboneError, ServiceError
 if TYPE_CHECKING:
     from herringbone.plan.request import JobRequest
     from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.searcher.trial_jobs import JobLook, Jobs
+    from herringbone.tuner.searcher.trial_jobs import JobLook
     from herringbone.tuner.store import TuningStore
     from herringbone.tuner.trials import Trial
 
@@ -56,7 +56,7 @@ class Searcher:
     def __init__(
         self,
         store: TuningStore,
-        jobs: Jobs,
+        jobs: TrialJobs,
         propose: Propose,
         *,
         mirror: Callable[[Sequence[Trial]], None] = lambda _: None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_named
 from herringbone.backends.removal import remove_job
@@ -48,31 +48,8 @@ class JobLook:
 StartTrial = Callable[["JobRequest", str], object]
 
 
-class Jobs(Protocol):
-    """Starts, watches and stops the jobs of trials, which it knows by their names."""
-
-    @property
-    def pace(self) -> Pace:
-        """The pauses between two looks at running jobs."""
-
-    def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
-        """StartTrial the job of a trial, which continues the checkpoints of `earlier`. Raises the backend's errors."""
-
-    def look(self, job: str) -> JobLook | None:
-        """Return the state of a job; None if there is no job of that name."""
-
-    def curve(self, job: str) -> tuple[float, ...]:
-        """Return the objective's values so far."""
-
-    def stop(self, job: str) -> None:
-        """Ask a job to stop."""
-
-    def forget(self, job: str) -> None:
-        """Remove what a submission left that was killed."""
-
-
 class TrialJobs:
-    """Runs trials of one tuning job on its backend.
+    """Starts, watches and stops the trials of one tuning job on its backend, by the names of their jobs.
 
     `request` is what all trials share, with its secrets; None for a searcher that only stops the jobs that run.
     """
@@ -95,9 +72,11 @@ class TrialJobs:
 
     @property
     def pace(self) -> Pace:
+        """The pauses between two looks at running jobs."""
         return self._backend.pace
 
     def start(self, record: TrialRecord, earlier: TrialRecord | None) -> None:
+        """Submit the job of a trial, which continues the checkpoints of `earlier`. Raises the backend's errors."""
         assert self._request is not None
         assert self._submit is not None
         checkpoints = self._checkpoints(record)
@@ -131,6 +110,7 @@ class TrialJobs:
         return checkpoint_folder(uri, record.proposal, job=record.job, own=self._store.checkpoints(record.job))
 
     def look(self, job: str) -> JobLook | None:
+        """Return the state of a job; None if there is no job of that name."""
         try:
             record = self._backend.describe(job)
         except JobNotFoundError:
@@ -144,13 +124,16 @@ class TrialJobs:
         )
 
     def curve(self, job: str) -> tuple[float, ...]:
+        """Return the objective's values so far."""
         record = self._backend.describe(job)
         return curve_of(job_metrics(record, self._backend).series, self._definition.metric)
 
     def stop(self, job: str) -> None:
+        """Ask a job to stop."""
         self._backend.stop(job)
 
     def forget(self, job: str) -> None:
+        """Remove what a submission left that was killed."""
         remove_job(job, self._backend, home=self._backend.home)
 
 

@@ -120,61 +120,42 @@ class Server:
         )
         return Gate(application, token)
 
-    async def _list(self, request: Request) -> Response:  # noqa: ARG002
-        def answer() -> Response:
-            lines, now = self._summaries.lines(), time.time()
-            tunings = [tuning_row(look, now=now) for look in self._tunings.all()]
-            return _json({"jobs": lines, "tunings": tunings, "now": now})
+    # Starlette runs what is no coroutine in a thread.
+    def _list(self, request: Request) -> Response:  # noqa: ARG002
+        lines, now = self._summaries.lines(), time.time()
+        tunings = [tuning_row(look, now=now) for look in self._tunings.all()]
+        return _json({"jobs": lines, "tunings": tunings, "now": now})
 
-        return await run_in_threadpool(answer)
+    def _differences(self, request: Request) -> Response:
+        names = [unquote(name) for name in request.query_params.get("jobs", "").split(",") if name]
+        return _json(differences([settings_of_job(backend_of_job(name), name) for name in names]))
 
-    async def _differences(self, request: Request) -> Response:
-        def answer() -> Response:
-            names = [unquote(name) for name in request.query_params.get("jobs", "").split(",") if name]
-            return _json(differences([settings_of_job(backend_of_job(name), name) for name in names]))
+    def _tuning(self, request: Request) -> Response:
+        look = self._tunings.get(request.path_params["name"])
+        return _json(self._summaries.tuning(look, now=time.time()))
 
-        return await run_in_threadpool(answer)
+    def _job(self, request: Request) -> Response:
+        job = self._jobs.get(request.path_params["name"])
+        job.look()
+        return _json(job.data() | {"trial": self._summaries.trial(job.name)})
 
-    async def _tuning(self, request: Request) -> Response:
-        def answer() -> Response:
-            look = self._tunings.get(request.path_params["name"])
-            return _json(self._summaries.tuning(look, now=time.time()))
-
-        return await run_in_threadpool(answer)
-
-    async def _job(self, request: Request) -> Response:
-        def answer() -> Response:
-            job = self._jobs.get(request.path_params["name"])
-            job.look()
-            return _json(job.data() | {"trial": self._summaries.trial(job.name)})
-
-        return await run_in_threadpool(answer)
-
-    async def _log(self, request: Request) -> Response:
+    def _log(self, request: Request) -> Response:
         query = request.query_params
         rank = query.get("rank", "")
         choice = Choice(query.get("host") or None, int(rank) if rank.isdecimal() else None, query.get("text", "")[:200])
         count = min(MAX_LINES, int(text)) if (text := query.get("count", "")).isdecimal() else 200
+        job = self._jobs.get(request.path_params["name"])
+        if "after" in query:
+            return _json(job.later_log(choice, _offsets(query["after"])))
+        before = _offsets(query["before"]) if "before" in query else None
+        return _json(job.log(choice, before=before, count=count))
 
-        def answer() -> Response:
-            job = self._jobs.get(request.path_params["name"])
-            if "after" in query:
-                return _json(job.later_log(choice, _offsets(query["after"])))
-            before = _offsets(query["before"]) if "before" in query else None
-            return _json(job.log(choice, before=before, count=count))
+    def _files(self, request: Request) -> Response:
+        return _json({"files": listed_files(self._jobs.get(request.path_params["name"]).folder.path)})
 
-        return await run_in_threadpool(answer)
-
-    async def _files(self, request: Request) -> Response:
-        def answer() -> Response:
-            return _json({"files": listed_files(self._jobs.get(request.path_params["name"]).folder.path)})
-
-        return await run_in_threadpool(answer)
-
-    async def _file(self, request: Request) -> Response:
+    def _file(self, request: Request) -> Response:
         path = request.query_params.get("path", "")
-        folder = (await run_in_threadpool(self._jobs.get, request.path_params["name"])).folder.path
-        file, size = await run_in_threadpool(open_listed, folder, path)
+        file, size = open_listed(self._jobs.get(request.path_params["name"]).folder.path, path)
         headers = {
             # Whatever a script wrote, it is saved and never shown.
             "content-disposition": f"attachment; filename*=utf-8''{quote(path.rpartition('/')[2])}",
@@ -246,7 +227,7 @@ class Server:
         return StreamingResponse(messages(), media_type="text/event-stream")
 
 
-async def _index(request: Request) -> Response:  # noqa: ARG001 - the signature is starlette's
+def _index(request: Request) -> Response:  # noqa: ARG001 - the signature is starlette's
     return FileResponse(STATIC / "index.html", media_type="text/html")
 
 
@@ -270,9 +251,9 @@ def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
             yield chunk
 
 
-async def _explain(request: Request, error: Exception) -> Response:  # noqa: ARG001
+def _explain(request: Request, error: Exception) -> Response:  # noqa: ARG001
     return PlainTextResponse(f"{error}\n", status_code=404 if isinstance(error, JobNotFoundError) else 500)
 
 
-async def _missing(request: Request, error: Exception) -> Response:  # noqa: ARG001
+def _missing(request: Request, error: Exception) -> Response:  # noqa: ARG001
     return PlainTextResponse(f"{error}\n", status_code=404)

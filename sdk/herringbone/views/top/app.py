@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -20,42 +20,16 @@ from textual.widgets.option_list import Option
 
 from herringbone.records.state_lines import STATE_STYLES
 from herringbone.show.cells import fitted, num_columns
-from herringbone.views.top.detail import Detail, heading, lines_of
+from herringbone.views.top.detail import heading, lines_of
 from herringbone.views.top.rows import STATE, Row, Table, matches, table_of
 from herringbone_contract.errors import HerringboneError
 
+if TYPE_CHECKING:
+    from herringbone.views.top.monitor import JobReader, Monitor
+    from herringbone.views.top.tunings import TuningReader
+
 _UPDATE_SECONDS = 1.0
 _MESSAGE_SECONDS = 10.0
-
-
-class Reader(Protocol):
-    """One job, or one search; `JobReader` and `TuningReader` are the real ones."""
-
-    @property
-    def row(self) -> Row:
-        """The newest row."""
-
-    @property
-    def detail(self) -> Detail | None:
-        """The newest detail; None before there is one."""
-
-    def open_detail(self) -> None:
-        """Publish a detail from now on."""
-
-    def stop_job(self) -> None:
-        """Ask the job to stop. Raises the backend's errors."""
-
-
-class Jobs(Protocol):
-    """All jobs and searches; `herringbone.views.top.monitor.Monitor` is the real one."""
-
-    trouble: str
-
-    def rows(self) -> list[Row]:
-        """Return the newest row of each job and search, in their order."""
-
-    def reader(self, key: str) -> Reader | None:
-        """Return the reader of a row that is shown."""
 
 
 class JobList(OptionList):
@@ -86,7 +60,7 @@ class TopApp(App[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
     ]
 
-    def __init__(self, jobs: Jobs, *, metric: str | None = None) -> None:
+    def __init__(self, jobs: Monitor, *, metric: str | None = None) -> None:
         super().__init__()
         self._jobs, self._metric = jobs, metric
         self._words = ""
@@ -186,7 +160,7 @@ class TopApp(App[None]):
 
         self.push_screen(StopScreen(name), answered)
 
-    def _stop(self, name: str, reader: Reader) -> None:
+    def _stop(self, name: str, reader: JobReader | TuningReader) -> None:
         try:
             reader.stop_job()
         except (HerringboneError, OSError) as error:
@@ -245,7 +219,7 @@ class DetailScreen(Screen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "app.pop_screen", "Back")]
 
-    def __init__(self, job: str, reader: Reader) -> None:
+    def __init__(self, job: str, reader: JobReader | TuningReader) -> None:
         super().__init__()
         self.job, self._reader = job, reader
         self._shown: dict[str, str] = {}
