@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import ast
 
+from herringbone.plan.frameworks import IMAGES
+
+# Classes of SDK v2 and the modules that have them, below `sagemaker`; those of a framework are in one of its name.
+_MODULES = {
+    "Estimator": ("estimator",),
+    "Framework": ("estimator",),
+    **{name: (name.lower(), f"{name.lower()}.estimator") for name in IMAGES},
+    "TrainingInput": ("inputs", ""),
+    "FileSystemInput": ("inputs",),
+    "ShuffleConfig": ("inputs",),
+    "InstanceGroup": ("instance_group",),
+    "TensorBoardOutputConfig": ("debugger", "debugger.debugger"),
+}
 # A name of SDK v2 -> the name in `herringbone`.
 COUNTERPARTS = {
-    "sagemaker.estimator.Estimator": "Estimator",
-    "sagemaker.pytorch.PyTorch": "PyTorch",
-    "sagemaker.pytorch.estimator.PyTorch": "PyTorch",
-    "sagemaker.tensorflow.TensorFlow": "TensorFlow",
-    "sagemaker.tensorflow.estimator.TensorFlow": "TensorFlow",
-    "sagemaker.mxnet.MXNet": "MXNet",
-    "sagemaker.mxnet.estimator.MXNet": "MXNet",
-    "sagemaker.huggingface.HuggingFace": "HuggingFace",
-    "sagemaker.huggingface.estimator.HuggingFace": "HuggingFace",
-    "sagemaker.sklearn.SKLearn": "SKLearn",
-    "sagemaker.sklearn.estimator.SKLearn": "SKLearn",
-    "sagemaker.xgboost.XGBoost": "XGBoost",
-    "sagemaker.xgboost.estimator.XGBoost": "XGBoost",
-    "sagemaker.estimator.Framework": "Framework",
-    "sagemaker.inputs.TrainingInput": "TrainingInput",
-    "sagemaker.TrainingInput": "TrainingInput",
-    "sagemaker.inputs.FileSystemInput": "FileSystemInput",
-    "sagemaker.inputs.ShuffleConfig": "ShuffleConfig",
-    "sagemaker.instance_group.InstanceGroup": "InstanceGroup",
-    "sagemaker.debugger.TensorBoardOutputConfig": "TensorBoardOutputConfig",
-    "sagemaker.debugger.debugger.TensorBoardOutputConfig": "TensorBoardOutputConfig",
+    ".".join(filter(None, ("sagemaker", module, name))): name
+    for name, modules in _MODULES.items()
+    for module in modules
 }
 
 # Functions of AWS's SDK whose result scripts pass to an estimator -> the option that takes the result.

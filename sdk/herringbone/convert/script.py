@@ -62,7 +62,7 @@ class _Conversion:
         account = self._account(calls)
         for call, estimator in calls:
             self._convert_call(call, estimator, account)
-        self._check_methods({id(call): estimator for call, estimator in calls})
+        self._notes += _missing_methods(self._tree, [call for call, _ in calls])
         # Uses before imports: an import has to keep each name that a use still needs.
         kept_names = self._convert_uses(account)
         self._convert_imports(kept_names)
@@ -160,28 +160,6 @@ class _Conversion:
             if new is not None:
                 self._edits.rename(keyword, new)
 
-    def _check_methods(self, estimators: dict[int, str]) -> None:
-        """Note the calls of methods that Herringbone's estimators do not have."""
-        from herringbone.api.estimator import Estimator
-
-        variables = {
-            target.id
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Assign) and id(node.value) in estimators
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        for node in ast.walk(self._tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                continue
-            owner = node.func.value
-            if isinstance(owner, ast.Name) and owner.id in variables:
-                if not hasattr(Estimator, node.func.attr):
-                    text = f"{owner.id}.{node.func.attr}(): an estimator here trains, and has no such method"
-                    self._notes.append(Note(node.lineno, "left", text))
-                elif any(keyword.arg == "experiment_config" for keyword in node.keywords):
-                    self._notes.append(Note(node.lineno, "left", "experiment_config: there is no experiment service"))
-
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
         """Replace AWS's names by ours; return the first parts of the names that remain."""
         kept_names: set[str] = set()
@@ -254,6 +232,29 @@ class _Conversion:
     def _is_module_used(self, bound: str) -> bool:
         """Return True if the script uses attributes of this module: `_convert_uses` has handled each of them."""
         return any(isinstance(node, ast.Attribute) and _first(node) == bound for node in ast.walk(self._tree))
+
+
+def _missing_methods(tree: ast.Module, estimators: list[ast.Call]) -> Iterator[Note]:
+    """Yield a note for each call of a method that Herringbone's estimators do not have."""
+    from herringbone.api.estimator import Estimator
+
+    variables = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value in estimators
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        owner = node.func.value
+        if isinstance(owner, ast.Name) and owner.id in variables:
+            if not hasattr(Estimator, node.func.attr):
+                text = f"{owner.id}.{node.func.attr}(): an estimator here trains, and has no such method"
+                yield Note(node.lineno, "left", text)
+            elif any(keyword.arg == "experiment_config" for keyword in node.keywords):
+                yield Note(node.lineno, "left", "experiment_config: there is no experiment service")
 
 
 def _is_cloud_type(keyword: ast.keyword) -> bool:

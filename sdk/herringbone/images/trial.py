@@ -19,6 +19,8 @@ from typing import Any
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.engine.restrictions import restrictions
 from herringbone_contract.constants import Key
+from herringbone_contract.hyperparameters import encode_values
+from herringbone_contract.resources import HOMOGENEOUS_GROUP, HostGroup, ResourceConfig
 
 BASE = "/opt/ml"
 HOST = "algo-1"
@@ -156,17 +158,9 @@ def trial(engine: Engine, image: str, script: str, setting: Setting) -> Iterator
 def _tree(script: bytes, hyperparameters: Mapping[str, object]) -> bytes:
     """Return the contract's tree as a tar. Any user may write to its folders, because a trial may run as any uid."""
     steering = {Key.PROGRAM: "trial.py", Key.SUBMIT_DIRECTORY: f"{BASE}/code", Key.JOB_NAME: "herringbone-trial"}
-    resources = {
-        "current_host": HOST,
-        "hosts": [HOST],
-        "current_instance_type": "local",
-        "current_group_name": "homogeneousCluster",
-        "instance_groups": [
-            {"instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": [HOST]},
-        ],
-        "network_interface_name": "lo",
-    }
-    encoded = {name: json.dumps(value) for name, value in {**steering, **hyperparameters}.items()}
+    groups = (HostGroup(HOMOGENEOUS_GROUP, "local", (HOST,)),)
+    resources = ResourceConfig(HOST, (HOST,), groups=groups, network_interface="lo").to_json()
+    encoded = encode_values({**steering, **hyperparameters})
     files = {
         "code/trial.py": script,
         "input/config/hyperparameters.json": json.dumps(encoded).encode(),

@@ -7,13 +7,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import AwsSession
 from herringbone.s3.names import StoredObject
-from herringbone_contract.errors import ArchiveError, AwsError, InputError
+from herringbone_contract.errors import ArchiveError, AwsError, HerringboneError, InputError
 
 # Servers of one's own, such as MinIO, need no region, but each signature contains one.
 _ANY_REGION = "us-east-1"
@@ -26,7 +27,7 @@ _MAX_PARTS = 9_000
 # The ETag is the object's MD5 only where the object was sent in one request and KMS did not encrypt it.
 _MD5_ETAG = re.compile(r"[0-9a-f]{32}")
 _MISSING = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
-_CHANGED = ("412", "PreconditionFailed")
+_CHANGED = ("412", "PreconditionFailed", *_MISSING)
 
 
 class Buckets:
@@ -52,15 +53,22 @@ class Buckets:
         """The server's address, which tells equal names of buckets on two servers apart."""
         return str(self._client.meta.endpoint_url)
 
+    @contextmanager
+    def _asking(self, purpose: str, missing: HerringboneError, codes: tuple[str, ...] = _MISSING) -> Iterator[None]:
+        """Explain errors of the requests in the body; raise `missing` for one with such a code."""
+        try:
+            with self._session.explain_errors(purpose.removeprefix(": ")):
+                yield
+        except AwsError as error:
+            if error.code in codes:
+                raise missing from None
+            raise
+
     def check_bucket(self, bucket: str, option: str) -> None:
         """Check that a bucket exists and lets this session in."""
-        try:
-            with self._session.explain_errors(f"{option}: to look at bucket {bucket}"):
-                self._client.head_bucket(Bucket=bucket)
-        except AwsError as error:
-            if error.code in _MISSING:
-                raise InputError(f"{option}: there is no bucket {bucket}; create it, or name another") from None
-            raise
+        missing = InputError(f"{option}: there is no bucket {bucket}; create it, or name another")
+        with self._asking(f"{option}: to look at bucket {bucket}", missing):
+            self._client.head_bucket(Bucket=bucket)
 
     def first(self, location: S3Location, option: str) -> StoredObject:
         """Return the first object whose key begins so, and check that it may be read. Raises `InputError`."""
@@ -72,28 +80,20 @@ class Buckets:
 
     def objects(self, location: S3Location, option: str = "", *, most: int = 1_000) -> Iterator[StoredObject]:
         """List the objects whose keys begin with the location's key; `most` is the number of each request."""
-        try:
-            with self._session.explain_errors(f"{option}: to list {location}".removeprefix(": ")):
-                pages = self._client.get_paginator("list_objects_v2")
-                for page in pages.paginate(
-                    Bucket=location.bucket, Prefix=location.key, PaginationConfig={"PageSize": most}
-                ):
-                    for entry in page.get("Contents", ()):
-                        yield _stored(location.bucket, entry["Key"], entry["Size"], entry)
-        except AwsError as error:
-            if error.code in _MISSING:
-                raise InputError(f"{option}: {location}: there is no bucket {location.bucket}") from None
-            raise
+        missing = InputError(f"{option}: {location}: there is no bucket {location.bucket}")
+        with self._asking(f"{option}: to list {location}", missing):
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(
+                Bucket=location.bucket, Prefix=location.key, PaginationConfig={"PageSize": most}
+            ):
+                for entry in page.get("Contents", ()):
+                    yield _stored(location.bucket, entry["Key"], entry["Size"], entry)
 
     def head(self, location: S3Location, option: str = "") -> StoredObject:
         """Return one object's size and ETag, and check that it may be read."""
-        try:
-            with self._session.explain_errors(f"{option}: to look at {location}".removeprefix(": ")):
-                answer = self._client.head_object(Bucket=location.bucket, Key=location.key)
-        except AwsError as error:
-            if error.code in _MISSING:
-                raise InputError(f"{option}: {location}: there is no such object") from None
-            raise
+        missing = InputError(f"{option}: {location}: there is no such object")
+        with self._asking(f"{option}: to look at {location}", missing):
+            answer = self._client.head_object(Bucket=location.bucket, Key=location.key)
         return _stored(location.bucket, location.key, answer["ContentLength"], answer)
 
     def read(self, location: S3Location, *, limit: int, option: str = "") -> bytes:
@@ -106,20 +106,15 @@ class Buckets:
     def download(self, stored: StoredObject, file: IO[bytes], count: Callable[[int], None]) -> None:
         """Write an object into an empty file and compare size and MD5. Raises `ArchiveError` where it has changed."""
         location = S3Location(stored.bucket, stored.key)
-        try:
-            with self._session.explain_errors(f"to fetch {location}"):
-                if stored.size <= _PART_BYTES:
-                    answer = self._client.get_object(Bucket=stored.bucket, Key=stored.key, IfMatch=stored.etag)
-                    for piece in answer["Body"].iter_chunks(_READ_BYTES):
-                        file.write(piece)
-                        count(len(piece))
-                else:
-                    config = self._session.transfer_config(part_bytes=_PART_BYTES)
-                    self._client.download_fileobj(stored.bucket, stored.key, file, Callback=count, Config=config)
-        except AwsError as error:
-            if error.code in (*_CHANGED, *_MISSING):
-                raise ArchiveError(f"{location} has changed since it was listed; start the job again") from None
-            raise
+        with self._asking(f"to fetch {location}", _changed(location), _CHANGED):
+            if stored.size <= _PART_BYTES:
+                answer = self._client.get_object(Bucket=stored.bucket, Key=stored.key, IfMatch=stored.etag)
+                for piece in answer["Body"].iter_chunks(_READ_BYTES):
+                    file.write(piece)
+                    count(len(piece))
+            else:
+                config = self._session.transfer_config(part_bytes=_PART_BYTES)
+                self._client.download_fileobj(stored.bucket, stored.key, file, Callback=count, Config=config)
         file.flush()
         if (size := os.fstat(file.fileno()).st_size) != stored.size:
             raise ArchiveError(f"{location}: {size} of {stored.size} bytes arrived; start the job again")
@@ -135,16 +130,14 @@ class Buckets:
         while received < stored.size:
             begin = received
             try:
-                with self._session.explain_errors(f"to read {location}"):
+                with self._asking(f"to read {location}", _changed(location), _CHANGED):
                     answer = self._client.get_object(
                         Bucket=stored.bucket, Key=stored.key, IfMatch=stored.etag, Range=f"bytes={begin}-"
                     )
                     for piece in answer["Body"].iter_chunks(_READ_BYTES):
                         received += len(piece)
                         yield piece
-            except AwsError as error:
-                if error.code in (*_CHANGED, *_MISSING):
-                    raise ArchiveError(f"{location} has changed since it was listed; start the job again") from None
+            except AwsError:
                 # Only a body that broke off is worth another request: boto has repeated all others already.
                 breaks = breaks + 1 if received == begin else 0
                 if received == 0 or breaks > _MOST_BREAKS:
@@ -200,6 +193,10 @@ class Buckets:
         with self._session.explain_errors(f"to look at {location}"):
             answer = self._client.head_object(Bucket=location.bucket, Key=location.key)
         return str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+
+
+def _changed(location: S3Location) -> ArchiveError:
+    return ArchiveError(f"{location} has changed since it was listed; start the job again")
 
 
 def _stored(bucket: str, key: str, size: int, answer: dict[str, Any]) -> StoredObject:

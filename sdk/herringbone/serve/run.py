@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,13 +22,11 @@ from herringbone.serve.catalog import Catalog
 from herringbone.serve.logs import LogOperations
 from herringbone.serve.model import service_model
 from herringbone.serve.records import Audit
+from herringbone.serve.settings import Settings
 from herringbone.serve.signing.keys import KeyFile
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import HerringboneError, InputError
-
-if TYPE_CHECKING:
-    from herringbone.serve.settings import Settings
 
 _HEAD_SECONDS, _IDLE_SECONDS = 10.0, 30
 _MAX_CONNECTIONS, _MAX_HEAD_BYTES = 256, 64 << 10

@@ -8,20 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from herringbone.plan.request import groups_of
 from herringbone.records.index import COMPLETED, FAILED, STOPPED
 from herringbone.tuner.configs import WarmStartTypes
-from herringbone.tuner.definition import PriorTrial
+from herringbone.tuner.definition import PriorTrial, TuningDefinition
 from herringbone.tuner.fields import members_of
-from herringbone.tuner.look import best_of
+from herringbone.tuner.look import TuningLook, best_of
+from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 from herringbone.tuner.strategies.warm_start import overall_best
-
-if TYPE_CHECKING:
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.look import TuningLook
-    from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 
 STOPPING = "Stopping"
 Members = dict[str, Any]

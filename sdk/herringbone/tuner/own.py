@@ -6,30 +6,25 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from herringbone.backends.registry import backend_named
-from herringbone.plan.request import refuse_masked
+from herringbone.plan.request import JobRequest, refuse_masked
 from herringbone.records.home import HOME_VARIABLE, Home
 from herringbone.show.cells import shown_number
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import identity, is_alive, may_live, sees
+from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.description import describe_tuning, status_of
 from herringbone.tuner.look import TuningLook
 from herringbone.tuner.searcher.runner import search
+from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 from herringbone.tuner.strategies.early_stopping import judged
 from herringbone.tuner.trials import TrialState
 from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
-
-if TYPE_CHECKING:
-    from herringbone.plan.request import JobRequest
-    from herringbone.records.home import Home
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
-
 
 _PACE = Pace(shortest=0.01, longest=0.25, slower=1.2)
 # A searcher that dies this often without a new line in the store will not get any further.

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from herringbone.s3.front import documents
 from herringbone.s3.front.answers import (
@@ -38,9 +39,6 @@ from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.store import Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 # Options of a query by which access logs name an operation.
 _LOGGED = ("uploads", "uploadId", "delete", "location", "versioning")

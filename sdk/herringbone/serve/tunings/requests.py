@@ -8,7 +8,7 @@ request --> [1] the CreateTrainingJob request that all trials share: `training_d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,12 +19,10 @@ from herringbone.serve.translate import refused
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
 from herringbone.tuner.fields import category_of
 from herringbone.tuner.service.description import definition_of, training_description, user_values
+from herringbone.tuner.store import TrialRecord
 from herringbone.tuner.strategies.autotune import autotuned
 from herringbone_contract.errors import UsageError
 from herringbone_contract.masking import masked_hyperparameters
-
-if TYPE_CHECKING:
-    from herringbone.tuner.store import TrialRecord
 
 # SageMaker's limit of one tuning job that is no random search: ours counts for all strategies.
 MAX_PARALLEL = 100

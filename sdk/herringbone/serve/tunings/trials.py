@@ -8,8 +8,8 @@ other, with the owner and the tags of its tuning job.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
 from herringbone.serve.limits import Use
 from herringbone.serve.records import Records, ServiceRecord
@@ -17,9 +17,6 @@ from herringbone.serve.translate import wanted_hosts
 from herringbone.serve.tunings.requests import shared_request, trial_request
 from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import HerringboneError
-
-if TYPE_CHECKING:
-    from herringbone.records.home import Home
 
 # `trial_job_name` makes them.
 _TRIAL_NAME = re.compile(r"(.+)-\d{3,}")

@@ -13,28 +13,21 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from herringbone.plan.request import JobRequest
 from herringbone.records.index import FAILED, IN_PROGRESS, STOPPED
 from herringbone.system.polling import Pauses
 from herringbone.system.processes import identity, place
-from herringbone.tuner.definition import trial_job_name
+from herringbone.tuner.definition import TuningDefinition, trial_job_name
 from herringbone.tuner.searcher.search import Action, Finish, Propose, Stop, Submit, step
-from herringbone.tuner.searcher.trial_jobs import StartTrial, TrialJobs, objective_of
-from herringbone.tuner.store import TrialRecord, TuningState
+from herringbone.tuner.searcher.trial_jobs import JobLook, StartTrial, TrialJobs, objective_of
+from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 from herringbone.tuner.strategies.choose import copy_for, strategy_for
 from herringbone.tuner.strategies.early_stopping import judged
+from herringbone.tuner.trials import Trial
 from herringbone_contract.errors import HerringboneError, ServiceError
-
-if TYPE_CHECKING:
-    from herringbone.plan.request import JobRequest
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.searcher.trial_jobs import JobLook
-    from herringbone.tuner.store import TuningStore
-    from herringbone.tuner.trials import Trial
-
 
 # Events arrive once a second, so a running trial's curve is read no more often.
 _CURVE_SECONDS = 1.0

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from herringbone.backends.sagemaker.creation import TUNING_JOB, look_up
 from herringbone.backends.sagemaker.description import seconds_since_1970
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.watch import ACCESS_PATIENCE_SECONDS
+from herringbone.plan.plan import JobPlan
 from herringbone.records.index import TERMINAL
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace, Pauses
@@ -28,6 +29,7 @@ from herringbone.tuner.service.description import (
     training_description,
     trial_records,
 )
+from herringbone.tuner.store import TrialRecord
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
@@ -40,12 +42,6 @@ from herringbone_contract.errors import (
 )
 from herringbone_contract.files import sync, write_whole
 from herringbone_contract.masking import masked_hyperparameters
-
-if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.store import TrialRecord
-
 
 # One look takes two requests, and a trial takes minutes.
 PACE = Pace(shortest=5.0, longest=30.0, slower=1.5, jitter=0.25)

@@ -12,15 +12,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import html
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {

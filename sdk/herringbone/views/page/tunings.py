@@ -6,20 +6,17 @@ Trials count from 1, as the names of their jobs do. Texts are plain; members tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from herringbone.records.index import JobRecord
 from herringbone.show.cells import shown_number
 from herringbone.show.thin import rounded, thinned
-from herringbone.tuner.parameters import CategoricalParameter
+from herringbone.tuner.definition import TuningDefinition
+from herringbone.tuner.look import TuningLook
+from herringbone.tuner.parameters import AnyRange, CategoricalParameter
+from herringbone.tuner.store import TrialRecord
 from herringbone.views.tunings.shown import counts, definition_rows, shown_values
 from herringbone_contract.masking import printable
-
-if TYPE_CHECKING:
-    from herringbone.records.index import JobRecord
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.look import TuningLook
-    from herringbone.tuner.parameters import AnyRange
-    from herringbone.tuner.store import TrialRecord
 
 _MAX_TEXT = 2_000
 # The curves of all trials together, so that the page of a thousand trials stays small.

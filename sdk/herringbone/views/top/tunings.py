@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from herringbone.tuner.look import TuningLook
+from herringbone.tuner.store import TrialRecord
 from herringbone.views.top.detail import MOST_LINES, Detail
 from herringbone.views.top.rows import Row
 from herringbone.views.tunings.shown import headline, shown_values, trial_table
-
-if TYPE_CHECKING:
-    from herringbone.tuner.look import TuningLook
-    from herringbone.tuner.store import TrialRecord
 
 
 def tuning_row(look: TuningLook, *, now: float) -> Row:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from herringbone.records.home import Home
 from herringbone.system.disk import stamp_of
@@ -15,12 +14,8 @@ from herringbone.tuner.look import TuningLook
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.service.tuning import read_record
 from herringbone.tuner.store import TrialRecord, TuningStore
-from herringbone.tuner.tuning import find_tuning
+from herringbone.tuner.tuning import Tuning, find_tuning
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
-
-if TYPE_CHECKING:
-    from herringbone.tuner.tuning import Tuning
-
 
 _FILES = ("tuning.json", "trials.jsonl", "state.json", "stop")
 # A searcher that is starting does not hold its lock yet.

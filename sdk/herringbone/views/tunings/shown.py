@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from herringbone.show.cells import shown_number
 from herringbone.system.texts import NONE
 from herringbone.system.times import shown_span
-from herringbone.tuner.look import best_of, summary_of
-from herringbone.tuner.parameters import CategoricalParameter
-
-if TYPE_CHECKING:
-    from herringbone.tuner.definition import TuningDefinition
-    from herringbone.tuner.look import TuningSummary
-    from herringbone.tuner.parameters import AnyRange
-    from herringbone.tuner.store import TrialRecord
+from herringbone.tuner.definition import TuningDefinition
+from herringbone.tuner.look import TuningSummary, best_of, summary_of
+from herringbone.tuner.parameters import AnyRange, CategoricalParameter
+from herringbone.tuner.store import TrialRecord
 
 _WORDS = {"InProgress": "running"}
 EARLY = "stopped early"
