@@ -23,8 +23,8 @@ from herringbone.serve.model import check_answer, find_operation
 from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import HostType, Mapping, Quota, Settings
 from herringbone.serve.translate import translate
-from herringbone.serve.tunings import describe
-from herringbone.serve.tunings.requests import (
+from herringbone.serve.tunings import members as answers
+from herringbone.serve.tunings.members import (
     check_complete,
     definition_for,
     shared_request,
@@ -150,8 +150,8 @@ def test_a_tuning_job_as_it_is_described():
         TrialRecord(number=2, job="a-003", values=values, proposed=3.0),
     ]
     search = TuningLook(definition=definition, trials=trials, status="Stopping", backend="local_process", created=1.0)
-    look = describe.Look(record(request), search, {"p-001": 9})
-    answer = describe.description(look, SETTINGS)
+    look = answers.Look(record(request), search, {"p-001": 9})
+    answer = answers.description(look, SETTINGS)
     check_answer(find_operation("sagemaker", "DescribeHyperParameterTuningJob"), answer)
     assert answer["HyperParameterTuningJobStatus"] == "Stopping"
     assert answer["TrainingJobStatusCounters"]["Completed"] == 2
@@ -159,7 +159,7 @@ def test_a_tuning_job_as_it_is_described():
     assert answer["BestTrainingJob"]["TunedHyperParameters"] == {"point": "2.5", "word": '"bad"'}
     assert answer["OverallBestTrainingJob"]["TrainingJobName"] == "p-001"
     assert answer["ConsumedResources"] == {"RuntimeInSeconds": 8}
-    assert "FinalHyperParameterTuningJobObjectiveMetric" not in describe.trial_summary(look, trials[1], SETTINGS)
+    assert "FinalHyperParameterTuningJobObjectiveMetric" not in answers.trial_summary(look, trials[1], SETTINGS)
     described = trial_request(request, definition, trials[0])["HyperParameters"]
     assert {"point": "2.5", "word": '"bad"', "epochs": "2"}.items() <= described.items()
 

@@ -5,8 +5,8 @@
             [3] the job is planned, and the backend submits it; after an error the record goes
             [4] the record says `submitted`
 
-[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there. `admit` has [2] to
-[4], for tuning jobs, too.
+[3] takes as long as disks and machines do, so only jobs of the same user wait for each other there. `Admission` has [2]
+to [4], for tuning jobs, too.
 
 A service that is killed between [2] and [4] has answered nobody. `recover` decides at the next start whether a
 controller has such a job: then it runs on, else it goes, and the client's repeated call creates it again.
@@ -74,12 +74,9 @@ class Trainings:
         self.clock = clock
         self.plan = plan
         self.records = Records(home)
-        self._index = JobIndex(home.index)
-        self.trials = Trials(home, self.records, self._index)
-        # Held while limits are checked and a name is claimed: two jobs would count each other's hosts as free.
-        self._claiming = threading.Lock()
-        # Creations of one user come one after the other, and never wait for those of another.
-        self._turns: dict[str, threading.Lock] = {}
+        self.index = JobIndex(home.index)
+        self.trials = Trials(home, self.records, self.index)
+        self.admission = Admission(self)
         self.recover()
 
     def recover(self) -> None:
@@ -114,46 +111,8 @@ class Trainings:
         check_role(request["RoleArn"], self.settings)
         held = held_by(translated, name, self.settings)
         record = new_record(call, name, stored_request(request), request.get("Tags", ()), self.clock(), held)
-        self.admit(call, record, self.records, partial(self._submit, name, translated))
+        self.admission.admit(call, record, self.records, partial(self._submit, name, translated))
         return {"TrainingJobArn": self.settings.arn(call.region, name)}
-
-    def admit(
-        self,
-        call: Call,
-        record: ServiceRecord,
-        folder: RecordFolder,
-        start: Callable[[], object],
-        noun: str = "Training",
-    ) -> None:
-        """Claim the name and the places of a job, and start it; a repeated call starts nothing.
-
-        After an error of `start` the record is gone. Raises `ApiError`; `noun` says which kind of job it is about.
-        """
-        name = record.name
-        # `setdefault` of a dict is atomic: two threads get the same lock.
-        with self._turns.setdefault(call.key.name, threading.Lock()):
-            if is_repeated(folder.get(name), call, noun):
-                return
-            with self._claiming:
-                if folder is self.records and self.trials.owns_name(name):
-                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
-                running = self._running()
-                check_limits(use_of(record), map(use_of, running), self.settings.mapping)
-                check_held(record.held, (other.held for other in running))
-                if not folder.add(record):
-                    raise name_taken(name, noun)
-            try:
-                start()
-            except BaseException as error:
-                folder.remove(name)
-                if isinstance(error, JobNameError):
-                    raise in_use(str(error)) from None
-                if isinstance(error, UsageError):
-                    raise refused(error, self.settings) from None
-                if isinstance(error, HerringboneError):
-                    raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
-                raise
-            folder.change(name, submitted=True)
 
     def _submit(self, name: str, translated: JobRequest) -> None:
         # Not before the record holds the places: until then others may change them.
@@ -167,17 +126,6 @@ class Trainings:
             # As at AWS, an address that cannot be read is the request's error. A 500 would be repeated by SDKs.
             raise refused(error, self.settings) from None
         TrainingJob.submit(plan, backend)
-
-    def _running(self) -> list[ServiceRecord]:
-        """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
-        running = {row.name for row in self._index.running()}
-        searches = self.trials.running()
-        jobs = [
-            record
-            for record in self.records.all()
-            if record.tuning not in searches and (record.name in running or not record.submitted)
-        ]
-        return jobs + list(searches.values())
 
     def describe_training_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         return self._description(*self.find(call, request["TrainingJobName"]))
@@ -216,7 +164,7 @@ class Trainings:
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
         self.trials.adopt()
-        for row in self._index.running():
+        for row in self.index.running():
             if self.records.get(row.name) is not None:
                 self._look(row.name)
 
@@ -251,11 +199,11 @@ class Trainings:
         return ((record, self._description(record, row)) for record, row in self._rows(call))
 
     def _rows(self, call: Call) -> list[tuple[ServiceRecord, JobRecord]]:
-        rows = {row.name: row for row in self._index.all()}
+        rows = {row.name: row for row in self.index.all()}
         return [(record, rows[record.name]) for record in self.visible(call) if record.name in rows]
 
     def _look(self, name: str) -> JobRecord:
-        return backend_named(self._index.get(name).backend).describe(name)
+        return backend_named(self.index.get(name).backend).describe(name)
 
     def _description(self, record: ServiceRecord, row: JobRecord) -> dict[str, Any]:
         metrics = find_facts(row, backend_named(row.backend)).get("FinalMetricDataList") or ()
@@ -265,3 +213,64 @@ class Trainings:
         # Only the job's own file, which is small: those of its hosts have every metric.
         with closing(LiveView(FileEvents([self.home.job(name).job_events]))) as live:
             return list(live.read().states)
+
+
+class Admission:
+    """The way of a new job into the service, the same for training jobs and tuning jobs."""
+
+    def __init__(self, trainings: Trainings) -> None:
+        self._trainings = trainings
+        # Held while limits are checked and a name is claimed: two jobs would count each other's hosts as free.
+        self._claiming = threading.Lock()
+        # Creations of one user come one after the other, and never wait for those of another.
+        self._turns: dict[str, threading.Lock] = {}
+
+    def admit(
+        self,
+        call: Call,
+        record: ServiceRecord,
+        folder: RecordFolder,
+        start: Callable[[], object],
+        noun: str = "Training",
+    ) -> None:
+        """Claim the name and the places of a job, and start it; a repeated call starts nothing.
+
+        After an error of `start` the record is gone. Raises `ApiError`; `noun` says which kind of job it is about.
+        """
+        name = record.name
+        # `setdefault` of a dict is atomic: two threads get the same lock.
+        with self._turns.setdefault(call.key.name, threading.Lock()):
+            if is_repeated(folder.get(name), call, noun):
+                return
+            with self._claiming:
+                if folder is self._trainings.records and self._trainings.trials.owns_name(name):
+                    raise in_use(f"{name} is the name of a trial of a hyperparameter tuning job; choose another one")
+                running = self._running()
+                check_limits(use_of(record), map(use_of, running), self._trainings.settings.mapping)
+                check_held(record.held, (other.held for other in running))
+                if not folder.add(record):
+                    raise name_taken(name, noun)
+            try:
+                start()
+            except BaseException as error:
+                folder.remove(name)
+                if isinstance(error, JobNameError):
+                    raise in_use(str(error)) from None
+                if isinstance(error, UsageError):
+                    raise refused(error, self._trainings.settings) from None
+                if isinstance(error, HerringboneError):
+                    raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
+                raise
+            folder.change(name, submitted=True)
+
+    def _running(self) -> list[ServiceRecord]:
+        """Return what runs or starts at this moment: training jobs, and tuning jobs with all of their trials."""
+        records = self._trainings.records
+        running = {row.name for row in self._trainings.index.running()}
+        searches = self._trainings.trials.running()
+        jobs = [
+            record
+            for record in records.all()
+            if record.tuning not in searches and (record.name in running or not record.submitted)
+        ]
+        return jobs + list(searches.values())

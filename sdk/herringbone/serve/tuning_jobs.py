@@ -31,12 +31,11 @@ from herringbone.serve.records import ServiceRecord
 from herringbone.serve.settings import TUNING_JOB
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.translate import check_role, refused, translate
-from herringbone.serve.tunings import describe
-from herringbone.serve.tunings.describe import Look
-from herringbone.serve.tunings.requests import check_complete, definition_for, shared_request, stored_tuning
+from herringbone.serve.tunings import members
+from herringbone.serve.tunings.members import Look, check_complete, definition_for, shared_request, stored_tuning
 from herringbone.system.disk import remove
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.description import STOPPING
+from herringbone.tuner.look import STOPPING
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningState
 from herringbone.tuner.strategies.warm_start import prior_trials
@@ -45,8 +44,6 @@ from herringbone_contract.errors import AwsError, HerringboneError, JobNameError
 _NAME, _STATUS = "HyperParameterTuningJobName", "HyperParameterTuningJobStatus"
 _SORT = {"Name": _NAME, "CreationTime": "CreationTime", "Status": _STATUS}
 _TRIAL_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
-# A searcher that dies so often without a new trial will not get any further.
-_MAX_RESTARTS = 3
 _START_SECONDS = 10.0
 
 
@@ -64,10 +61,7 @@ class Tunings:
         self._settings = trainings.settings
         self._records = trainings.records.tunings
         self._trials = trainings.trials
-        # Handles of searches that run: those that this service created have the secrets of their trials.
-        self._handles: dict[str, OwnTuning] = {}
-        # By name: restarts since the last new line in the search's folder, and the number of its lines.
-        self._restarts: dict[str, tuple[int, int]] = {}
+        self._searchers = Searchers(trainings)
         self.recover()
 
     def recover(self) -> None:
@@ -104,7 +98,7 @@ class Tunings:
         now = self._trainings.clock()
         record = new_record(call, name, stored_tuning(request), request.get("Tags", ()), now, held)
         start = partial(self._submit, translated, definition, record)
-        self._trainings.admit(call, record, self._records, start, "Hyperparameter tuning")
+        self._trainings.admission.admit(call, record, self._records, start, "Hyperparameter tuning")
         return {"HyperParameterTuningJobArn": self._settings.arn(call.region, name, TUNING_JOB)}
 
     def _submit(self, translated: JobRequest, definition: TuningDefinition, record: ServiceRecord) -> None:
@@ -112,7 +106,7 @@ class Tunings:
         self._trials.forget(name)
         try:
             check_links(translated, name, self._settings)
-            self._handles[name] = create_tuning(
+            self._searchers.handles[name] = create_tuning(
                 translated,
                 definition,
                 metrics=(),
@@ -147,7 +141,7 @@ class Tunings:
             raise refused(error, self._settings) from None
 
     def describe_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        return describe.description(self._look(self._own(call, request[_NAME])), self._settings)
+        return members.description(self._look(self._own(call, request[_NAME])), self._settings)
 
     def stop_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         record = self._own(call, request[_NAME])
@@ -160,7 +154,7 @@ class Tunings:
             self._records.change(record.name, modified=self._trainings.clock())
             self._trials.store(record.name).ask_to_stop()
             # If its searcher is gone, another one stops the trials: that needs no secrets.
-            self._handle(record.name).resume()
+            self._searchers.handle(record.name).resume()
         return {}
 
     def delete_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -180,18 +174,18 @@ class Tunings:
         return {}
 
     def list_hyper_parameter_tuning_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
-        entries = [describe.summary(look, self._settings) for look in self._looks(call)]
+        entries = [members.summary(look, self._settings) for look in self._looks(call)]
         entries = [entry for entry in entries if listing.listed(request, entry, "HyperParameterTuningJob")]
         return self._page(call, request, "HyperParameterTuningJobSummaries", entries, _SORT, _NAME)
 
     def list_training_jobs_for_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         look = self._look(self._own(call, request[_NAME]))
-        entries = [describe.trial_summary(look, trial, self._settings) for trial in look.search.trials]
+        entries = [members.trial_summary(look, trial, self._settings) for trial in look.search.trials]
         if request.get("StatusEquals") is not None:
             entries = [entry for entry in entries if entry["TrainingJobStatus"] == request["StatusEquals"]]
         if request.get("SortBy") == "FinalObjectiveMetricValue":
             # As at AWS, jobs without an objective are not in this list.
-            entries = [entry for entry in entries if describe.objective_value(entry) is not None]
+            entries = [entry for entry in entries if members.objective_value(entry) is not None]
         return self._page(call, request, "TrainingJobSummaries", entries, _TRIAL_SORT, "TrainingJobName")
 
     def _page(
@@ -205,48 +199,16 @@ class Tunings:
     ) -> dict[str, Any]:
         """Return a page of a list, whose defaults are SageMaker's for lists of tuning jobs: by name, ascending."""
         member = sorts.get(request.get("SortBy", "Name"))
-        key = describe.objective_value if member is None else lambda entry: entry[member]
+        key = members.objective_value if member is None else lambda entry: entry[member]
         return page_of(call, request, answer, entries, key=key, name=name, order="Ascending")
 
     def look_at_running(self) -> None:
         """Start the searchers again that are gone without having ended their searches."""
-        for record in self._records.all():
-            if not record.submitted:
-                continue
-            if self._trials.store(record.name).state().done:
-                self._handles.pop(record.name, None)
-                self._restarts.pop(record.name, None)
-            elif not self._handle(record.name).is_searched:
-                self._restart(record)
-
-    def _restart(self, record: ServiceRecord) -> None:
-        store = self._trials.store(record.name)
-        trials = store.trials()
-        progress = len(trials) + sum(trial.done for trial in trials)
-        times, known = self._restarts.get(record.name, (0, -1))
-        times = times + 1 if progress == known else 1
-        self._restarts[record.name] = times, progress
-        if times > _MAX_RESTARTS:
-            words = store.last_words() or "its log is empty"
-            self._fail(record, f"its searcher died {times} times without a new trial: {words}")
-            return
-        try:
-            self._handle(record.name).resume()
-        except UsageError as error:
-            # Its secrets went with the process that had them. A search that is to stop needs none.
-            self._records.change(record.name, problem=str(error))
-            store.ask_to_stop()
-            self._handle(record.name).resume()
-
-    def _fail(self, record: ServiceRecord, reason: str) -> None:
-        store = self._trials.store(record.name)
-        with store.locked() as is_mine:
-            if is_mine and not store.state().done:
-                store.set_state(TuningState(status="Failed", reason=reason, ended=self._trainings.clock()))
+        self._searchers.look()
 
     def descriptions(self, call: Call) -> Iterator[tuple[ServiceRecord, dict[str, Any]]]:
         """Yield the tuning jobs that the caller may see, each with what its description answers."""
-        return ((look.record, describe.description(look, self._settings)) for look in self._looks(call))
+        return ((look.record, members.description(look, self._settings)) for look in self._looks(call))
 
     def _looks(self, call: Call) -> list[Look]:
         looks = []
@@ -258,7 +220,7 @@ class Tunings:
         return looks
 
     def _look(self, record: ServiceRecord) -> Look:
-        handle, store = self._handle(record.name), self._trials.store(record.name)
+        handle, store = self._searchers.handle(record.name), self._trials.store(record.name)
         if not store.exists:
             # Somebody has removed the folder by hand.
             self._records.remove(record.name)
@@ -269,15 +231,11 @@ class Tunings:
             for prior in search.definition.priors
             if (trial := self._trainings.records.get(prior.job)) is not None
         }
-        # A trial is written down before its job exists, and what is listed must be there to describe.
+        # A trial is written down before its job exists, and what is listed must be there to members.
         self._trials.adopt(record.name)
         known = self._trainings.records.get
         trials = [trial for trial in search.trials if trial.done or known(trial.job) is not None]
         return Look(record, replace(search, trials=trials), created)
-
-    def _handle(self, name: str) -> OwnTuning:
-        known = self._handles.get(name)
-        return OwnTuning(self._trials.store(name), self._trainings.home) if known is None else known
 
     def _own(self, call: Call, name: str) -> ServiceRecord:
         record = self._records.get(name)
@@ -285,6 +243,44 @@ class Tunings:
         if may_see(record, call):
             return record
         raise _not_found(name)
+
+
+class Searchers:
+    """The processes that search; those that are gone without having ended their searches are started again."""
+
+    def __init__(self, trainings: Trainings) -> None:
+        self._trainings = trainings
+        self._records, self._trials = trainings.records.tunings, trainings.trials
+        # Handles of searches that run: those that this service created have the secrets of their trials.
+        self.handles: dict[str, OwnTuning] = {}
+
+    def handle(self, name: str) -> OwnTuning:
+        known = self.handles.get(name)
+        return OwnTuning(self._trials.store(name), self._trainings.home) if known is None else known
+
+    def look(self) -> None:
+        """Start the searchers again that are gone without having ended their searches."""
+        for record in self._records.all():
+            if not record.submitted:
+                continue
+            store = self._trials.store(record.name)
+            if store.state().done:
+                self.handles.pop(record.name, None)
+                continue
+            handle = self.handles.setdefault(record.name, self.handle(record.name))
+            try:
+                trouble = handle.keep_searched(store.trials())
+            except UsageError as error:
+                # Its secrets went with the process that had them. A search that is to stop needs none.
+                self._records.change(record.name, problem=str(error))
+                store.ask_to_stop()
+                handle.resume()
+                continue
+            if not trouble:
+                continue
+            with store.locked() as is_mine:
+                if is_mine and not store.state().done:
+                    store.set_state(TuningState(status="Failed", reason=trouble, ended=self._trainings.clock()))
 
 
 def _not_found(name: str) -> ApiError:

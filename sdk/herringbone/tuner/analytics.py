@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.tuner.description import trial_summary
 from herringbone.tuner.fields import parameter_ranges
+from herringbone.tuner.look import trial_summary
 from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:

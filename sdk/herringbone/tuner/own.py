@@ -13,13 +13,11 @@ import msgspec
 from herringbone.backends.registry import backend_named
 from herringbone.plan.request import JobRequest, refuse_masked
 from herringbone.records.home import HOME_VARIABLE, Home
-from herringbone.show.cells import shown_number
 from herringbone.system.detached_process import hand_over, start_detached
 from herringbone.system.polling import Pace, Pauses
 from herringbone.system.processes import identity, is_alive, may_live, sees
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.description import describe_tuning, status_of
-from herringbone.tuner.look import TuningLook
+from herringbone.tuner.look import TuningLook, describe_tuning, status_of, trial_line
 from herringbone.tuner.searcher.runner import search
 from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 from herringbone.tuner.strategies.early_stopping import judged
@@ -50,6 +48,8 @@ class OwnTuning:
         self._request = request
         # The searcher that this process started: it may not hold the lock yet.
         self._searcher: str | None = None
+        # Restarts since the last new line in the store, and the number of its lines.
+        self._restarts, self._progress = 0, -1
 
     def __repr__(self) -> str:
         return f"OwnTuning({self.name!r})"
@@ -140,8 +140,7 @@ class OwnTuning:
     def wait(self, say: Callable[[str], None] | None = None, timeout: float | None = None) -> None:
         """See `Tuning.wait`. A searcher that was killed meanwhile is started again."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        definition, shown, restarts, size = self.definition(), set[int](), 0, -1
-        pauses = Pauses(_PACE)
+        definition, shown, pauses = self.definition(), set[int](), Pauses(_PACE)
         while True:
             # The state first: when it says that the search is over, all trials have been written.
             state = self.state()
@@ -155,22 +154,34 @@ class OwnTuning:
                 if state.status == "Failed":
                     raise TuningFailedError(self.name, state.reason or "its searcher said no reason")
                 return
-            progress = len(records) + len(shown)
-            if progress != size:
-                size, restarts = progress, 0
+            before, trouble = self._progress, self.keep_searched(records)
+            if self._progress != before:
                 pauses.reset()
-            if not self.is_searched and not self.state().done:
-                restarts += 1
-                if restarts > _MAX_RESTARTS:
-                    raise LaunchError(
-                        f"tuning job {self.name}: its searcher died {restarts} times without a new trial: "
-                        f"{self._store.last_words() or 'its log is empty'}; {self._store.log} has more, and "
-                        f"HyperparameterTuner.attach({self.name!r}) tries again"
-                    )
-                self.resume()
+            if trouble:
+                raise LaunchError(
+                    f"tuning job {self.name}: {trouble}; {self._store.log} has more, and "
+                    f"HyperparameterTuner.attach({self.name!r}) tries again"
+                )
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"tuning job {self.name} is still {state.status} after {timeout} s; it goes on")
             time.sleep(pauses.next())
+
+    def keep_searched(self, records: Sequence[TrialRecord]) -> str:
+        """Start a searcher again if none runs, as `resume` does; `records` are the trials at this moment.
+
+        Returns why not, where one has died too often without a new line in the store.
+        """
+        progress = len(records) + sum(record.done for record in records)
+        if progress != self._progress:
+            self._progress, self._restarts = progress, 0
+        if self.is_searched or self.state().done:
+            return ""
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            words = self._store.last_words() or "its log is empty"
+            return f"its searcher died {self._restarts} times without a new trial: {words}"
+        self.resume()
+        return ""
 
 
 def judged_records(definition: TuningDefinition, records: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -188,23 +199,6 @@ def judged_records(definition: TuningDefinition, records: Sequence[TrialRecord])
         )
         for record, trial in zip(records, results, strict=True)
     ]
-
-
-def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
-    """Return the line that tells a waiting user how a trial ended. Pure.
-
-    >>> trial_line(definition, record)               # doctest: +SKIP
-    'trial 1: job digits-001: Completed, accuracy 0.93 (lr=0.01)'
-    """
-    values = ", ".join(
-        f"{name}={shown_number(value)}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in record.values.items()
-    )
-    if record.resource is not None:
-        values += f", {definition.resource_name}={record.resource}"
-    result = "" if record.objective is None else f", {definition.metric} {shown_number(record.objective)}"
-    failure = f": {record.failure}" if record.failure else ""
-    return f"trial {record.number + 1}: job {record.job}: {record.status}{result} ({values}){failure}"
 
 
 def _elsewhere(process: str, where: str) -> bool:

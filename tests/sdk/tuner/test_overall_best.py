@@ -5,8 +5,7 @@ from tests.sdk.tuner.simulation import search_of
 
 from herringbone.tuner.configs import WarmStartTypes
 from herringbone.tuner.definition import PriorTrial
-from herringbone.tuner.description import describe_tuning
-from herringbone.tuner.look import TuningLook
+from herringbone.tuner.look import TuningLook, describe_tuning
 from herringbone.tuner.store import TrialRecord, TuningRecord
 
 ASKED = {"arguments": {"instance_type": "local_process"}}

@@ -212,7 +212,7 @@ def tuner_settings(section: Any, from_file: Any, overrides: dict[str, Any]) -> d
 def list_tunings(as_json: bool) -> int:
     """List the tuning jobs that this machine knows, the newest first."""
     from herringbone.system.times import shown_ago
-    from herringbone.tuner.description import search_summary
+    from herringbone.tuner.look import search_summary
 
     looks, now = _looks().all(), time.time()
     if as_json:

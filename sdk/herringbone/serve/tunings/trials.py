@@ -14,7 +14,7 @@ from herringbone.records.index import JobIndex
 from herringbone.serve.limits import Use
 from herringbone.serve.records import Records, ServiceRecord
 from herringbone.serve.translate import wanted_hosts
-from herringbone.serve.tunings.requests import shared_request, trial_request
+from herringbone.serve.tunings.members import shared_request, trial_request
 from herringbone.tuner.store import TuningStore
 from herringbone_contract.errors import HerringboneError
 

@@ -21,6 +21,7 @@ from herringbone.records.index import FAILED, IN_PROGRESS, STOPPED
 from herringbone.system.polling import Pauses
 from herringbone.system.processes import identity, place
 from herringbone.tuner.definition import TuningDefinition, trial_job_name
+from herringbone.tuner.look import trial_line
 from herringbone.tuner.searcher.search import Action, Finish, Propose, Stop, Submit, step
 from herringbone.tuner.searcher.trial_jobs import JobLook, StartTrial, TrialJobs, objective_of
 from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
@@ -164,8 +165,7 @@ class Searcher:
         )
         self._store.add_end(ended)
         self._replace(ended)
-        value = "" if ended.objective is None else f", {self._definition.metric} {ended.objective:g}"
-        self._say(f"trial {record.number + 1}: job {record.job}: {status}{value}" + (f": {failure}" if failure else ""))
+        self._say(trial_line(self._definition, ended))
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Submit):

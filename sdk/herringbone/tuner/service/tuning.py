@@ -21,7 +21,7 @@ from herringbone.records.index import TERMINAL
 from herringbone.show.console import Console
 from herringbone.system.polling import Pace, Pauses
 from herringbone.tuner.definition import TuningDefinition
-from herringbone.tuner.look import TuningLook
+from herringbone.tuner.look import TuningLook, trial_line
 from herringbone.tuner.service.description import (
     definition_of,
     kept_static,
@@ -177,8 +177,6 @@ class ServiceTuning:
         self, say: Callable[[str], None], description: Mapping[str, Any], shown: set[str], pauses: Pauses
     ) -> None:
         """Say a line for each trial that is over and was not `shown` yet."""
-        from herringbone.tuner.own import trial_line
-
         definition = definition_of(description)
         for record in trial_records(self.training_job_summaries(), description):
             if record.done and record.job not in shown:

@@ -1,31 +1,41 @@
-"""Read a CreateHyperParameterTuningJob request: the search that it defines, and the training job of each trial. Pure.
+"""The members of a tuning job: those of its request, read, and those of its answers. Pure; times are in seconds.
 
 request --> [1] the CreateTrainingJob request that all trials share: `training_description` of the ml.* backend
         --> [2] the definition of the search: `definition_of` of the ml.* backend, checked as our own tuner checks it
         --> [3] with a trial's values: the CreateTrainingJob request that DescribeTrainingJob shows
+record, states and trials --> Describe..., List... and Search
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from herringbone.records.index import COMPLETED
 from herringbone.serve.actions import CONFIG, NOT_CONVERGED, TRIAL
 from herringbone.serve.calls import stored_request
 from herringbone.serve.errors import invalid
+from herringbone.serve.records import ServiceRecord
+from herringbone.serve.settings import TUNING_JOB, Settings
 from herringbone.serve.translate import refused
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition, check_local, define
 from herringbone.tuner.fields import category_of
+from herringbone.tuner.look import TuningLook, search_members, trial_members
 from herringbone.tuner.service.description import definition_of, training_description, user_values
 from herringbone.tuner.store import TrialRecord
 from herringbone.tuner.strategies.autotune import autotuned
+from herringbone_contract.constants import Key
 from herringbone_contract.errors import UsageError
 from herringbone_contract.masking import masked_hyperparameters
 
 # SageMaker's limit of one tuning job that is no random search: ours counts for all strategies.
 MAX_PARALLEL = 100
+_REASON_CHARS = 1024
+# Members that only a description has.
+_NOT_LISTED = ("FailureReason", "BestTrainingJob", "OverallBestTrainingJob")
 
 
 def check_complete(request: Mapping[str, Any]) -> None:
@@ -118,3 +128,94 @@ def stored_tuning(request: Mapping[str, Any]) -> dict[str, Any]:
     for entry in stored[CONFIG].get("ParameterRanges", {}).get("AutoParameters", ()):
         entry["ValueHint"] = masked_hyperparameters({entry["Name"]: entry["ValueHint"]})[entry["Name"]]
     return stored
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One tuning job at one moment: the service's record, and the search.
+
+    `parents_trials` has the times at which the trials of its parents were created, by their names.
+    """
+
+    record: ServiceRecord
+    search: TuningLook
+    parents_trials: Mapping[str, float] = field(default_factory=dict)
+
+
+def description(look: Look, settings: Settings) -> dict[str, Any]:
+    """Return the answer of DescribeHyperParameterTuningJob.
+
+    >>> description(look, settings)["BestTrainingJob"]["TrainingJobName"]                  # doctest: +SKIP
+    'digits-007'
+    """
+    record, search = look.record, look.search
+    request = {name: value for name, value in record.request.items() if name != "Tags"}
+    # SageMaker adds the objective to the hyperparameters that all trials share; its SDK reads it there.
+    static = {**request[TRIAL].get("StaticHyperParameters", {}), Key.TUNING_METRIC: search.definition.metric}
+    # The SDK sends the hosts as HyperParameterTuningResourceConfig, and its `attach` reads ResourceConfig.
+    hosts = shared_request(request)["ResourceConfig"]
+    found = search_members(search, lambda trial: trial_summary(look, trial, settings))
+    reason = record.problem or found["FailureReason"]
+    members = {
+        **request,
+        TRIAL: {**request[TRIAL], "StaticHyperParameters": static, "ResourceConfig": hosts},
+        **found,
+        **_listed(look, settings),
+        "FailureReason": reason[:_REASON_CHARS] if reason else None,
+        "ConsumedResources": {"RuntimeInSeconds": _seconds(search.trials)},
+    }
+    if (overall := found["OverallBestTrainingJob"]) is not None:
+        # SageMaker's shape requires a time and a status. A trial that was deleted has no time any more.
+        job = overall["TrainingJobName"]
+        created = look.parents_trials.get(job, record.created)
+        arn = settings.arn(record.region, job)
+        members["OverallBestTrainingJob"] = {
+            "TrainingJobArn": arn,
+            "CreationTime": created,
+            "TrainingJobStatus": COMPLETED,
+            **overall,
+        }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def summary(look: Look, settings: Settings) -> dict[str, Any]:
+    """Return the members of one entry of ListHyperParameterTuningJobs."""
+    found = search_members(look.search, lambda trial: trial_summary(look, trial, settings))
+    config = look.record.request[CONFIG]
+    members = {
+        **{name: value for name, value in found.items() if name not in _NOT_LISTED and value is not None},
+        **{name: config[name] for name in ("Strategy", "ResourceLimits")},
+    }
+    return {**members, **_listed(look, settings)}
+
+
+def _listed(look: Look, settings: Settings) -> dict[str, Any]:
+    """Return the members that the service's record decides, of lists and descriptions."""
+    record = look.record
+    return {
+        "HyperParameterTuningJobArn": settings.arn(record.region, record.name, TUNING_JOB),
+        "CreationTime": record.created,
+        "LastModifiedTime": max(record.created, record.modified, look.search.changed, look.search.ended or 0.0),
+    }
+
+
+def trial_summary(look: Look, trial: TrialRecord, settings: Settings) -> dict[str, Any]:
+    """Return the members of one entry of ListTrainingJobsForHyperParameterTuningJob."""
+    definition, record = look.search.definition, look.record
+    members = {
+        **trial_members(definition, trial),
+        "TrainingJobArn": settings.arn(record.region, trial.job),
+        "TunedHyperParameters": tuned_texts(definition, record.request, trial),
+    }
+    return members | ({"FailureReason": trial.failure[:_REASON_CHARS]} if trial.failure is not None else {})
+
+
+def objective_value(entry: Mapping[str, Any]) -> float | None:
+    """Return the objective of a trial's summary, None for one without."""
+    metric = entry.get("FinalHyperParameterTuningJobObjectiveMetric")
+    return None if metric is None else float(metric["Value"])
+
+
+def _seconds(trials: Sequence[TrialRecord]) -> int:
+    """Return the seconds of all trials that are over, from their proposals to their ends."""
+    return round(sum(trial.ended - trial.proposed for trial in trials if trial.ended is not None))
