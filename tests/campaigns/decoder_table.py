@@ -19,7 +19,7 @@ from herringbone.backends.registry import _name_of
 from herringbone.backends.sagemaker.description import failure_of
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import parse_sacct, parse_squeue
-from herringbone.backends.ssh.inventory import parse_inventory, split_type
+from herringbone.backends.ssh.machines.inventory import parse_inventory, split_type
 from herringbone.cli.train import partition
 from herringbone.cli.train.request import JobFlags, parse_script_arguments, read_request
 from herringbone.convert.script import convert_script

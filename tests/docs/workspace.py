@@ -18,7 +18,7 @@ from tests.docs.snippets import ROOT, Snippet, commands
 import herringbone
 from herringbone import Estimator
 from herringbone.api.job import attach
-from herringbone.backends.ssh.inventory import read_inventory
+from herringbone.backends.ssh.machines.inventory import read_inventory
 from herringbone.cli.__main__ import GROUP, main
 from herringbone.cli.train.tune import TuneGroup
 from herringbone_contract.errors import EngineError, ImageError, UnsupportedError

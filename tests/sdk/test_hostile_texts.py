@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.__main__ import main
 from herringbone.engine.client import Engine, send_file
 from herringbone.plan.git import GitConfig

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from herringbone.access.requests import ask, way_into
-from herringbone.backends.ssh.access import MachineWays
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.follow.access import MachineWays
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 
 from .conftest import expect

@@ -10,8 +10,8 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.ssh.agent.line import MachineLine
 from herringbone.backends.ssh.agent.lock import MachineLock
-from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.line import fitting, place_of, wants_on
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine
+from herringbone.backends.ssh.start.line import fitting, place_of, wants_on
 from herringbone.records.home import Home
 from herringbone_contract.errors import UnsupportedError
 

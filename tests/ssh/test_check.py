@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from herringbone.backends.ssh.agent.bandwidth import measure
-from herringbone.backends.ssh.check import LinkReport, MachineReport, check, problems, rounds
-from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.backends.ssh.inspection.check import LinkReport, MachineReport, check, problems, rounds
+from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.machines.hosts import table
 
 

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from herringbone.backends.ssh.checkpoints import merge_checkpoints
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.finish.retry import merge_checkpoints
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.records.checkpoints import settle_links

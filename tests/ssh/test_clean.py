@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses
-from herringbone.backends.ssh.clean import clean as clean_machines
-from herringbone.backends.ssh.inventory import Machine, parse_inventory
+from herringbone.backends.ssh.inspection.clean import clean as clean_machines
+from herringbone.backends.ssh.machines.inventory import Machine, parse_inventory
 from herringbone.cli.machines.hosts import cleaned_table
 from herringbone.records.home import Home
 from herringbone.records.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
@@ -109,7 +109,7 @@ def test_sizes_are_those_on_the_disk_and_links_are_not_followed(tmp_path):
 
 
 def test_the_table():
-    from herringbone.backends.ssh.clean import CleanupReport
+    from herringbone.backends.ssh.inspection.clean import CleanupReport
 
     reports = [
         CleanupReport(name="h-1", stale_files=[StaleFiles(kind="job", name="a", size=2_000_000, age=DAY)], runs="b"),

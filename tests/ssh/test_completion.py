@@ -5,7 +5,7 @@ import time
 import pytest
 
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.completion import packing_is_ended
+from herringbone.backends.ssh.finish.completion import packing_is_ended
 from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
 
 
@@ -35,9 +35,8 @@ def test_the_second_request_to_stop_ends_the_packing_in_whichever_process_it_run
     assert packing_is_ended(index.get("a"))
 
 
-def test_a_kill_ends_the_packing(home, index, monkeypatch):
-    monkeypatch.setattr("herringbone.backends.ssh.backend._KILL_SECONDS", 0.0)
-    backend = SshBackend(home, transport=None)
+def test_a_kill_ends_the_packing(home, index):
+    backend = SshBackend(home, transport=None, kill_seconds=0.0)
     # Nobody packs in this test, so the job stays as it is.
     backend.describe = index.get
     backend.kill("a")

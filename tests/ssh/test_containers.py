@@ -14,8 +14,8 @@ import yaml
 from herringbone import Estimator, TrainingJob
 from herringbone.api.planning import plan_request
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.check import check
-from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.backends.ssh.inspection.check import check
+from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.engine.client import Engine
 from herringbone.engine.locate import find_engine
 from herringbone_contract.errors import HostError, ImageError

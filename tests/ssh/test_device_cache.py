@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from herringbone.backends.ssh.agent import device_rates
-from herringbone.backends.ssh.check import CheckReport, MachineReport, keep_devices
-from herringbone.backends.ssh.device_cache import DeviceCache, DeviceReport
-from herringbone.backends.ssh.inventory import Machine, parse_inventory
+from herringbone.backends.ssh.inspection.check import CheckReport, MachineReport, keep_devices
+from herringbone.backends.ssh.machines.device_cache import DeviceCache, DeviceReport
+from herringbone.backends.ssh.machines.inventory import Machine, parse_inventory
 from herringbone.cli.machines.hosts import table
 from herringbone.prediction.machines import figures_of
 

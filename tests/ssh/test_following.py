@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone.backends.ssh.files import RemoteFiles
-from herringbone.backends.ssh.follow import ANSWER_SECONDS, JobMonitor
-from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.job_state import judge_job
-from herringbone.backends.ssh.logs import RemoteLogs
+from herringbone.backends.ssh.attempts.job_state import ANSWER_SECONDS, judge_job
+from herringbone.backends.ssh.follow.files import RemoteFiles
+from herringbone.backends.ssh.follow.logs import RemoteLogs
+from herringbone.backends.ssh.follow.monitor import JobMonitor
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure import lost_contact
 
@@ -119,7 +119,7 @@ def test_the_first_look_waits_for_answers_and_for_the_hosts_of_a_job_that_ends()
     times = iter(range(100, 10_000))
     world.monitor = JobMonitor("digits-1", {"algo-1": Machine(name="h-1")}, world, clock=lambda: next(times))
     world.monitor.first_look()
-    assert (world.monitor.hosts["algo-1"].row, world.connections["h-1"].requests) == (None, ["follow"])
+    assert (world.monitor.hosts["algo-1"].state.row, world.connections["h-1"].requests) == (None, ["follow"])
     machines = {"algo-1": Machine(name="h-1"), "algo-2": Machine(name="h-2")}
     world.monitor = JobMonitor("digits-1", machines, world, clock=lambda: next(times))
     world.connections["h-1"].incoming = [{"row": {**TRAINING, "status": "Completed", "ended": 1.0}, "now": 1.0}]

@@ -8,7 +8,7 @@ import yaml
 from herringbone import Estimator
 from herringbone.api.planning import plan_request
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.inventory import Machine, choose, parse_inventory, split_type
+from herringbone.backends.ssh.machines.inventory import Machine, choose, parse_inventory, split_type
 from herringbone.plan.plan import HostPlan
 from herringbone.records.home import Home
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from herringbone.backends.ssh.agent.__main__ import Agent
-from herringbone.backends.ssh.job_state import HostState, is_over, judge_job
+from herringbone.backends.ssh.attempts.job_state import HostState, is_over, judge_job, outlived
 from herringbone.records.index import JobIndex, JobRecord
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import Failure, lost_contact
 
 
 def state(number: int, status: str = "Completed", *, ended: float = 1.0, ahead: float = 0.0, **failure) -> HostState:
@@ -30,6 +32,47 @@ def test_a_job_is_over_when_every_host_has_ended_or_is_lost():
     assert not is_over([state(1), HostState("algo-2", "gpu-2")])
     # The cause may be our own network.
     assert not is_over([lost(1), lost(2)])
+
+
+@pytest.mark.parametrize(
+    ("waited", "blames", "heard", "cut_off", "killed", "gone"),
+    [
+        # Hosts 2 and 3 run on after the first one's end, and nobody blames them.
+        (4.9, None, {"algo-2"}, {"algo-3"}, "", ""),
+        (5.0, None, {"algo-2"}, {"algo-3"}, "23", ""),
+        (9.9, None, {"algo-2", "algo-3"}, set(), "23", ""),
+        (10.0, None, {"algo-2", "algo-3"}, set(), "23", "23"),
+        # No connection is left that could carry a kill.
+        (5.0, None, set(), {"algo-2", "algo-3"}, "23", "23"),
+        # The first host lost contact with the second one: its machine has the time of one answer.
+        (0.7, "algo-2", set(), {"algo-2"}, "", ""),
+        (0.8, "algo-2", set(), {"algo-2"}, "", "2"),
+        (0.8, "algo-2", {"algo-2"}, set(), "", ""),
+        # The third host is not blamed, and so has its whole patience.
+        (4.9, "algo-2", set(), {"algo-2"}, "", "2"),
+        (5.0, "algo-2", set(), {"algo-2"}, "3", "2"),
+        (10.0, "algo-2", {"algo-2"}, set(), "23", "23"),
+    ],
+)
+def test_hosts_that_outlive_the_others_are_killed_and_then_given_up(waited, blames, heard, cut_off, killed, gone):
+    first = state(1, "Failed", exit_code=1)
+    if blames:
+        first.row["failure"] = lost_contact(blames).to_json()
+    states = [first, HostState("algo-2", "gpu-2"), HostState("algo-3", "gpu-3")]
+    decision = outlived(states, waited, heard=heard, cut_off=cut_off)
+    assert decision == ({f"algo-{number}" for number in killed}, {f"algo-{number}" for number in gone})
+
+
+def test_silent_machines_alone_are_never_given_up_and_a_blamed_one_alone_has_less_time():
+    silent = [HostState("algo-1", "gpu-1"), HostState("algo-2", "gpu-2")]
+    assert outlived(silent, 1e6, heard=(), cut_off={"algo-1", "algo-2"}) == (set(), set())
+    assert outlived([state(1), state(2)], 1e6, heard=(), cut_off=()) == (set(), set())
+    witness = state(1, "Failed", exit_code=1)
+    witness.row["failure"] = lost_contact("algo-2").to_json()
+    pair = [witness, silent[1]]
+    assert outlived(pair, 0.9, heard={"algo-2"}, cut_off=()) == (set(), set())
+    assert outlived(pair, 1.0, heard={"algo-2"}, cut_off=()) == ({"algo-2"}, set())
+    assert outlived(pair, 2.0, heard={"algo-2"}, cut_off=()) == ({"algo-2"}, {"algo-2"})
 
 
 def test_the_first_failure_in_time_counts_by_one_clock():

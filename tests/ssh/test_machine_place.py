@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.waiter import MachinePlace
 from herringbone.backends.waiter import JobWaiter
 from herringbone.records.index import PENDING, JobIndex, JobRecord

@@ -5,7 +5,7 @@
                                  +-------> none: collect --> pack --> send --> `finish`
 
 `decide_end` and `last_columns` are pure: values in, values out. `EndedHosts` is the transport. The controller of a job
-has one for its hosts (`completion`), a client has one for machines that it logs in to (`backends.ssh.completion`).
+has one for its hosts (`completion`), a client has one for machines that it logs in to (`backends.ssh.finish`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from herringbone.backends.ssh.device_cache import DeviceCache, MeasuredDevice
-from herringbone.backends.ssh.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
+from herringbone.backends.ssh.machines.device_cache import DeviceCache, MeasuredDevice
+from herringbone.backends.ssh.machines.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import parse_device

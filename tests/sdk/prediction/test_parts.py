@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.train.measure import read_measures
 from herringbone.events.refusal import check_memory, memory_warning
 from herringbone.prediction.answers import _folders, mark_of

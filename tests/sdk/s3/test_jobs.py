@@ -11,7 +11,7 @@ import pytest
 
 import herringbone
 from herringbone.backends.registry import backend_named
-from herringbone.backends.ssh.upload import digest_of
+from herringbone.backends.ssh.start.upload import digest_of
 from herringbone.plan.inputs import ShuffleConfig
 from herringbone.records.home import Home
 from herringbone_contract.errors import InputError, UnsupportedError

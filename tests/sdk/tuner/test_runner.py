@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from herringbone.backends.ssh.inventory import MachinesBusyError
+from herringbone.backends.ssh.machines.inventory import MachinesBusyError
 from herringbone.system.polling import Pace
 from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import define

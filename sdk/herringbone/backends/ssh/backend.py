@@ -18,23 +18,23 @@ from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
-from herringbone.backends.ssh.completion import as_over, end_packing, start_completion
-from herringbone.backends.ssh.files import RemoteFiles
-from herringbone.backends.ssh.follow import FIRST_LOOK_SECONDS, JobMonitor
-from herringbone.backends.ssh.images import check_image_here
-from herringbone.backends.ssh.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
-from herringbone.backends.ssh.line import wait_in_line
-from herringbone.backends.ssh.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
-from herringbone.backends.ssh.retry import RestartableHosts
-from herringbone.backends.ssh.review import planned_machines, review
-from herringbone.backends.ssh.running_jobs import (
+from herringbone.backends.ssh.attempts.current import (
     CurrentAttempt,
     attempt_name,
     current_attempt,
-    find_jobs,
     split_attempt,
 )
-from herringbone.backends.ssh.submission import Granted, NextAttempt, Submission
+from herringbone.backends.ssh.finish.completion import as_over, end_packing, start_completion
+from herringbone.backends.ssh.finish.retry import RestartableHosts
+from herringbone.backends.ssh.follow.files import RemoteFiles
+from herringbone.backends.ssh.follow.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
+from herringbone.backends.ssh.follow.monitor import FIRST_LOOK_SECONDS, JobMonitor
+from herringbone.backends.ssh.inspection.jobs import find_jobs
+from herringbone.backends.ssh.machines.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
+from herringbone.backends.ssh.review import planned_machines, review
+from herringbone.backends.ssh.start.images import check_image_here
+from herringbone.backends.ssh.start.line import wait_in_line
+from herringbone.backends.ssh.start.submission import Granted, NextAttempt, Submission
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
 from herringbone.backends.ssh.transport.protocol import Transport, ask_each
 from herringbone.plan.plan import parse_plan
@@ -75,7 +75,8 @@ def _find_engine() -> Engine:
 class SshBackend(OwnHostsBackend):
     """Runs jobs on machines that `transport` reaches; `home` holds their rows and what was fetched.
 
-    `find` finds this machine's container engine, whose images are sent to machines that run containers.
+    `find` finds this machine's container engine, whose images are sent to machines that run containers. A `kill` waits
+    `kill_seconds` for the job's end.
     """
 
     name = "ssh"
@@ -88,9 +89,10 @@ class SshBackend(OwnHostsBackend):
         *,
         environ: Mapping[str, str] = os.environ,
         find: Callable[[], Engine] = _find_engine,
+        kill_seconds: float = _KILL_SECONDS,
     ) -> None:
         super().__init__(home)
-        self._transport = transport
+        self._transport, self._kill_seconds = transport, kill_seconds
         self._environ = environ
         self._find = find
         # By job: the monitor of its current attempt, with open connections.
@@ -220,7 +222,7 @@ class SshBackend(OwnHostsBackend):
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
-        from herringbone.backends.ssh.access import MachineAnswers
+        from herringbone.backends.ssh.follow.access import MachineAnswers
 
         record = self._index.get(name)
         if record.service is None:
@@ -231,7 +233,7 @@ class SshBackend(OwnHostsBackend):
 
     def access(self, name: str, host: str) -> HostAccess:
         # Imported here: only a shell and a debugger need it.
-        from herringbone.backends.ssh.access import MachineWays
+        from herringbone.backends.ssh.follow.access import MachineWays
         from herringbone.protocols.host_access import CommandAccess
 
         record = self._index.get(name)
@@ -270,7 +272,7 @@ class SshBackend(OwnHostsBackend):
             end_packing(self._index, name)
         else:
             self._ask_all(record, {"ask": "kill"})
-        lifecycle.poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
+        lifecycle.poll_until_done(self.describe, name, seconds=self._kill_seconds, pause=_POLL_SECONDS)
 
     def forget(self, record: JobRecord) -> str:
         if record.service is None:
@@ -356,7 +358,9 @@ class SshBackend(OwnHostsBackend):
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Thread:
         """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
-        return start_completion(RestartableHosts(record, plan, monitor, self._transport, self._home, self._submission))
+        return start_completion(
+            RestartableHosts(record, plan, monitor.states, self._transport, self._home, self._submission)
+        )
 
     def _release_reader(self, name: str) -> None:
         """Close the job's connections when its last open log is closed; a later request opens new ones."""

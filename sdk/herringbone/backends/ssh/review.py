@@ -12,9 +12,9 @@ from herringbone.backends.review.checks import (
 )
 from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
-from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, choose, runtime_of
-from herringbone.backends.ssh.line import fitting, wants_on
-from herringbone.backends.ssh.upload import is_shared
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine, Runtime, choose, runtime_of
+from herringbone.backends.ssh.start.line import fitting, wants_on
+from herringbone.backends.ssh.start.upload import is_shared
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError

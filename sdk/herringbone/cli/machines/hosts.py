@@ -17,8 +17,8 @@ from herringbone.show.tables import aligned, show_table
 from herringbone.system.sizes import shown_bytes, shown_memory
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.check import CheckReport, MachineReport
-    from herringbone.backends.ssh.clean import CleanupReport
+    from herringbone.backends.ssh.inspection.check import CheckReport, MachineReport
+    from herringbone.backends.ssh.inspection.clean import CleanupReport
 
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _DEVICE_COLUMNS = ("HOST", "DEVICE", "MEMORY", "TFLOP/S", "BANDWIDTH")
@@ -49,9 +49,9 @@ def check(inventory: Path, as_json: bool) -> int:
     # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
-    from herringbone.backends.ssh import check as checking
-    from herringbone.backends.ssh.device_cache import DeviceCache
-    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.inspection import check as checking
+    from herringbone.backends.ssh.machines.device_cache import DeviceCache
+    from herringbone.backends.ssh.machines.inventory import read_inventory
     from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
     from herringbone.records.home import find_home
 
@@ -67,7 +67,7 @@ def check(inventory: Path, as_json: bool) -> int:
 
 def table(report: CheckReport) -> list[str]:
     """Return the lines that show the result of a check. Pure."""
-    from herringbone.backends.ssh.check import shown_speed
+    from herringbone.backends.ssh.inspection.check import shown_speed
 
     lines = aligned([_COLUMNS, *map(_row, report.machines)])
     devices = [_device_row(machine) for machine in report.machines if machine.device is not None]
@@ -147,8 +147,8 @@ def clean(inventory: Path, older_than: int, dry_run: bool, as_json: bool) -> int
     """
     import msgspec
 
-    from herringbone.backends.ssh import clean as cleaning
-    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.inspection import clean as cleaning
+    from herringbone.backends.ssh.machines.inventory import read_inventory
     from herringbone.backends.ssh.transport.openssh import OpenSSHTransport, control_folder
 
     machines = read_inventory(inventory).machines

@@ -17,7 +17,7 @@ from herringbone.backends.process import review as process
 from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
 from herringbone.backends.ssh import review as ssh
-from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import DistributionError, UnsupportedError
 from herringbone_contract.hyperparameters import decode

@@ -29,7 +29,7 @@ from herringbone.backends.ssh.agent.messages import Message, Unpacker, pack
 from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.agent.store import FileStore, ImageStore
 from herringbone.backends.ssh.agent.subscriptions import Subscriptions
-from herringbone.backends.ssh.job_state import KILLED_LATE
+from herringbone.backends.ssh.attempts.job_state import KILLED_LATE
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNotFoundError

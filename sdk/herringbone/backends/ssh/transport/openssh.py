@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
 from herringbone_contract.errors import HostError
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.inventory import Machine, Runtime
+from herringbone.backends.ssh.machines.inventory import Machine, Runtime
 from herringbone.plan.plan import HostPlan
 from herringbone_contract.errors import HostError
 
@@ -25,7 +24,7 @@ class HostAddress:
     port: int | None
 
 
-def address_of(machine: Machine, facts: Message) -> HostAddress:
+def address_of(machine: Machine, facts: Mapping[str, Any]) -> HostAddress:
     """Return the address of a machine, from the inventory and the machine's own facts.
 
     >>> address_of(Machine(name="gpu-1"),

@@ -12,7 +12,7 @@ from herringbone.access.requests import Lines
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.inventory import Machine
+    from herringbone.backends.ssh.machines.inventory import Machine
     from herringbone.backends.ssh.transport.connection import Connection
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone_contract.events.format import Event

@@ -1,7 +1,7 @@
 """Follow the hosts of one job over a connection to each machine; a connection that breaks is opened again.
 
     look()  -> every HostMonitor reads the messages that have arrived: rows, log bytes, refusals
-            -> JobMonitor declares machines lost that stay silent after other hosts have ended
+            -> `attempts.job_state` decides which machines are lost that stay silent after other hosts have ended
 
 Nothing here waits. One thread at a time calls `look`, so no member has a lock.
 """
@@ -10,33 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.job_state import HostState, is_over
+from herringbone.backends.ssh.attempts.job_state import HostState, Outlived, is_over, outlived
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone_contract.errors import HostError
-from herringbone_contract.failure_text import parse_failure
 
 # Pauses before the attempts to open a broken connection again; the last one applies from then on.
 _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
-# After the end of one host, the others hear of it from their supervisors. A host that still has not ended after this
-# time does not react any more.
-PATIENCE_SECONDS = 5.0
-# Shorter for a host with which the others lost contact: they have already waited three heartbeats for it.
-BLAMED_PATIENCE_SECONDS = 1.0
 # Shorter interruptions are not reported: most connections are open again at once.
 _REPORT_SECONDS = 2.0
 # The first look at a job waits this long for machines that neither answer nor refuse the connection.
 FIRST_LOOK_SECONDS = 5.0
 _POLL_SECONDS = 0.02
-# A machine with whose host the others lost contact gets a request, which a reachable machine answers within this time.
-ANSWER_SECONDS = 0.75
 
 TakeBytes = Callable[[bytes], None]
 
@@ -74,21 +65,9 @@ class HostMonitor:
         self._receivers: dict[int, _Receiver] = {}
         # The same while there is no connection: request their files again.
         self._pending: list[_Receiver] = []
-        self.row: dict[str, Any] | None = None
-        self.record: str | None = None
-        self.result_folders: list[str] = []
-        # Why the results must not be copied; "" when they may.
-        self.unsafe_result = ""
-        self.ahead = 0.0
+        self.state = HostState(host, machine.name)
         self.trouble = ""
         self.last_message = self._broken_at = 0.0
-        self.forgotten = False
-
-    @property
-    def state(self) -> HostState:
-        """Return the host's state for `job_state`."""
-        forgotten = self.trouble if self.forgotten else ""
-        return HostState(self.host, self.machine.name, self.row, self.record, self.ahead, forgotten, self.forgotten)
 
     def silence(self, now: float) -> str:
         """Return why the machine has not been heard of for a while; "" when it has."""
@@ -101,14 +80,14 @@ class HostMonitor:
     @property
     def has_sent_all(self) -> bool:
         """Report whether the host's files have arrived as they were when asked for, or the machine is silent."""
-        if self.trouble or self.forgotten or self.state.done:
+        if self.trouble or self.state.done:
             return True
         return not self._pending and all(receiver.has_all for receiver in self._receivers.values())
 
     def look(self, now: float) -> None:
         """Process the messages that have arrived; open the connection when it is broken and its pause is over."""
         if self._connection is None:
-            if self.forgotten or now < self._next_attempt:
+            if self.state.forgotten or now < self._next_attempt:
                 return
             self._connect()
         assert self._connection is not None
@@ -160,16 +139,22 @@ class HostMonitor:
             receiver.offset += len(payload)
             receiver.take(payload)
         elif "row" in message:
-            self.row, self.record = message["row"], message.get("record")
-            self.result_folders, self.unsafe_result = message.get("left", []), message.get("unsafe", "")
-            # Too large by the time that the message took, which is short compared to a clock that is wrong.
-            self.ahead = message["now"] - time.time()
+            self.state = HostState(
+                self.host,
+                self.machine.name,
+                message["row"],
+                message.get("record"),
+                # Too large by the time that the message took, which is short compared to a clock that is wrong.
+                ahead=message["now"] - time.time(),
+                folders=message.get("left", ()),
+                unsafe=message.get("unsafe", ""),
+            )
         elif "size" in message and message.get("answer") in self._receivers:
             self._receivers[message["answer"]].size = message["size"]
         elif "refused" in message:
             # The machine answers and does not know the job; it will not know it later either, so stop asking.
-            self.forgotten = True
             self._disconnected(message["refused"], now)
+            self.state = replace(self.state, lost=self.trouble, forgotten=True)
 
     def _disconnected(self, why: str, now: float) -> None:
         self.close()
@@ -209,9 +194,8 @@ class JobMonitor:
         }
         # When the first host was seen to be over; None before.
         self._first_end: float | None = None
-        self._kill_sent = False
-        # Hosts whose machines are not waited for any more.
-        self._lost: set[str] = set()
+        # Hosts that got a kill, and hosts whose machines are not waited for any more.
+        self._outlived = Outlived()
         self._closed = False
 
     def look(self) -> None:
@@ -232,7 +216,7 @@ class JobMonitor:
         begin = self._clock()
         self.look()
         while not self.is_over and not self._closed:
-            waits = any(host.row is None and not host.trouble for host in self.hosts.values())
+            waits = any(host.state.row is None and not host.trouble for host in self.hosts.values())
             if self._first_end is None and not (waits and self._clock() < begin + FIRST_LOOK_SECONDS):
                 return
             time.sleep(_POLL_SECONDS)
@@ -252,14 +236,12 @@ class JobMonitor:
     @property
     def states(self) -> list[HostState]:
         """Return the states of all hosts; those of lost machines say why."""
-        states = []
-        for host in self.hosts.values():
-            state = host.state
-            if host.host in self._lost and not state.done:
-                why = host.trouble or "it does not answer"
-                state = HostState(state.host, state.machine, state.row, state.record, state.ahead, lost=why)
-            states.append(state)
-        return states
+        return [
+            replace(host.state, lost=host.trouble or "it does not answer")
+            if host.host in self._outlived.lost and not host.state.done
+            else host.state
+            for host in self.hosts.values()
+        ]
 
     @property
     def is_over(self) -> bool:
@@ -274,54 +256,29 @@ class JobMonitor:
             host.disconnect()
         for host in self.hosts.values():
             # A lost machine does not answer, so waiting for its agent's end is in vain.
-            host.close(gracefully=host.host not in self._lost)
+            host.close(gracefully=host.host not in self._outlived.lost)
 
     def _give_up(self, now: float) -> None:
-        """Declare machines lost that stay silent although the job ends on the others.
-
-        first end -- ANSWER_SECONDS: blamed and silent hosts are lost -- patience: kill -- 2 x patience: all lost
-        """
-        ended = [host for host in self.hosts.values() if host.row is not None and host.state.done]
+        """End what outlives the other hosts, and stop waiting for machines that stay silent, as `outlived` decides."""
         living = [host for host in self.hosts.values() if not host.state.done]
-        # Silent machines alone are never lost: without any answer the cause may be our own network.
-        if not ended or not living:
+        if len(living) == len(self.hosts):
             return
         if self._first_end is None:
             self._first_end = now
             for host in living:
                 # Any request would do: its answer proves that the machine is reachable.
                 host.send({"ask": "owner"})
-        blamed = {_blamed_host(host.row) for host in ended}
-        if now >= self._first_end + ANSWER_SECONDS:
-            # Neither the other hosts nor this client can reach these machines.
-            silent = [host for host in living if host.host in blamed and host.last_message <= self._first_end]
-            self._lose(silent)
-            living = [host for host in living if host not in silent]
-        patience = PATIENCE_SECONDS
-        if {host.host for host in living} <= blamed:
-            patience = BLAMED_PATIENCE_SECONDS
-        if now < self._first_end + patience:
-            return
-        if not self._kill_sent:
-            self._kill_sent = True
-            self._send_kill(living)
-        # A second patience for the kill to take effect, unless no living machine has a connection that could carry it.
-        if now >= self._first_end + 2 * patience or all(host.trouble for host in living):
-            self._lose(living)
-
-    def _lose(self, hosts: Sequence[HostMonitor]) -> None:
-        """Stop waiting for machines; one that still gets the message ends what it has of the job."""
-        self._send_kill([host for host in hosts if host.host not in self._lost])
-        self._lost.update(host.host for host in hosts)
-
-    def _send_kill(self, hosts: Sequence[HostMonitor]) -> None:
-        for host in hosts:
-            with contextlib.suppress(HostError):
-                host.send({"ask": "kill", "job": self.job, "late": True})
-
-
-def _blamed_host(row: Mapping[str, Any] | None) -> str | None:
-    """Return the host that a host's failure names; None when it names none."""
-    if row is None or row["failure"] is None:
-        return None
-    return parse_failure(row["failure"]).host
+        decision = outlived(
+            [host.state for host in self.hosts.values()],
+            now - self._first_end,
+            heard={host.host for host in living if host.last_message > self._first_end},
+            cut_off={host.host for host in living if host.trouble},
+        )
+        before = self._outlived
+        # A machine that nobody waits for stays lost, whatever it sends later: the end of the job has begun.
+        self._outlived = Outlived(before.killed | decision.killed, before.lost | decision.lost)
+        for host in living:
+            # A lost machine that still gets the message ends what it has of the job.
+            if host.host in (decision.killed - before.killed) | (decision.lost - before.lost):
+                with contextlib.suppress(HostError):
+                    host.send({"ask": "kill", "job": self.job, "late": True})

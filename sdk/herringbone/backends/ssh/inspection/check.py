@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.ssh.device_cache import DeviceCache, DeviceReport
-from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.machine_facts import address_of, differences, versions_of
+from herringbone.backends.ssh.machines.device_cache import DeviceCache, DeviceReport
+from herringbone.backends.ssh.machines.facts import address_of, differences, versions_of
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone.system.sizes import shown_bytes

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.backends.ssh.inventory import Inventory, Machine, choose, split_type
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine, choose, split_type
 from herringbone.slots.claim import new_mark
 from herringbone.slots.devices import VISIBLE_VARIABLE
 from herringbone.slots.pending import deadline_of, leave_to_waiter
 from herringbone_contract.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.upload import PackedCode
+    from herringbone.backends.ssh.start.upload import PackedCode
     from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.records.home import Home
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from herringbone.backends.lifecycle import change_state, settle
 from herringbone.backends.on_s3 import send_packed
 from herringbone.backends.review.checks import output_folder
-from herringbone.backends.ssh.job_state import HostState, ended_at, judge_job
-from herringbone.backends.ssh.running_jobs import current_attempt
+from herringbone.backends.ssh.attempts.current import current_attempt
+from herringbone.backends.ssh.attempts.job_state import HostState, ended_at, judge_job
 from herringbone.controller.attempt_end import EndedHosts, end_attempt, last_columns
 from herringbone.controller.attempts import read_log
 from herringbone.controller.log_files import say
@@ -34,9 +34,8 @@ from herringbone_contract.files import locked
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
-    from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.submission import Submission
+    from herringbone.backends.ssh.machines.inventory import Machine
+    from herringbone.backends.ssh.start.submission import Submission
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone.controller.artifacts import Bases
     from herringbone.controller.verdict import Verdict
@@ -63,38 +62,30 @@ def as_over(record: JobRecord, states: Sequence[HostState]) -> JobRecord:
     return replace(record, **last_columns(judge_job(states), None, ended_at(states, time.time())))
 
 
-def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
-    """Return the base folder of a host's tree on its machine; None for a machine that was lost before it answered."""
-    if host.row is None:
-        return None
-    return str(JobFolder(Path(host.row["work"], "jobs", attempt)).host(host.host))
-
-
 class MachineHosts(EndedHosts):
-    """The hosts of a job's attempt on machines that this process has followed with `monitor`.
+    """The hosts of a job's attempt on machines; `states` are the last that their machines have reported of them.
 
-    The monitor is not changed any more, because the attempt is over. `plan` contains its secrets only in the Python
-    that submitted the job; elsewhere they are masked. `retry` has the part that starts the next attempt, for which
-    `submission` makes one of a plan.
+    `plan` contains its secrets only in the Python that submitted the job; elsewhere they are masked. `retry` has the
+    part that starts the next attempt, for which `submission` makes one of a plan.
     """
 
     def __init__(
         self,
         record: JobRecord,
         plan: JobPlan,
-        monitor: JobMonitor,
+        states: Sequence[HostState],
         transport: Transport[Machine],
         home: Home,
         submission: Callable[..., Submission],
     ) -> None:
         self._submission = submission
-        self._record, self._plan, self._monitor, self._transport = record, plan, monitor, transport
+        self._record, self._plan, self._states, self._transport = record, plan, states, transport
         self._attempt = attempt = current_attempt(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
         self._begin = time.time()
         # Nobody may have looked for days.
-        self._ended = ended_at(monitor.states, self._begin)
+        self._ended = ended_at(states, self._begin)
         self.job, self.compress = record.name, not plan.options.disable_output_compression
         self.retries, self.policies = plan.options.max_retry_attempts or 0, policies_of(plan.options.log_policies)
         self.earlier, self.machines = attempt.failed, attempt.machine_names
@@ -115,7 +106,7 @@ class MachineHosts(EndedHosts):
                 end_attempt(self)
 
     def judge(self) -> Verdict:
-        return judge_job(self._monitor.states)
+        return judge_job(self._states)
 
     @property
     def is_stopping(self) -> bool:
@@ -129,8 +120,8 @@ class MachineHosts(EndedHosts):
         return {host: read_log(self._folder.logs, host, begins.get(host, 0)) for host in self.machines}
 
     def say(self, text: str) -> None:
-        host = next(iter(self._monitor.hosts))
-        say(str(self._folder.log(host)), f"[{host}] {text}")
+        first = self._states[0].host
+        say(str(self._folder.log(first)), f"[{first}] {text}")
 
     def release(self) -> None:
         # Each machine's controller has given back what its host had.
@@ -146,9 +137,18 @@ class MachineHosts(EndedHosts):
 
     def bases(self) -> Bases:
         return [
-            (name, self._folder.host(name), base_on_machine(host, self._attempt.name))
-            for name, host in self._monitor.hosts.items()
+            # A machine that was lost before it answered has no folder.
+            (state.host, self._folder.host(state.host), None if state.row is None else str(self._base(state)))
+            for state in self._states
         ]
+
+    def _base(self, state: HostState) -> Path:
+        """Return the base folder of a host's tree on its machine."""
+        return self._remote(state).host(state.host)
+
+    def _remote(self, state: HostState) -> JobFolder:
+        assert state.row is not None
+        return JobFolder(Path(state.row["work"], "jobs", self._attempt.name))
 
     def packing_is_ended(self) -> bool:
         return packing_is_ended(self._index.get(self.job))
@@ -159,9 +159,7 @@ class MachineHosts(EndedHosts):
     def failure_of(self, error: Exception) -> Failure:
         # The folders stay on the machines, so the message tells the user where the results are.
         folders = ", ".join(
-            f"{host.machine.name}:{host.row['work']}/jobs/{self._attempt.name}"
-            for host in self._monitor.hosts.values()
-            if host.row is not None
+            f"{state.machine}:{self._remote(state).path}" for state in self._states if state.row is not None
         )
         return Failure(
             exception=type(error).__name__,
@@ -173,37 +171,38 @@ class MachineHosts(EndedHosts):
         # Last: from now on other processes read the results.
         settle(self._index, self.job, last_columns(verdict, model, self._ended + time.time() - self._begin))
 
-    def _for_each_host(self, fetch: Callable[[HostMonitor], None]) -> None:
+    def _for_each_host(self, fetch: Callable[[HostState], None]) -> None:
         # Lost machines are left out: a copy from them would only run into its time limit.
-        hosts = [host for host in self._monitor.hosts.values() if host.state.done]
+        states = [state for state in self._states if state.done]
         # No executor of `concurrent.futures`: Python's exit, which waits for this thread, forbids those.
         with ThreadPool(_THREADS) as pool:
-            calls = [pool.apply_async(fetch, (host,)) for host in hosts]
+            calls = [pool.apply_async(fetch, (state,)) for state in states]
             for call in calls:
                 call.wait()
         # Raised only now: one machine's failure does not prevent the copies from the others.
         for call in calls:
             call.get()
 
-    def _fetch_results(self, host: HostMonitor) -> None:
-        """Fetch a host's log, model and output to the folders that a host on this machine would use."""
-        assert host.row is not None
-        self._fetch_log(host)
-        if host.unsafe_result:
-            raise HostError(f"{host.machine.name}: {printable(host.unsafe_result)}")
-        for folder in host.result_folders:
-            inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
-            remote = f"{host.row['work']}/{folder}"
-            # `pack` follows no link, and names those that it leaves out.
-            self._transport.fetch(host.machine, remote, self._folder.path / inside, every_kind=True)
+    def _fetch(self, state: HostState, remote: Path, local: Path, *, every_kind: bool = False) -> None:
+        machine = self._attempt.machines[state.host]
+        self._transport.fetch(machine, str(remote), local, every_kind=every_kind)
 
-    def _fetch_log(self, host: HostMonitor) -> None:
+    def _fetch_results(self, state: HostState) -> None:
+        """Fetch a host's log, model and output to the folders that a host on this machine would use."""
+        self._fetch_log(state)
+        if state.unsafe:
+            raise HostError(f"{state.machine}: {printable(state.unsafe)}")
+        for folder in state.folders:
+            inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
+            # `pack` follows no link, and names those that it leaves out.
+            self._fetch(state, self._remote(state).path / inside, self._folder.path / inside, every_kind=True)
+
+    def _fetch_log(self, state: HostState) -> None:
         """Fetch a host's log and events and write them behind those of earlier attempts."""
-        assert host.row is not None
         # Into a folder of its own: `fetch` removes files that the machine does not have, such as other hosts' logs.
-        fetched = self._folder.logs / f".{host.host}"
-        self._transport.fetch(host.machine, f"{host.row['work']}/jobs/{self._attempt.name}/logs", fetched)
-        for path in (self._folder.log(host.host), *self._folder.all_events([host.host])[1:]):
+        fetched = self._folder.logs / f".{state.host}"
+        self._fetch(state, self._remote(state).logs, fetched)
+        for path in (self._folder.log(state.host), *self._folder.all_events([state.host])[1:]):
             with (
                 contextlib.suppress(FileNotFoundError),
                 (fetched / path.name).open("rb") as source,

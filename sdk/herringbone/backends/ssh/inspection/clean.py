@@ -10,7 +10,7 @@ import msgspec
 
 from herringbone.backends.ssh.agent.cleanup import StaleFiles
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.protocol import Transport, ask_each
 from herringbone_contract.errors import HostError
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.follow.monitor import JobMonitor
 
 _READ_BYTES = 1 << 20
 # The first read waits for machines that answer; one that has sent nothing for so long is not waited for.

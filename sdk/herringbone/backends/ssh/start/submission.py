@@ -31,12 +31,10 @@ from herringbone.backends.on_s3 import machine_s3
 from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runtime_of
-from herringbone.backends.ssh.line import fitting, request_of
-from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
-from herringbone.backends.ssh.transport.connection import Connection
-from herringbone.backends.ssh.transport.protocol import Transport
-from herringbone.backends.ssh.upload import (
+from herringbone.backends.ssh.machines.facts import HostAddress, address_of, control_address, disagreements
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine, choose, runtime_of
+from herringbone.backends.ssh.start.line import fitting, request_of
+from herringbone.backends.ssh.start.upload import (
     PackedCode,
     Shares,
     Upload,
@@ -46,6 +44,8 @@ from herringbone.backends.ssh.upload import (
     shares_of,
     uploads_of,
 )
+from herringbone.backends.ssh.transport.connection import Connection
+from herringbone.backends.ssh.transport.protocol import Transport
 from herringbone.plan.plan import JobPlan
 from herringbone.show.console import Console
 from herringbone_contract.constants import HostVariable
@@ -265,7 +265,7 @@ class Submission:
             return None
         # Imported here: most jobs run as processes and need no container code.
         from herringbone.backends.docker.review import check_image
-        from herringbone.backends.ssh.images import provide_image
+        from herringbone.backends.ssh.start.images import provide_image
 
         connections = [self._connection(host) for host in self._machines]
         say = Console(sys.stderr).say

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone_contract.files import write_whole
 from herringbone_contract.prediction.devices import Device
 

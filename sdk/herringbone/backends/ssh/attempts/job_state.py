@@ -1,11 +1,11 @@
-"""Derive the state of a job from the states of its hosts on their machines. Pure."""
+"""Decide about a job from the states of its hosts on their machines: is it over, how did it end, who is lost. Pure."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.records.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
@@ -17,14 +17,22 @@ from herringbone_contract.failure_text import parse_failure
 _STOPPED_CODE = 143
 # The column `description` of a host's row on its machine.
 KILLED_LATE = '{"killed": "it outlived the other hosts"}'
+# After the end of one host, the others hear of it from their supervisors. A host that still has not ended after this
+# time does not react any more.
+PATIENCE_SECONDS = 5.0
+# Shorter for a host with which the others lost contact: they have already waited three heartbeats for it.
+BLAMED_PATIENCE_SECONDS = 1.0
+# A machine with whose host the others lost contact gets a request, which a reachable machine answers within this time.
+ANSWER_SECONDS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
     """The last report of a host's machine: the host's row and, once the host is over, its failure record.
 
-    `ahead` is the lead of the machine's clock over ours, in seconds. `lost` is the reason for which the client stopped
-    waiting for the machine; empty while it waits. `forgotten` says that the machine answers and does not know the job.
+    `ahead` is the lead of the machine's clock over ours, in seconds. `lost` is the reason for which nobody waits for
+    the machine any more, empty while somebody does. `forgotten` says that the machine answers and does not know the
+    job. `folders` are the folders with results, relative to the work folder; `unsafe` says why they must not be copied.
     """
 
     host: str
@@ -34,6 +42,8 @@ class HostState:
     ahead: float = 0.0
     lost: str = ""
     forgotten: bool = False
+    folders: Sequence[str] = ()
+    unsafe: str = ""
 
     @property
     def done(self) -> bool:
@@ -56,6 +66,38 @@ def is_over(states: Sequence[HostState]) -> bool:
 def ended_at(states: Sequence[HostState], now: float) -> float:
     """Return when the last host ended, by our clock; `now` where a machine is lost, whose host's end nobody knows."""
     return max(state.ended for state in states) if all(state.done for state in states) else now
+
+
+class Outlived(NamedTuple):
+    """Hosts that have not ended although others have: those to kill, and those that nobody waits for any more."""
+
+    killed: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+
+
+def outlived(
+    states: Sequence[HostState], waited: float, *, heard: Collection[str], cut_off: Collection[str]
+) -> Outlived:
+    """Decide about the hosts that run `waited` seconds after the first host's end.
+
+        end -- ANSWER_SECONDS: blamed and silent hosts are lost -- patience: kill -- 2 x patience: all are lost
+
+    The machines of `heard` have answered since, and those of `cut_off` have no connection.
+    """
+    living = {state.host for state in states if not state.done}
+    # Silent machines alone are never lost: without any answer the cause may be our own network.
+    if len(living) in (0, len(states)):
+        return Outlived()
+    blamed = {_failure(state.row).host for state in states if state.done and state.row is not None}
+    # Neither the other hosts nor this process can reach these machines.
+    silent = living & blamed - set(heard) if waited >= ANSWER_SECONDS else set()
+    living -= silent
+    patience = BLAMED_PATIENCE_SECONDS if living <= blamed else PATIENCE_SECONDS
+    if waited < patience:
+        return Outlived(lost=frozenset(silent))
+    # A second patience for the kill to take effect, unless no living machine has a connection that could carry it.
+    is_over = waited >= 2 * patience or living <= set(cut_off)
+    return Outlived(frozenset(living), frozenset(silent | living if is_over else silent))
 
 
 def judge_job(states: Sequence[HostState]) -> Verdict:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from herringbone.backends.ssh.files import FileKey, RemoteFiles
+from herringbone.backends.ssh.follow.files import FileKey, RemoteFiles
 from herringbone.events.source import EventFile, by_time, decode_lines
 from herringbone.records.logs import LogLine, parse_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from herringbone.backends.ssh.follow import JobMonitor
+    from herringbone.backends.ssh.follow.monitor import JobMonitor
     from herringbone_contract.events.format import Event
 
 LOG = "log"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from pathlib import Path
@@ -19,17 +20,15 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.backends.lifecycle import change_state
 from herringbone.backends.review.checks import checkpoint_folder
-from herringbone.backends.ssh.checkpoints import merge_checkpoints
-from herringbone.backends.ssh.completion import MachineHosts
-from herringbone.backends.ssh.running_jobs import attempt_name
-from herringbone.backends.ssh.submission import NextAttempt
+from herringbone.backends.ssh.attempts.current import attempt_name
+from herringbone.backends.ssh.finish.completion import MachineHosts
+from herringbone.backends.ssh.start.submission import NextAttempt
+from herringbone.backends.ssh.start.upload import PackedCode
 from herringbone.backends.ssh.transport.protocol import ask_each
-from herringbone.backends.ssh.upload import PackedCode
 from herringbone.controller.attempts import newest_file
 from herringbone.controller.hosts import Restart
 from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines
-from herringbone.records.checkpoints import settle_links
-from herringbone.records.home import JobFolder
+from herringbone.records.checkpoints import newest_files, settle_links
 from herringbone.records.index import RESTARTING, STOPPING, TRAINING
 from herringbone.records.job_events import JobEvents
 from herringbone_contract.constants import DEFAULT_BASE, MASK
@@ -37,8 +36,8 @@ from herringbone_contract.errors import HostError
 from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.follow import HostMonitor
-    from herringbone.backends.ssh.inventory import Machine
+    from herringbone.backends.ssh.attempts.job_state import HostState
+    from herringbone.backends.ssh.machines.inventory import Machine
     from herringbone.plan.options.typed import Options
 
 
@@ -94,7 +93,7 @@ class RestartableHosts(MachineHosts):
 
     def _unavailable(self, failed: Attempt) -> dict[str, str]:
         """Return the machines that the next attempt must avoid: those silent now, and those excluded by a policy."""
-        silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._monitor.states if state.lost}
+        silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._states if state.lost}
         return {**silent, **excluded_machines([*self.earlier, failed])}
 
     def _fetch_all_checkpoints(self) -> Path | None:
@@ -106,25 +105,24 @@ class RestartableHosts(MachineHosts):
         if checkpoint_folder(self._plan) is not None and not in_bucket:
             return None
         folder = self._folder.path / "checkpoints"
-        self._for_each_host(lambda host: self._fetch_checkpoints(host, folder / host.host))
+        self._for_each_host(lambda state: self._fetch_checkpoints(state, folder / state.host))
         merged = merge_checkpoints(folder)
         if merged is None and in_bucket and any(self._folder.s3_checkpoints.iterdir()):
             # No machine answers: those with which the job started.
             return self._folder.s3_checkpoints
         return merged
 
-    def _fetch_checkpoints(self, host: HostMonitor, target: Path) -> None:
-        assert host.row is not None
-        remote = JobFolder(Path(host.row["work"], "jobs", self._attempt.name)).host(host.host) / "checkpoints"
+    def _fetch_checkpoints(self, state: HostState, target: Path) -> None:
+        remote = self._base(state) / INSIDE.checkpoints
         # Under another name first: half of a fetched folder must not replace what an earlier attempt brought here.
         fetched = target.with_name(f".{target.name}")
         # For a machine that has gone away meanwhile, the files of an earlier attempt have to do.
         with contextlib.suppress(HostError):
-            self._transport.fetch(host.machine, str(remote), fetched, every_kind=True)
+            self._fetch(state, remote, fetched, every_kind=True)
             settle_links(
                 fetched,
                 [str(remote), f"{DEFAULT_BASE}/{INSIDE.checkpoints}"],
-                lambda name, reason: self.say(f"checkpoints: {name} of {host.host} is left out: {reason}"),
+                lambda name, reason: self.say(f"checkpoints: {name} of {state.host} is left out: {reason}"),
             )
             shutil.rmtree(target, ignore_errors=True)
             fetched.replace(target)
@@ -165,3 +163,24 @@ class RestartableHosts(MachineHosts):
         if self.is_stopping:
             # The request to stop went to the machines of the last attempt, because the index named those.
             ask_each(self._transport, machines.values(), {"ask": "stop", "job": name, "grace": None})
+
+
+def merge_checkpoints(folder: Path) -> Path | None:
+    """Return a folder with the files of all hosts' folders in `folder`, of each name the newest; None without files.
+
+    The folder is sent with links followed, so a link that leads out of it would send a file of this machine: callers
+    have settled the links that were fetched.
+    """
+    merged = folder / ".all"
+    # Of an earlier retry.
+    shutil.rmtree(merged, ignore_errors=True)
+    # A dot marks folders that were not fetched completely.
+    hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
+    # Links stay links: `settle_links` has kept only those that stay in the folder.
+    newest = newest_files(hosts)
+    for name, file in newest.items():
+        target = merged / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # A hard link: checkpoints may be large, and both names are on one disk.
+        os.link(file, target, follow_symlinks=False)
+    return merged if newest else None
