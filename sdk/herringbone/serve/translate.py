@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from herringbone.aws.fields import MEMBERS
 from herringbone.backends.review.settings import is_of_aws
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.plan.inputs import parse_inputs
+from herringbone.plan.options.members import MEMBERS
 from herringbone.plan.options.typed import InstanceGroup
 from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import check_bucket_name, path_of

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from herringbone.aws.fields import FIELDS, NEEDS, take_options, to_members
+from herringbone.backends.review.checks import UNUSED
+from herringbone.plan.options.members import FIELDS, take_options, to_members
 from herringbone.plan.options.typed import Options
 
 VALUES = {
@@ -15,7 +16,8 @@ VALUES = {
     "enable_infra_check": False,
     "keep_alive_period_in_seconds": 0,
 }
-EVERY = {field.option: VALUES.get(field.option, field.option) for field in FIELDS}
+EVERY = {option: VALUES.get(option, option) for option in FIELDS}
+NEEDS = {option: field.needs for option, field in FIELDS.items() if field.needs}
 
 
 def test_options_become_members_and_members_options():
@@ -30,10 +32,11 @@ def test_options_become_members_and_members_options():
     assert members["InfraCheckConfig"] == {"EnableInfraCheck": False}
 
 
-def test_each_option_is_one_of_ours_and_has_a_member_of_its_own():
-    options = [field.option for field in FIELDS]
-    assert set(options) <= set(Options.__struct_fields__)
-    assert len(set(options)) == len({field.member for field in FIELDS}) == len(FIELDS)
+def test_each_option_has_a_member_of_its_own_and_those_of_aws_alone_are_unused_elsewhere():
+    assert len(FIELDS) == 32
+    assert len({field.path for field in FIELDS.values()}) == len(FIELDS)
+    assert {*NEEDS.values()} <= {*FIELDS} <= {*Options.__struct_fields__}
+    assert {"role", "volume_size", "subnets"} <= {option for option in UNUSED if option in FIELDS}
 
 
 @pytest.mark.parametrize("option", NEEDS)
@@ -53,7 +56,7 @@ def test_botocores_model_has_each_member():
     from herringbone.serve.model import find_operation
 
     top = find_operation("sagemaker", "CreateTrainingJob").input_shape
-    for field in FIELDS:
+    for field in FIELDS.values():
         shape = top
-        for name in field.member.split("."):
+        for name in field.path.split("."):
             shape = shape.members[name]

@@ -18,6 +18,7 @@ from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
 from herringbone.plan.frameworks import unused_versions
 from herringbone.plan.inputs import Channel, local_path
+from herringbone.plan.options.members import FIELDS
 from herringbone.plan.options.typed import HUGGING_FACE_VERSIONS, changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
@@ -33,26 +34,8 @@ if TYPE_CHECKING:
 
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
-    "role",
-    "sagemaker_session",
-    "volume_size",
-    "use_spot_instances",
-    "max_wait",
-    "priority",
-    "min_instance_count",
-    "keep_alive_period_in_seconds",
-    "training_plan",
-    "instance_placement_config",
-    "enable_infra_check",
-    "enable_remote_debug",
-    "enable_session_tag_chaining",
-    "code_location",
-    "subnets",
-    "security_group_ids",
-    "training_repository_access_mode",
-    "training_repository_credentials_provider_arn",
-    "extra_request",
-    "slurm",
+    *(name for name, member in FIELDS.items() if member.alone),
+    *("sagemaker_session", "max_wait", "priority", "min_instance_count", "code_location", "extra_request", "slurm"),
 )
 
 # Backends on whose machines jobs wait in line, and the options that have an effect on a job that does.

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from herringbone.aws.fields import take, take_options
+from herringbone.aws.fields import take
 from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
 from herringbone.plan.arguments import Arguments, instance_groups
 from herringbone.plan.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
+from herringbone.plan.options.members import take_options
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import JobPlan, lay_out_hosts
 from herringbone.plan.source import SourceCode

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from herringbone.aws.fields import MEMBERS, to_members
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
 from herringbone.plan.inputs import Channel, FileSystemInput
+from herringbone.plan.options.members import MEMBERS, to_members
 from herringbone.plan.options.typed import Options
 from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import SHARED_MODEL_DIR, Key

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from herringbone.aws.fields import TAGS, UNCOMPRESSED, Member, structs
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.option_errors import explain, unknown_option
@@ -32,6 +33,7 @@ RepositoryAccess = Literal["Platform", "Vpc"]
 # The reaction to a failed attempt whose log matches a policy; docs/do/resume.md.
 LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
+_IMAGE = "AlgorithmSpecification.TrainingImageConfig"
 
 
 class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +62,9 @@ class TensorBoardOutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of an estimator, converted and checked. `options_dict.py` has the text of each.
+    """The options of an estimator, converted and checked. `declared` has the text of each and the types as written.
+
+    An option that CreateTrainingJob has, too, names its member.
 
     >>> parse_options({"max_run": 3600}).max_run
     3600
@@ -69,37 +73,54 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     # The hosts, and how long they may run.
-    instance_groups: tuple[InstanceGroup, ...] | None = None
+    instance_groups: Annotated[
+        tuple[InstanceGroup, ...] | None,
+        Member(
+            "ResourceConfig.InstanceGroups",
+            **structs(
+                instance_group_name="InstanceGroupName", instance_type="InstanceType", instance_count="InstanceCount"
+            ),
+        ),
+    ] = None
     # Defaults are those of AWS's SDK: a day, 30 GB, and logging.INFO (20) below.
-    max_run: Positive = DAY_SECONDS
-    max_wait: Positive | None = None
+    max_run: Annotated[Positive, Member("StoppingCondition.MaxRuntimeInSeconds")] = DAY_SECONDS
+    max_wait: Annotated[Positive | None, Member("StoppingCondition.MaxWaitTimeInSeconds")] = None
     gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
-    use_spot_instances: bool = False
-    max_retry_attempts: Positive | None = None
+    use_spot_instances: Annotated[bool, Member("EnableManagedSpotTraining", alone=True)] = False
+    max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
     hang_timeout: NotNegative | None = None
     # Regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`.
     log_policies: dict[str, LogAction] = {}
-    keep_alive_period_in_seconds: NotNegative | None = None
-    volume_size: Positive = 30
-    volume_kms_key: str | None = None
-    training_plan: str | None = None
-    instance_placement_config: dict[str, Any] | None = None
-    enable_infra_check: bool | None = None
-    enable_remote_debug: bool | None = None
+    keep_alive_period_in_seconds: Annotated[
+        NotNegative | None, Member("ResourceConfig.KeepAlivePeriodInSeconds", alone=True)
+    ] = None
+    volume_size: Annotated[Positive, Member("ResourceConfig.VolumeSizeInGB", alone=True)] = 30
+    volume_kms_key: Annotated[str | None, Member("ResourceConfig.VolumeKmsKeyId")] = None
+    training_plan: Annotated[str | None, Member("ResourceConfig.TrainingPlanArn", alone=True)] = None
+    instance_placement_config: Annotated[
+        dict[str, Any] | None, Member("ResourceConfig.InstancePlacementConfig", alone=True)
+    ] = None
+    enable_infra_check: Annotated[bool | None, Member("InfraCheckConfig.EnableInfraCheck", alone=True)] = None
+    enable_remote_debug: Annotated[bool | None, Member("RemoteDebugConfig.EnableRemoteDebug", alone=True)] = None
     check_memory: bool = True
 
     # Input and output.
-    input_mode: InputMode = "File"
+    input_mode: Annotated[InputMode, Member("AlgorithmSpecification.TrainingInputMode")] = "File"
     model_uri: str | None = None
     model_channel_name: str = "model"
-    checkpoint_s3_uri: str | None = None
-    checkpoint_local_path: str | None = None
-    output_path: str | None = None
-    output_kms_key: str | None = None
-    disable_output_compression: bool = False
-    tensorboard_output_config: TensorBoardOutputConfig | None = None
+    checkpoint_s3_uri: Annotated[str | None, Member("CheckpointConfig.S3Uri")] = None
+    checkpoint_local_path: Annotated[str | None, Member("CheckpointConfig.LocalPath", needs="checkpoint_s3_uri")] = None
+    output_path: Annotated[str | None, Member("OutputDataConfig.S3OutputPath")] = None
+    output_kms_key: Annotated[str | None, Member("OutputDataConfig.KmsKeyId")] = None
+    disable_output_compression: Annotated[bool, Member("OutputDataConfig.CompressionType", **UNCOMPRESSED)] = False
+    tensorboard_output_config: Annotated[
+        TensorBoardOutputConfig | None,
+        Member(
+            "TensorBoardOutputConfig", **structs(s3_output_path="S3OutputPath", container_local_output_path="LocalPath")
+        ),
+    ] = None
 
     # The script and its environment.
     dependencies: tuple[str, ...] = ()
@@ -107,31 +128,48 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     git_config: GitConfig | None = None
     code_location: str | None = None
     container_log_level: int = 20
-    container_entry_point: tuple[str, ...] | None = None
-    container_arguments: tuple[str, ...] | None = None
+    container_entry_point: Annotated[tuple[str, ...] | None, Member("AlgorithmSpecification.ContainerEntrypoint")] = (
+        None
+    )
+    container_arguments: Annotated[tuple[str, ...] | None, Member("AlgorithmSpecification.ContainerArguments")] = None
     shm_size: int | str | None = None
     slurm: SlurmSettings | None = None
     bake_requirements: bool = False
-    environment: dict[str, str] = {}
+    environment: Annotated[dict[str, str], Member("Environment")] = {}
     framework_version: str | None = None
     py_version: str | None = None
 
     # The job's name, and values read from its log.
     base_job_name: str | None = None
-    tags: tuple[dict[str, str], ...] | dict[str, str] | None = None
-    metric_definitions: tuple[MetricDefinition, ...] = ()
+    tags: Annotated[tuple[dict[str, str], ...] | dict[str, str] | None, Member("Tags", **TAGS)] = None
+    metric_definitions: Annotated[tuple[MetricDefinition, ...], Member("AlgorithmSpecification.MetricDefinitions")] = ()
     track: tuple[str, ...] = ()
 
     # The account, the network and the registry.
-    role: str | None = None
+    role: Annotated[str | None, Member("RoleArn", alone=True)] = None
     sagemaker_session: Any = None
-    enable_session_tag_chaining: bool | None = None
-    subnets: tuple[str, ...] | None = None
-    security_group_ids: tuple[str, ...] | None = None
-    encrypt_inter_container_traffic: bool = False
-    enable_network_isolation: bool = False
-    training_repository_access_mode: RepositoryAccess | None = None
-    training_repository_credentials_provider_arn: str | None = None
+    enable_session_tag_chaining: Annotated[
+        bool | None, Member("SessionChainingConfig.EnableSessionTagChaining", alone=True)
+    ] = None
+    subnets: Annotated[tuple[str, ...] | None, Member("VpcConfig.Subnets", needs="security_group_ids", alone=True)] = (
+        None
+    )
+    security_group_ids: Annotated[
+        tuple[str, ...] | None, Member("VpcConfig.SecurityGroupIds", needs="subnets", alone=True)
+    ] = None
+    encrypt_inter_container_traffic: Annotated[bool, Member("EnableInterContainerTrafficEncryption")] = False
+    enable_network_isolation: Annotated[bool, Member("EnableNetworkIsolation")] = False
+    training_repository_access_mode: Annotated[
+        RepositoryAccess | None, Member(f"{_IMAGE}.TrainingRepositoryAccessMode", alone=True)
+    ] = None
+    training_repository_credentials_provider_arn: Annotated[
+        str | None,
+        Member(
+            f"{_IMAGE}.TrainingRepositoryAuthConfig.TrainingRepositoryCredentialsProviderArn",
+            needs="training_repository_access_mode",
+            alone=True,
+        ),
+    ] = None
     extra_request: dict[str, Any] | None = None
 
 
@@ -267,7 +305,8 @@ def text_options() -> frozenset[str]:
     >>> "framework_version" in text_options(), "max_run" in text_options()
     (True, False)
     """
-    texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
+    types = {field.name: field.type for field in msgspec.structs.fields(Options)}
+    texts = {name for name, kind in types.items() if getattr(kind, "__origin__", kind) in (str, str | None)}
     return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type", *HUGGING_FACE_VERSIONS})
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from herringbone.aws.fields import MEMBERS, tag_list
+from herringbone.aws.fields import tag_list
+from herringbone.plan.options.members import MEMBERS
 from herringbone.plan.plan import refuse
 from herringbone.tuner.definition import RESOURCE_NAMES, TuningDefinition
 from herringbone.tuner.fields import CONFIG, members_of, parameter_ranges
