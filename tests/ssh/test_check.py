@@ -5,7 +5,15 @@ import subprocess
 import pytest
 
 from herringbone.backends.ssh.agent.bandwidth import measure
-from herringbone.backends.ssh.inspection.check import LinkReport, MachineReport, check, problems, rounds
+from herringbone.backends.ssh.inspection.check import (
+    LinkReport,
+    MachineReport,
+    check,
+    measure_link,
+    measure_links,
+    problems,
+    rounds,
+)
 from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.machines.hosts import table
 
@@ -47,6 +55,46 @@ def test_everything_that_prevents_or_slows_a_job_is_reported():
         "a does not reach b: Connection refused",
         "a to e: 800 Mbit/s, others are faster",
     ]
+
+
+def test_a_link_that_seems_slow_is_measured_again_alone_and_its_best_speed_counts():
+    # A program on b takes its processors during the first two measurements; the link to c is a slow one.
+    speeds = {("a", "b"): iter([1e6, 2e6, 9e8]), ("a", "c"): iter([1e7, 3e7, 2e7])}
+    measured = []
+
+    def measure(pairs):
+        measured.append(list(pairs))
+        for sender, receiver in pairs:
+            speed = next(speeds.get((sender, receiver), iter([1e9])))
+            yield LinkReport(sender=sender, receiver=receiver, bytes_per_second=speed)
+
+    links = measure_links(["a", "b", "c", "d", "e"], measure)
+    found = {(link.sender, link.receiver): link.bytes_per_second for link in links}
+    assert (len(found), found.pop(("a", "b")), found.pop(("a", "c")), set(found.values())) == (10, 9e8, 3e7, {1e9})
+    assert sorted(measured[5:]) == [[("a", "b")], [("a", "b")], [("a", "c")], [("a", "c")]]
+    inventory = parse_inventory({"hosts": list("abcde")}, "h")
+    assert problems(inventory, [machine(name) for name in "abcde"], links) == ["a to c: 240 Mbit/s, others are faster"]
+
+
+def test_a_receiver_that_wakes_up_late_makes_no_link_faster():
+    """Its own time would be too short: the bytes that came before it looked are in its buffers."""
+
+    class Agent:
+        def __init__(self, **answer):
+            self.answer = answer
+
+        def send(self, _message):
+            return 1
+
+        def ask(self, _message):
+            return self.answer
+
+        def wait_for(self, key, _number):
+            return {"port": 7} if key == "listening" else self.answer
+
+    sender, receiver = Agent(moved=9e7, seconds=1.0), Agent(moved=9e7, seconds=0.5)
+    link = measure_link(machine("a"), sender, machine("b"), receiver, 1.0)
+    assert link == LinkReport(sender="a", receiver="b", bytes_per_second=9e7)
 
 
 def test_another_program_on_the_listening_port_is_not_measured():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -23,6 +23,8 @@ MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30
 # A link slower than this part of the median speed will delay every sum.
 _SLOW_PART = 0.5
+# A link that seems slow is measured this often once more: other programs may have had the processors.
+_REPEATS = 2
 _THREADS = 64
 _TOKEN_BYTES = 16
 # More than the agent gives the measurement.
@@ -86,10 +88,11 @@ def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float
             for report, connection in zip(reports, connections, strict=True)
             if not report.trouble
         }
-        links: list[LinkReport] = []
-        # A machine in two measurements at once would share its link between them.
-        for pairs in rounds(list(reached)):
-            links += pool.map(lambda pair: _measure(*reached[pair[0]], *reached[pair[1]], seconds), pairs)
+
+        def measure(pairs: Sequence[tuple[str, str]]) -> Iterable[LinkReport]:
+            return pool.map(lambda pair: measure_link(*reached[pair[0]], *reached[pair[1]], seconds), pairs)
+
+        links = measure_links(list(reached), measure)
     return CheckReport(machines=reports, pairs=links, problems=problems(inventory, reports, links))
 
 
@@ -100,6 +103,22 @@ def keep_devices(inventory: Inventory, report: CheckReport, cache: DeviceCache, 
         if machine.device is not None:
             devices = max(1, len(machine.gpu_names))
             cache.keep(machines[machine.name], machine.device, today=today, devices=devices)
+
+
+def measure_links(
+    names: Sequence[str], measure: Callable[[Sequence[tuple[str, str]]], Iterable[LinkReport]]
+) -> list[LinkReport]:
+    """Measure the link of every pair; `measure` measures some pairs at the same time.
+
+    The best speed of a link counts: whatever disturbs a measurement makes it slower.
+    """
+    # A machine in two measurements at once would share its link between them.
+    links = [link for pairs in rounds(names) for link in measure(pairs)]
+    for _ in range(_REPEATS):
+        for link in _slow(links):
+            (again,) = measure([(link.sender, link.receiver)])
+            links[links.index(link)] = max(link, again, key=lambda report: report.bytes_per_second)
+    return links
 
 
 def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -135,12 +154,17 @@ def problems(inventory: Inventory, reports: Sequence[MachineReport], links: Sequ
         facts = {report.name: msgspec.structs.asdict(report) for report in same}
         sentences += differences({name: versions_of(its_facts, runtime=kind[1]) for name, its_facts in facts.items()})
     sentences += [f"{link.sender} does not reach {link.receiver}: {link.trouble}" for link in links if link.trouble]
-    speeds = sorted(link.bytes_per_second for link in links if not link.trouble)
-    for link in links:
-        if speeds and not link.trouble and link.bytes_per_second < _SLOW_PART * speeds[len(speeds) // 2]:
-            speed = shown_speed(link.bytes_per_second)
-            sentences.append(f"{link.sender} to {link.receiver}: {speed}, others are faster")
+    sentences += [
+        f"{link.sender} to {link.receiver}: {shown_speed(link.bytes_per_second)}, others are faster"
+        for link in _slow(links)
+    ]
     return sentences
+
+
+def _slow(links: Sequence[LinkReport]) -> list[LinkReport]:
+    speeds = sorted(link.bytes_per_second for link in links if not link.trouble)
+    median = speeds[len(speeds) // 2] if speeds else 0.0
+    return [link for link in links if not link.trouble and link.bytes_per_second < _SLOW_PART * median]
 
 
 def _machine_problems(machine: Machine, report: MachineReport) -> list[str]:
@@ -210,9 +234,10 @@ def _examine(machine: Machine, connection: Connection) -> MachineReport:
     )
 
 
-def _measure(
+def measure_link(
     sender: MachineReport, from_sender: Connection, receiver: MachineReport, from_receiver: Connection, seconds: float
 ) -> LinkReport:
+    """Measure the link between two machines for `seconds`, with an open connection to each."""
     # The receiver's port is open to the network; the token tells the sender from other programs.
     token = os.urandom(_TOKEN_BYTES).hex()
     try:
@@ -225,5 +250,7 @@ def _measure(
         return LinkReport(sender=sender.name, receiver=receiver.name, trouble=str(error))
     if trouble := sent.get("trouble") or received.get("trouble"):
         return LinkReport(sender=sender.name, receiver=receiver.name, trouble=trouble)
-    speed = received["moved"] / received["seconds"]
+    # The sender's time: it waits for the last byte's arrival. A receiver that wakes up late finds bytes in its buffers,
+    # and its own time would be too short.
+    speed = received["moved"] / sent["seconds"]
     return LinkReport(sender=sender.name, receiver=receiver.name, bytes_per_second=speed)
