@@ -79,7 +79,7 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     assert end.startswith("job digits-1: Completed after ")
     assert (job.status, job.model_data) == ("Completed", "s3://mine/out/digits-1/output/model.tar.gz")
     assert [line.text for line in job.logs(host="algo-2")] == ["b", "d"]
-    with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: there is no object"):
+    with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: there is no such object"):
         job.download_model(tmp_path / "model")
     s3.put_object(Bucket="mine", Key="out/digits-1/output/model.tar.gz", Body=packed(weights=b"123"))
     assert (attach("digits-1", boto).download_model(tmp_path / "model") / "weights").read_bytes() == b"123"
@@ -97,7 +97,7 @@ def test_other_parts_are_downloaded_and_the_row_is_removed(backend, boto, s3, tm
     pytorch = estimator(type("", (), {"boto": boto}), **options)
     job = TrainingJob.submit(pytorch.plan("data", "digits-1"), backend).wait()
     assert job.output_data == "s3://mine/out/digits-1/output/output.tar.gz"
-    with pytest.raises(InputError, match=r"output\.tar\.gz: there is no object"):
+    with pytest.raises(InputError, match=r"output\.tar\.gz: there is no such object"):
         job.download("output", tmp_path / "output")
     s3.put_object(Bucket="mine", Key="out/digits-1/output/output.tar.gz", Body=packed(plot=b"p"))
     s3.put_object(Bucket="mine", Key="kept/last.pt", Body=b"step 3")
@@ -122,7 +122,7 @@ def test_an_uncompressed_model_is_a_folder(s3, boto, tmp_path):
     with pytest.raises(InputError, match="s3://mine/gone/: there is no object"):
         fetch(boto, "s3://mine/gone/", tmp_path)
     s3.put_object(Bucket="mine", Key="out/wicked/../../evil", Body=b"")
-    with pytest.raises(ArchiveError, match=r"object '\.\./\.\./evil' would land outside"):
+    with pytest.raises(InputError, match=r"out/wicked/\.\./\.\./evil: the key has .*'\.\.' in its path"):
         fetch(boto, "s3://mine/out/wicked", tmp_path / "other")
 
 
@@ -135,7 +135,7 @@ def test_an_object_that_changes_before_the_download_is_refused(s3, boto, tmp_pat
             changed.append(boto3.client("s3").put_object(Bucket="mine", Key="model.tar.gz", Body=b"other"))
 
     boto.events.register("before-send.s3.GetObject", change)
-    with pytest.raises(ArchiveError, match=r"s3://mine/model\.tar\.gz: the checksum of the received file differs"):
+    with pytest.raises(ArchiveError, match=r"s3://mine/model\.tar\.gz has changed since it was listed; try again"):
         fetch(boto, "s3://mine/model.tar.gz", tmp_path)
 
 

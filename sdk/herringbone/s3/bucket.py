@@ -117,9 +117,9 @@ class Buckets:
                 self._client.download_fileobj(stored.bucket, stored.key, file, Callback=count, Config=config)
         file.flush()
         if (size := os.fstat(file.fileno()).st_size) != stored.size:
-            raise ArchiveError(f"{location}: {size} of {stored.size} bytes arrived; start the job again")
+            raise ArchiveError(f"{location}: {size} of {stored.size} bytes arrived; try again")
         if _MD5_ETAG.fullmatch(stored.etag) and _md5_of(file) != stored.etag and not self._is_kms(location):
-            raise ArchiveError(f"{location}: the received bytes differ from the object; start the job again")
+            raise ArchiveError(f"{location}: the received bytes differ from the object; try again")
 
     def stream(self, stored: StoredObject) -> Iterator[bytes]:
         """Yield an object piece by piece; where the connection breaks, go on behind the last piece.
@@ -145,7 +145,7 @@ class Buckets:
                 time.sleep(_PAUSE_SECONDS * breaks)
             else:
                 if received != stored.size:
-                    raise ArchiveError(f"{location}: {received} of {stored.size} bytes arrived; start the job again")
+                    raise ArchiveError(f"{location}: {received} of {stored.size} bytes arrived; try again")
 
     def upload(self, path: Path, location: S3Location, count: Callable[[int], None] = lambda _: None) -> None:
         """Write a file into a bucket. S3 shows the object only once it is whole."""
@@ -196,7 +196,7 @@ class Buckets:
 
 
 def _changed(location: S3Location) -> ArchiveError:
-    return ArchiveError(f"{location} has changed since it was listed; start the job again")
+    return ArchiveError(f"{location} has changed since it was listed; try again")
 
 
 def _stored(bucket: str, key: str, size: int, answer: dict[str, Any]) -> StoredObject:

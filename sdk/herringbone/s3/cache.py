@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from herringbone.s3.names import StoredObject
 from herringbone.system.sizes import shown_bytes
@@ -39,6 +39,7 @@ _RESERVE_BYTES = 64 << 20
 _POLL_SECONDS = 0.1
 
 Count = Callable[[int], None]
+_Name = TypeVar("_Name")
 
 
 class ObjectCache:
@@ -155,7 +156,7 @@ class ObjectCache:
         return state.st_size == stored.size and state.st_mtime_ns == stored.modified * 1_000_000_000
 
 
-def fetch_all(fetch: Callable[[str, Count], None], names: Iterable[str], count: Count) -> None:
+def fetch_all(fetch: Callable[[_Name, Count], None], names: Iterable[_Name], count: Count) -> None:
     """Call `fetch` for each name, several at once; after an error or Ctrl-C, end the calls that run.
 
     Each call reports its bytes to the function that it gets, which raises once the others are to end.

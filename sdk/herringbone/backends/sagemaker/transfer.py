@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from herringbone.aws.location import S3Location, split_s3_uri
 from herringbone.aws.session import AwsSession
+from herringbone.s3.bucket import Buckets
+from herringbone.s3.cache import fetch_all
+from herringbone.s3.names import files_of
 from herringbone.system.progress import Progress
-from herringbone_contract.errors import ArchiveError, AwsError, InputError
+from herringbone_contract.errors import AwsError, InputError
 
 # Files of at least this size travel in parts, several at once.
 _PART_BYTES = 8 << 20
 # S3 accepts 10,000 parts per object.
 _MAX_PARTS = 9_000
 _UPLOAD_THREADS = 8
-_READ_BYTES = 1 << 20
 _ARCHIVE_SUFFIX = ".tar.gz"
-# The ETag is the object's MD5 only where the object was sent in one request and KMS did not encrypt it.
-_MD5_ETAG = re.compile(r'"([0-9a-f]{32})"')
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,82 +171,29 @@ def fetch_artifact(session: AwsSession, uri: str, into: Path, *, progress: Progr
     ... # doctest: +SKIP
     PosixPath('new/model.tar.gz')
 
-    `part` is the word for the results in messages. Raises `InputError` when nothing is at the URI, `ArchiveError` when
-    the received bytes differ from the object.
+    `part` is the word for the results in messages. Raises `InputError` when nothing is at the URI or a key can be no
+    file's name, `ArchiveError` when the received bytes differ from the object.
     """
-    bucket, key = split_s3_uri(uri)
-    fetcher = _Fetcher(session, bucket, part)
-    if key.endswith(_ARCHIVE_SUFFIX):
-        head = fetcher.head(key)
-        with progress.downloading(f"the {part}", head["ContentLength"]) as count:
-            fetcher.fetch(key, head, into / f"{part}.tar.gz", count)
-        return into / f"{part}.tar.gz"
-    prefix = f"{key.rstrip('/')}/"
-    entries = fetcher.list_below(prefix)
-    if not entries:
+    location, buckets = split_s3_uri(uri), Buckets(session)
+    if location.key.endswith(_ARCHIVE_SUFFIX):
+        result = into / f"{part}{_ARCHIVE_SUFFIX}"
+        files = {result: buckets.head(location, f"the {part}")}
+    else:
+        prefix, result = f"{location.key.rstrip('/')}/", into / part
+        listed = buckets.objects(S3Location(location.bucket, prefix), f"the {part}")
+        # S3's console represents an empty folder as an object whose key ends with a slash.
+        named = ((stored.key.removeprefix(prefix), stored) for stored in listed if not stored.key.endswith("/"))
+        files = {result / name: stored for name, stored in files_of(named, uri).items()}
+    if not files:
         raise InputError(f"{uri}: there is no object; was the {part} moved or deleted?")
-    folder = into / part
-    with progress.downloading(f"the {part}", sum(entry["Size"] for entry in entries)) as count:
-        for entry in entries:
-            fetcher.fetch(entry["Key"], entry, _path_inside(folder, entry["Key"].removeprefix(prefix)), count)
-    return folder
 
-
-class _Fetcher:
-    """Downloads objects of one bucket, and checks each against the entry in which S3 first listed it."""
-
-    def __init__(self, session: AwsSession, bucket: str, part: str) -> None:
-        self._session = session
-        self._bucket = bucket
-        self._part = part
-
-    def head(self, key: str) -> dict[str, Any]:
-        try:
-            with self._session.explain_errors(f"to find the {self._part} s3://{self._bucket}/{key}"):
-                head: dict[str, Any] = self._session.client("s3").head_object(Bucket=self._bucket, Key=key)
-        except AwsError as error:
-            if error.code in ("404", "NoSuchKey", "NoSuchBucket"):
-                raise InputError(f"s3://{self._bucket}/{key}: there is no object; was it moved?") from None
-            raise
-        return head
-
-    def list_below(self, prefix: str) -> list[dict[str, Any]]:
-        with self._session.explain_errors(f"to list the {self._part} s3://{self._bucket}/{prefix}"):
-            pages = self._session.client("s3").get_paginator("list_objects_v2")
-            return [
-                entry
-                for page in pages.paginate(Bucket=self._bucket, Prefix=prefix)
-                for entry in page.get("Contents", ())
-                # S3's console represents an empty folder as an object whose key ends with a slash.
-                if not entry["Key"].endswith("/")
-            ]
-
-    def fetch(self, key: str, entry: dict[str, Any], path: Path, count: Callable[[int], None]) -> None:
-        """Download an object, and compare it with the size and the ETag of its `entry`."""
+    def fetch(path: Path, count: Callable[[int], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._session.explain_errors(f"to fetch s3://{self._bucket}/{key}"):
-            config = self._session.transfer_config(part_bytes=_PART_BYTES)
-            client = self._session.client("s3")
-            client.download_file(self._bucket, key, str(path), Callback=count, Config=config)
-        expected = entry.get("ContentLength", entry.get("Size"))
-        if (size := path.stat().st_size) != expected:
-            raise ArchiveError(f"s3://{self._bucket}/{key}: {size} of {expected} bytes arrived; fetch it again")
-        md5 = _MD5_ETAG.fullmatch(entry["ETag"])
-        if md5 and entry.get("ServerSideEncryption") != "aws:kms" and _md5_of(path) != md5[1]:
-            raise ArchiveError(f"s3://{self._bucket}/{key}: the checksum of the received file differs; fetch it again")
+        partial = path.with_name(f".{path.name}.partial")
+        with partial.open("w+b") as file:
+            buckets.download(files[path], file, count)
+        partial.replace(path)
 
-
-def _path_inside(folder: Path, name: str) -> Path:
-    # S3 keys are arbitrary text, so a hostile key could name a path outside the folder.
-    parts = PurePosixPath(name).parts
-    if ".." in parts or name.startswith("/"):
-        raise ArchiveError(f"object {name!r} would land outside its folder; fetch it by hand")
-    return folder.joinpath(*parts)
-
-
-def _md5_of(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+    with progress.downloading(f"the {part}", sum(stored.size for stored in files.values())) as count:
+        fetch_all(fetch, files, count)
+    return result
