@@ -10,7 +10,8 @@ import msgspec
 
 from herringbone.backends.registry import backend_for
 from herringbone.backends.review.checks import REFUSED, UNUSED
-from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, LEFT_OUT, OWN_ARGUMENTS, RENAMED, parse_options
+from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, LEFT_OUT, OWN_ARGUMENTS, RENAMED
+from herringbone.plan.options.typed import parse_options
 from herringbone.plan.request import DISTRIBUTION_RULES
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError

@@ -14,7 +14,7 @@ from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, review_argument
 from herringbone.convert.edits import Edits
 from herringbone.convert.names import ACCOUNT, COUNTERPARTS, Bindings, is_aws, why_left
 from herringbone.plan.frameworks import IMAGES
-from herringbone.plan.options.typed import RENAMED
+from herringbone.plan.options.names import RENAMED
 from herringbone_contract.errors import InputError
 
 _ESTIMATORS = ("Estimator", "Framework", *IMAGES)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from herringbone.plan.option_errors import explain
-from herringbone.plan.options.typed import OWN_ARGUMENTS, InstanceGroup, Options
+from herringbone.plan.options.names import OWN_ARGUMENTS
+from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.texts import check_texts
 from herringbone_contract.errors import HyperparameterError, OptionError
 from herringbone_contract.hyperparameters import encode_values

@@ -5,7 +5,7 @@ request, or the plan of one -> script_framework (rules of `distribution`), image
 
 from __future__ import annotations
 
-from herringbone.plan.options.typed import HUGGING_FACE_VERSIONS
+from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
 from herringbone.plan.request import DISTRIBUTION_RULES, JobRequest
 from herringbone_contract.strategies import Framework
 

@@ -25,8 +25,9 @@ from herringbone.plan.arguments import (
 )
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.inputs import Channel, local_path
+from herringbone.plan.options.names import OWN_ARGUMENTS
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
-from herringbone.plan.options.typed import OWN_ARGUMENTS, InstanceGroup, Options, changed_options, parse_options
+from herringbone.plan.options.typed import InstanceGroup, Options, changed_options, parse_options
 from herringbone.plan.secrets import masked_options
 from herringbone.plan.texts import check_name, check_texts, mapping_of, path_text
 from herringbone_contract.constants import MASK, MODEL_DIR, SHARED_MODEL_DIR, HostVariable, Key

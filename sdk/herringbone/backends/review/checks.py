@@ -19,7 +19,8 @@ from herringbone.plan.channels import check_shares, is_augmented, refused_channe
 from herringbone.plan.frameworks import unused_versions
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.members import FIELDS
-from herringbone.plan.options.typed import HUGGING_FACE_VERSIONS, changed_options
+from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
+from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS

@@ -18,6 +18,7 @@ from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.option_errors import explain, unknown_option
 from herringbone.plan.options.expressions import check_metrics, check_policies
+from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS, LEFT_OUT, RENAMED
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
 from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
@@ -173,49 +174,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     extra_request: dict[str, Any] | None = None
 
 
-# Names of SDK v1, with the names that SDK v2 (2020) gave to the same options.
-RENAMED = {
-    "train_instance_count": "instance_count",
-    "train_instance_type": "instance_type",
-    "train_max_run": "max_run",
-    "train_max_wait": "max_wait",
-    "train_use_spot_instances": "use_spot_instances",
-    "train_volume_size": "volume_size",
-    "train_volume_kms_key": "volume_kms_key",
-    "distributions": "distribution",
-    "image_name": "image_uri",
-    "image": "image_uri",
-    "script_mode": "entry_point",
-    "session": "sagemaker_session",
-}
-
-# Options of SDK v2 for features that Herringbone does not have, with the value that switches each off.
-LEFT_OUT: dict[str, Any] = {
-    "rules": None,
-    "debugger_hook_config": False,
-    "profiler_config": None,
-    "disable_profiler": True,
-    "enable_sagemaker_metrics": False,
-    "compiler_config": None,
-    "training_recipe": None,
-    "recipe_overrides": None,
-}
-
-# The arguments in an estimator's own signature: "did you mean" suggests these names, too.
-ESTIMATOR_ARGUMENTS = (
-    "entry_point",
-    "source_dir",
-    "image_uri",
-    "instance_type",
-    "instance_count",
-    "hyperparameters",
-    "distribution",
-)
-
-# Arguments of `HuggingFace` alone, in the order of an image's name.
-HUGGING_FACE_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
-# The class of an estimator -> further arguments in its signature.
-OWN_ARGUMENTS = {"TensorFlow": ("model_dir",), "HuggingFace": HUGGING_FACE_VERSIONS}
 # Texts that may have line breaks: they travel as JSON, are variables, or are words of a program in a container.
 _FREE_TEXTS = (
     "environment",

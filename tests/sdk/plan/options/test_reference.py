@@ -14,10 +14,10 @@ from herringbone.backends.review.checks import OF_LINES, REFUSED, UNUSED
 from herringbone.backends.sagemaker import review as sagemaker
 from herringbone.backends.slurm import review as slurm
 from herringbone.backends.ssh import review as ssh
-from herringbone.plan.frameworks import HUGGING_FACE_VERSIONS
 from herringbone.plan.options import declared as options_dict
+from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS
 from herringbone.plan.options.reference import BACKENDS, OptionRow, option_rows
-from herringbone.plan.options.typed import ESTIMATOR_ARGUMENTS, Options
+from herringbone.plan.options.typed import Options
 
 ESTIMATORS = [
     (Estimator, options_dict.OptionsDict),
