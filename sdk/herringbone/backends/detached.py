@@ -64,7 +64,7 @@ from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.protocols.backend import Answers
     from herringbone.protocols.controller_config import ControllerConfig, PipesConfig
     from herringbone.protocols.host_access import HostAccess
@@ -110,13 +110,17 @@ class DetachedBackend(OwnHostsBackend):
     def access(self, name: str, host: str) -> HostAccess:
         """See `Backend.access`."""
 
-    @abstractmethod
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         """Prepare the job, start what the controller does not start itself, and describe the hosts in `config`.
 
         `inherited` are the descriptors of `_open_inherited`, `controller` is the controller's identity. An error must
         leave nothing behind but the job's folder.
         """
+        raise NotImplementedError
+
+    def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
+        """Return the hosts that this backend runs here."""
+        return plan.hosts
 
     def _fill(self, plan: JobPlan) -> None:
         """Write what the hosts will read into the job's folder. It is their code as it is at the submission."""

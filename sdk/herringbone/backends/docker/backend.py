@@ -32,7 +32,7 @@ from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.engine.links import link_target
 from herringbone.engine.locate import find_engine
 from herringbone.images.pip_settings import CERTIFICATE, WHEELS, pip_files, start_variables
-from herringbone.records.home import Home, JobFolder, find_home
+from herringbone.records.home import Home, find_home
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone.slots.folder import cpu_shares
 from herringbone.slots.line import too_much
@@ -123,9 +123,6 @@ class DockerBackend(DetachedBackend):
 
         return container_access(self._engine, self._home, name, host)
 
-    def _add_files(self, folder: JobFolder) -> None:
-        """Add further files to the hosts' trees; a hook for subclasses."""
-
     def _open_inherited(self, plan: JobPlan) -> list[int]:
         """Open two connections per host, for its stream and its ending; see `controller.containers`."""
         # Opened before the controller starts: a running process cannot be given further descriptors.
@@ -170,10 +167,6 @@ class DockerBackend(DetachedBackend):
     def _note_image(self, plan: JobPlan, image: Image) -> None:
         """Record the image for `describe`: a name may belong to another image tomorrow."""
         add_facts(self._index, plan.job_name, {"Image": image.digest or image.name, "ImageId": image.id})
-
-    def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
-        """Return the hosts that this engine runs."""
-        return plan.hosts
 
     def _network(self, plan: JobPlan) -> HostNetwork:
         return engine_network(plan)
@@ -333,7 +326,6 @@ class DockerBackend(DetachedBackend):
         folder, network = self._home.job(plan.job_name), self._network(plan)
         for host in self._hosts(plan):
             fill_host(plan, host, folder, interface=network.interface, exclude=self._home.path)
-        self._add_files(folder)
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         lost = super()._mark_as_lost(record)

@@ -18,19 +18,15 @@ from herringbone.backends.ssh.agent.host_config import HostConfig
 from herringbone.backends.ssh.agent.process_host import (
     MachineHost,
     gpus_of_host,
-    move_checkpoints,
-    plan_for_machine,
-    write_notes,
 )
 from herringbone.backends.ssh.agent.store import machine_engine
 from herringbone.engine.client import Engine
-from herringbone.records.home import Home, JobFolder
+from herringbone.records.home import Home
 from herringbone.slots.devices import find_gpus
 from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import HostPlan, JobPlan
-    from herringbone.protocols.controller_config import ControllerConfig
+    from herringbone.plan.plan import JobPlan
     from herringbone.slots.claim import Claim
 
 _HOST_NETWORK = "host"
@@ -53,17 +49,6 @@ class ContainerHost(MachineHost, DockerBackend):
         super().__init__(home, find, environ=os.environ if config is None else {**os.environ, **config.settings})
         self._given_config, self._slot = config, slot
 
-    def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
-        host_config = self._host_config
-        super()._start(plan_for_machine(host_config, self._home), config, inherited, controller)
-        write_notes(host_config, self._home.job(plan.job_name).path)
-
-    def _add_files(self, folder: JobFolder) -> None:
-        move_checkpoints(self._host_config, self._home, folder)
-
-    def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
-        return [host for host in plan.hosts if host.name == self._host_config.host]
-
     def _network(self, plan: JobPlan) -> HostNetwork:  # noqa: ARG002 - the client has chosen the address
         config = self._host_config
         return HostNetwork(mode=_HOST_NETWORK, control=config.control, interface=config.interface)
@@ -79,9 +64,6 @@ class ContainerHost(MachineHost, DockerBackend):
 
     def _secrets(self, plan: JobPlan) -> dict[str, Any]:
         return {"environment": plan.environment, "key": self._host_config.key}
-
-    def _fill(self, plan: JobPlan) -> None:  # noqa: ARG002 - the config has the plan of this machine's host
-        super()._fill(plan_for_machine(self._host_config, self._home))
 
     def _split_gpus(self, plan: JobPlan, granted: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
         # A helper has no ranks and gets no GPUs.

@@ -16,26 +16,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.detached import CONTROLLER, DetachedBackend
+from herringbone.backends.detached import DetachedBackend
 from herringbone.backends.on_s3 import pipes_config
-from herringbone.backends.process.tree import fill_host, host_environment, job_environment
+from herringbone.backends.process.start import HostProcesses
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.plan.host_tree import write_json
-from herringbone.protocols.host_access import LocalAccess
 from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
 from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
 from herringbone_contract.files import write_whole
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
-from herringbone_contract.variables import of_the_shell
 
 if TYPE_CHECKING:
-    from herringbone.plan.plan import JobPlan
+    from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.protocols.controller_config import ClaimConfig, ControllerConfig, PipesConfig
-    from herringbone.protocols.host_access import HostAccess
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
 
@@ -132,9 +129,20 @@ class MachineHost(DetachedBackend):
 
     def _pipes(self, plan: JobPlan) -> PipesConfig | None:
         """Return the FIFOs of this machine's host; their data is here, because the client has sent it."""
-        config = self._host_config
-        local = msgspec.structs.replace(plan_for_machine(config, self._home), job_name=plan.job_name)
-        return pipes_config(local, self._home, [host for host in local.hosts if host.name == config.host])
+        local = msgspec.structs.replace(plan_for_machine(self._host_config, self._home), job_name=plan.job_name)
+        return pipes_config(local, self._home, self._hosts(local))
+
+    def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
+        return [host for host in plan.hosts if host.name == self._host_config.host]
+
+    def _fill(self, plan: JobPlan) -> None:
+        super()._fill(plan_for_machine(self._host_config, self._home))
+        # Afterwards: they replace the empty folder of the host's tree.
+        move_checkpoints(self._host_config, self._home, self._home.job(plan.job_name))
+
+    def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
+        super()._start(plan_for_machine(self._host_config, self._home), config, inherited, controller)
+        write_notes(self._host_config, self._home.job(plan.job_name).path)
 
     @property
     def _host_config(self) -> HostConfig:
@@ -142,60 +150,36 @@ class MachineHost(DetachedBackend):
         return self._given_config
 
 
-class ProcessHost(MachineHost):
+class ProcessHost(MachineHost, HostProcesses):
     """Runs hosts below `home`, the work folder; only `submit` needs `config` and `slot`, the granted claim."""
 
     # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
     name = "host"
 
-    def __init__(
-        self,
-        home: Home,
-        config: HostConfig | None = None,
-        *,
-        slot: Claim | None = None,
-        supervisor: tuple[str, ...] = _SUPERVISOR,
-        controller: tuple[str, ...] = CONTROLLER,
-    ) -> None:
-        super().__init__(home, controller=controller)
+    def __init__(self, home: Home, config: HostConfig | None = None, *, slot: Claim | None = None) -> None:
+        super().__init__(home, _SUPERVISOR)
         self._given_config, self._slot = config, slot
-        self._supervisor = supervisor
 
-    def access(self, name: str, host: str) -> HostAccess:
-        self._check_here(self.describe(name))
-        folder = self._home.job(name)
-        return LocalAccess(self._supervisor[0], folder.host(host), name, folder.path)
+    @property
+    def _interface(self) -> str:
+        return self._host_config.interface
 
-    def _start(
-        self,
-        plan: JobPlan,
-        config: ControllerConfig,
-        inherited: Sequence[int],  # noqa: ARG002
-        controller: str,  # noqa: ARG002
-    ) -> None:
-        host_config = self._host_config
-        folder = self._home.job(plan.job_name)
-        local_plan = plan_for_machine(host_config, self._home)
-        (host,) = (host for host in local_plan.hosts if host.name == host_config.host)
-        fill_host(local_plan, host, folder, exclude=self._home.path, interface=host_config.interface)
-        write_notes(host_config, folder.path)
-        gpus = gpus_of_host(host_config, plan, config["claim"], self._probe)
+    def _visible(self, plan: JobPlan, claim: ClaimConfig | None) -> dict[str, dict[str, str]]:
         # A script that has a part of the machine must not see the rest.
-        visible = {} if gpus is None else {VISIBLE_VARIABLE: ",".join(gpus)}
-        environment = job_environment(
-            local_plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
-        )
-        # After `fill_host`, which makes the empty folder that the checkpoints replace.
-        move_checkpoints(host_config, self._home, folder)
-        if host_config.control is not None:
-            environment[HostVariable.CONTROL] = host_config.control
-        config["processes"] = {
-            "argv": list(self._supervisor),
-            # The user's variables come after the machine's, and the contract's come last.
-            "environment": {**of_the_shell(os.environ), **host_config.settings, **plan.environment, **environment},
-            "host_environments": {host.name: {**host_environment(host, folder), **visible}},
-            "key": host_config.key,
+        gpus = gpus_of_host(self._host_config, plan, claim, self._probe)
+        return {} if gpus is None else {self._host_config.host: {VISIBLE_VARIABLE: ",".join(gpus)}}
+
+    def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
+        super()._start(plan, config, inherited, controller)
+        host_config, processes = self._host_config, config["processes"]
+        assert processes is not None
+        # The user's variables come after the submitter's settings.
+        processes["environment"] |= {
+            name: value for name, value in host_config.settings.items() if name not in plan.environment
         }
+        if host_config.control is not None:
+            processes["environment"][HostVariable.CONTROL] = host_config.control
+        processes["key"] = host_config.key
 
 
 def result_folders(home: Home, job: str, host: str) -> list[str]:
