@@ -10,14 +10,14 @@ has one for its hosts (`completion`), a client has one for machines that it logs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.retry import Attempt, decide, find_policy
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import COMPLETED, FAILED, STOPPED
@@ -27,6 +27,9 @@ from herringbone_contract.paths import Paths
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
     from herringbone_contract.failure import Failure
+
+# A watched packing asks this often whether it is to end, and says this often how far it is.
+_CHECK_SECONDS, _REPORT_SECONDS = 0.1, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +207,52 @@ def _pack(hosts: EndedHosts, *, with_model: bool) -> Path | None:
         if with_model:
             say(not_packed(hosts.job, ", ".join(str(Paths(base[1]).model) for base in bases)))
         raise
+
+
+class PackingStoppedError(Exception):
+    """The user has ended the packing: no archive was made, and the hosts' folders stay as they are."""
+
+
+class PackingWatch:
+    """The `step` of `artifacts.pack`: `is_ended` is asked ten times a second, `say` gets a line every 30 seconds.
+
+    >>> watch = PackingWatch(is_ended=lambda: True, say=print, clock=lambda: 7.0)
+    >>> watch(4096, 1 << 30)
+    Traceback (most recent call last):
+    herringbone.controller.attempt_end.PackingStoppedError
+
+    `clock` returns seconds.
+    """
+
+    def __init__(
+        self, *, is_ended: Callable[[], bool], say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_ended, self._say, self._clock = is_ended, say, clock
+        self._packed = 0
+        self._checks_at = self._reports_at = clock()
+        self._reports_at += _REPORT_SECONDS
+
+    def __call__(self, packed: int, total: int) -> None:
+        """Note that `packed` more bytes of `total` are packed. Raises `PackingStoppedError`."""
+        self._packed += packed
+        now = self._clock()
+        if now >= self._checks_at:
+            self._checks_at = now + _CHECK_SECONDS
+            if self._is_ended():
+                raise PackingStoppedError
+        # Without a total the files are still being listed.
+        if now >= self._reports_at and total:
+            self._reports_at = now + _REPORT_SECONDS
+            self._say(f"{self._packed / 2**30:.1f} of {total / 2**30:.1f} GiB are packed")
+
+
+def not_packed(job: str, folders: str) -> str:
+    """Return the message for a job whose packing was ended; `folders` are those of its model.
+
+    >>> not_packed("digits-1", "hosts/algo-1/ml/model").partition(":")[0]
+    'the model was not packed, because the job was stopped again'
+    """
+    return (
+        f"the model was not packed, because the job was stopped again: it is in {folders}, and "
+        f"`herringbone repack {job}` packs it"
+    )

@@ -33,9 +33,9 @@ from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
+    from herringbone.controller.helpers import S3Process
     from herringbone.controller.hosts import Site
     from herringbone.controller.retry import Attempt
-    from herringbone.controller.s3_process import S3Process
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768

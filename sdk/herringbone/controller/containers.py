@@ -21,7 +21,7 @@ from herringbone_contract.errors import ArchiveError, EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from socket import socket
     from threading import Thread
 
@@ -234,12 +234,6 @@ class Containers(Site):
         from herringbone.controller import container_files
 
         _ = http.client, subprocess, threading, urllib.parse, container_files
-
-    def endings(self) -> Iterator[tuple[Host, int]]:
-        for host in self.hosts:
-            code = host.take_ending()
-            if code is not None:
-                yield host, code
 
     def on_host_failure(self) -> None:
         """Let paused and stopped hosts go on, so that they receive the failure notice and end by themselves.

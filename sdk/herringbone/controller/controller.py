@@ -23,10 +23,8 @@ import selectors
 import signal
 import time
 
+from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
-from herringbone.controller.metrics_process import MetricsProcess
-from herringbone.controller.s3_process import S3Process
-from herringbone.s3.pipes.process import PipeProcess
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False

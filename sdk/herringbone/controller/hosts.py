@@ -15,7 +15,7 @@ from herringbone.controller.log_files import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from herringbone.controller.retry import Attempt
@@ -63,9 +63,11 @@ class Site:
     def load(self) -> None:
         """Import what this kind of host needs later: the package may be upgraded or removed while the job runs."""
 
-    def endings(self) -> Iterable[tuple[Host, int]]:
+    def endings(self) -> Iterator[tuple[Host, int]]:
         """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
-        raise NotImplementedError
+        for host in self.hosts:
+            if (code := host.take_ending()) is not None:
+                yield host, code
 
     def kill_orphans(self) -> None:
         """Kill the processes that ended hosts left behind."""
@@ -134,6 +136,10 @@ class Host:
     def over(self) -> bool:
         """Report whether the supervisor has ended and all of its output is in the log file."""
         return self.exit_code is not None and self.output is None
+
+    def take_ending(self) -> int | None:
+        """Return the exit code once the supervisor has ended, None before; where the site asks each host for it."""
+        raise NotImplementedError
 
     def signal(self, number: int) -> None:
         """Signal the supervisor; a supervisor that has ended is no error."""

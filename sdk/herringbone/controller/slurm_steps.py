@@ -34,7 +34,7 @@ from herringbone_contract.variables import SLURM_TASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from herringbone.protocols.controller_config import ControllerConfig, HostConfig, StepsConfig
@@ -176,12 +176,6 @@ class Steps(Site):
             variables[HostVariable.CONTROL] = f"tcp:{self._first_address()}:{free_port(int(self._id))}"
         for position, host in enumerate(self.hosts):
             host.start(self._srun(position), {**variables, BASE_VARIABLE: host.base}, line)
-
-    def endings(self) -> Iterator[tuple[Host, int]]:
-        for host in self.hosts:
-            code = host.take_ending()
-            if code is not None:
-                yield host, code
 
     def on_host_failure(self) -> None:
         """Mark the hosts that others lost contact with: their sruns would wait for as long as Slurm does."""

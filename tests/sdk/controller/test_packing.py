@@ -7,7 +7,7 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.controller.artifacts import HostFolder, pack
-from herringbone.controller.packing import PackingStoppedError, PackingWatch
+from herringbone.controller.attempt_end import PackingStoppedError, PackingWatch
 
 # A file of 1 TiB that takes no room on the disk, and hours to pack.
 LEAVES_A_HUGE_MODEL = (

@@ -69,7 +69,7 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
     folders = {"checkpoint_s3_uri": checkpoint_folder(plan), "tensorboard_output_config": tensorboard_folder(plan)}
     for name, folder in folders.items():
         if name == "checkpoint_s3_uri" and is_s3(plan.options.checkpoint_s3_uri):
-            # Each machine sends its own; see `controller.s3_process`.
+            # Each machine sends its own; see `controller.helpers.S3Process`.
             continue
         if folder is not None and not is_shared(folder, inventory.shared):
             known = ", ".join(inventory.shared) or "none"
