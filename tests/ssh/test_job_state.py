@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from herringbone.backends.ssh.agent.__main__ import Agent
+from herringbone.backends.ssh.agent.jobs import MachineJobs
 from herringbone.backends.ssh.attempts.job_state import HostState, is_over, judge_job, outlived
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone_contract.failure import Failure, lost_contact
@@ -105,10 +105,9 @@ def test_a_host_that_was_killed_because_it_outlived_the_others_is_no_stop(home):
     index, killed = JobIndex(home.index), []
     for name in ("asked", "late"):
         index.add(JobRecord(name=name, backend="host", plan="{}", created=1.0))
-    agent = Agent(home)
-    agent._backends = dict.fromkeys(("asked", "late"), SimpleNamespace(kill=killed.append))
-    agent._kill({"job": "asked"}, b"")
-    agent._kill({"job": "late", "late": True}, b"")
+    jobs = MachineJobs(home, None, dict.fromkeys(("asked", "late"), SimpleNamespace(kill=killed.append)))
+    jobs.verbs["kill"]({"job": "asked"}, b"")
+    jobs.verbs["kill"]({"job": "late", "late": True}, b"")
     asked, late = state(2, "Stopped"), state(2, "Stopped")
     asked.row["description"], late.row["description"] = (index.get(name).description for name in killed)
     assert judge_job([state(1), asked]).status == "Stopped"

@@ -1,6 +1,7 @@
 """The backend `ssh:`, in rooms of which each knows only those below it; `scripts/import_contracts.toml` checks that.
 
-backend, waiter   the verbs of a backend; the process that waits in line for machines
+backend, running  the verbs of a backend: those that start jobs, and those about jobs that have been started
+waiter            the process that waits in line for machines
 finish            the client's part of an attempt's end: fetch, restart, pack
 inspection        questions to all machines of an inventory (`herringbone hosts`)
 follow            rows, logs and events of a running job, and a look into its hosts

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from herringbone.backends.ssh.machines.inventory import Machine, choose, inventory_path, read_inventory
+from herringbone.backends.ssh.start.claims import Granted
 from herringbone.backends.ssh.start.line import candidates, fitting, place_of, request_of
-from herringbone.backends.ssh.start.submission import Granted
 from herringbone.backends.ssh.start.upload import PackedCode
 from herringbone.backends.waiter import SIGNALS, JobWaiter, pause_after
 from herringbone.plan.plan import parse_plan

@@ -10,34 +10,24 @@ One thread does all of this, so no member needs a lock.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import select
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from herringbone.backends.ssh.agent.host_config import HostConfig
+from herringbone.backends.ssh.agent.jobs import MachineJobs
 from herringbone.backends.ssh.agent.line import SILENCE_SECONDS, MachineLine
 from herringbone.backends.ssh.agent.messages import Message, Unpacker, pack
-from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.agent.store import FileStore, ImageStore
 from herringbone.backends.ssh.agent.subscriptions import Subscriptions
-from herringbone.backends.ssh.attempts.job_state import KILLED_LATE
 from herringbone.records.home import Home
-from herringbone.records.index import JobIndex, JobRecord
-from herringbone_contract.errors import HerringboneError, JobNotFoundError
+from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
-    from herringbone.backends.detached import DetachedBackend
     from herringbone.protocols.backend import Answers
-    from herringbone.slots.claim import Claim
 
 _READ_BYTES = 1 << 20
 # Pauses between two looks at the subscriptions: a look at a row and at a log takes 0.2 ms.
@@ -50,11 +40,9 @@ class Agent:
     def __init__(self, home: Home, *, input_fd: int = 0, output_fd: int = 1) -> None:
         self._home = home
         self._input, self._output = input_fd, output_fd
-        self._files, self._images = FileStore(home), ImageStore()
         self._line = MachineLine(home)
-        # job -> the backend that starts, stops and describes its host
-        self._backends: dict[str, DetachedBackend] = {}
-        self._subscriptions = Subscriptions(home, self._describe, self._send)
+        self._jobs = MachineJobs(home, self._line)
+        self._subscriptions = Subscriptions(home, self._jobs.describe, self._send)
         # Requests of this connection: one that no controller has taken yet ends with it.
         self._asked: list[Answers] = []
         self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
@@ -62,23 +50,14 @@ class Agent:
             "detailed_facts": self._detailed_facts,
             "device_rates": self._device_rates,
             "measure": self._measure,
-            **self._line.verbs,
             "owner": self._owner,
-            "missing": self._missing,
-            "code": self._add_code,
-            "keep": self._complete_data,
-            "image": self._find_image,
-            "load": self._load_image,
-            "start": self._start,
-            "jobs": self._jobs,
             "follow": self._follow,
             "log": self._follow_log,
             "request": self._request,
-            "place": self._place,
-            "stop": self._stop,
-            "kill": self._kill,
-            "forget": self._forget,
-            "clean": self._clean,
+            **self._line.verbs,
+            **FileStore(home).verbs,
+            **ImageStore().verbs,
+            **self._jobs.verbs,
         }
 
     def run(self) -> None:
@@ -151,61 +130,11 @@ class Agent:
     def _owner(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         return {"owner": self._line.lock.owner()}
 
-    # Uploads
-
-    def _missing(self, message: Message, _: bytes) -> Message:
-        return {"code": not self._files.has_code(message["code"]), "data": self._files.prepare(message["data"])}
-
-    def _add_code(self, message: Message, payload: bytes) -> Message:
-        self._files.add_code(message["digest"], payload)
-        return {}
-
-    def _complete_data(self, message: Message, _: bytes) -> Message:
-        # The client's rsync has copied the data past this process, and it alone knows when rsync has ended.
-        self._files.complete(message["digest"])
-        return {}
-
-    def _find_image(self, message: Message, _: bytes) -> Message:
-        image = self._images.find(message["name"])
-        return {"id": None} if image is None else {"id": image.id, "is_ours": image.is_ours}
-
-    def _load_image(self, message: Message, payload: bytes) -> Message:
-        # A message without a payload ends the image: its pieces are never empty.
-        if payload:
-            self._images.feed(payload)
-        else:
-            self._images.finish(message["wanted"])
-        return {}
-
-    # Jobs
-
-    def _start(self, message: Message, _: bytes) -> Message:
-        from herringbone.plan.plan import parse_plan
-
-        config = msgspec.convert(message["config"], HostConfig)
-        plan = parse_plan(config.plan)
-        backend = backend_named(
-            self._home, "container" if config.image else "host", config, slot=self._line.hand_over()
-        )
-        backend.submit(plan)
-        controller = JobIndex(self._home.index).get(plan.job_name).controller
-        # The controller holds the lock until the host has ended, whatever becomes of this connection.
-        self._line.lock.hand_over(self._line.holder, str(controller))
-        return {}
-
-    def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        jobs = []
-        for record in JobIndex(self._home.index).all():
-            # A job without this file was killed before its host started.
-            with contextlib.suppress(OSError, ValueError):
-                machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
-                row = backend_named(self._home, record.backend).describe(record.name)
-                jobs.append({"row": asdict(row), "machines": machines})
-        return {"jobs": jobs}
+    # Rows and files that the client follows
 
     def _follow(self, message: Message, _: bytes) -> Message:
         # Raises `JobNotFoundError` for an unknown job now, as an answer to this request.
-        self._backend_of(message["job"])
+        self._jobs.backend_of(message["job"])
         self._subscriptions.follow(message["job"], message["host"])
         return {}
 
@@ -218,92 +147,13 @@ class Agent:
         # The client knows by it when it has all that there is now.
         return {"size": file.stat().st_size if file.exists() else 0}
 
-    def _place(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        """Return what another connection needs to run a command of ours here."""
-        return {"python": sys.executable, "work": str(self._home.path)}
-
     def _request(self, message: Message, _: bytes) -> Message:
         """Hand a client's request to the job's controller, and send the events of the host from now on."""
         events = self._home.job(message["job"]).events(message["host"])
         offset = events.stat().st_size if events.exists() else 0
-        self._asked.append(self._backend_of(message["job"]).ask(message["job"], message["request"]))
+        self._asked.append(self._jobs.backend_of(message["job"]).ask(message["job"], message["request"]))
         self._subscriptions.follow_log(message["number"], events, offset)
         return {}
-
-    def _stop(self, message: Message, _: bytes) -> Message:
-        self._backend_of(message["job"]).stop(message["job"], message["grace"])
-        return {}
-
-    def _kill(self, message: Message, _: bytes) -> Message:
-        if message.get("late"):
-            # Before the kill: whoever judges the job must not take it for a request of the user.
-            JobIndex(self._home.index).update(message["job"], unless_done=True, description=KILLED_LATE)
-        self._backend_of(message["job"]).kill(message["job"])
-        return {}
-
-    def _forget(self, message: Message, _: bytes) -> Message:
-        """Kill a job and remove everything of it, so that its name is free again; with `if_over`, kill nothing."""
-        from herringbone.system.disk import remove
-
-        name, if_over = message["job"], message.get("if_over", False)
-        try:
-            backend = self._backend_of(name)
-        except JobNotFoundError:
-            if if_over:
-                return {}
-            raise
-        # A job of that name that runs may be another one, submitted from elsewhere.
-        if if_over and not backend.describe(name).done:
-            return {}
-        backend.kill(name)
-        JobIndex(self._home.index).remove(name)
-        # The next clean-up tries again.
-        with contextlib.suppress(OSError):
-            remove(self._home.job(name).path)
-        return {}
-
-    def _clean(self, message: Message, _: bytes) -> Message:
-        from herringbone.backends.ssh.agent.cleanup import clean
-
-        for record in JobIndex(self._home.index).all():
-            # `describe` marks jobs as lost whose controller was killed; otherwise they would never count as over.
-            backend_named(self._home, record.backend).describe(record.name)
-        # The lock keeps new jobs away while files are removed that they might count on.
-        lock, holder = self._line.lock, self._line.holder
-        owner = lock.acquire({"job": "herringbone hosts clean", "client": message["client"]}, holder=holder)
-        try:
-            stale_files = clean(
-                self._home,
-                older=message["older"],
-                now=time.time(),
-                idle=owner is None,
-                environment=Path(sys.prefix),
-                dry=message["dry"],
-            )
-        finally:
-            lock.release(holder)
-        return {"stale_files": msgspec.to_builtins(stale_files), "runs": "" if owner is None else owner["job"]}
-
-    def _describe(self, job: str) -> JobRecord:
-        return self._backend_of(job).describe(job)
-
-    def _backend_of(self, job: str) -> DetachedBackend:
-        """Return the backend of a job in the index. Raises `JobNotFoundError`."""
-        if job not in self._backends:
-            self._backends[job] = backend_named(self._home, JobIndex(self._home.index).get(job).backend)
-        return self._backends[job]
-
-
-def backend_named(
-    home: Home, name: str, config: HostConfig | None = None, *, slot: Claim | None = None
-) -> DetachedBackend:
-    """Return the backend with a name, as the index stores it; only a start needs `config` and the claim `slot`."""
-    if name == ProcessHost.name:
-        return ProcessHost(home, config, slot=slot)
-    # Imported here: it loads the modules of the container engine.
-    from herringbone.backends.ssh.agent.container_host import ContainerHost
-
-    return ContainerHost(home, config, slot=slot)
 
 
 def main() -> None:

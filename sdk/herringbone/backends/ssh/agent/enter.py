@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from herringbone.backends.ssh.agent.__main__ import backend_named
+from herringbone.backends.ssh.agent.jobs import backend_named
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
 from herringbone_contract.errors import HerringboneError

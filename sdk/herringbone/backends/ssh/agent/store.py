@@ -14,6 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.backends.ssh.agent.messages import Message
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import EngineError
 from herringbone_contract.files import try_locked, write_whole
@@ -44,6 +45,10 @@ class FileStore:
         # Uploads that another connection sends at this moment, too.
         self._doubled: set[str] = set()
 
+    @property
+    def verbs(self) -> dict[str, Callable[[Message, bytes], Message]]:
+        return {"missing": self._missing, "code": self._add_code, "keep": self._complete_data}
+
     def prepare(self, digests: list[str]) -> dict[str, str]:
         """Make a folder for each data digest that is not in the store; return those folders by digest."""
         for folder in (self._code, self._data):
@@ -73,6 +78,18 @@ class FileStore:
             if not (self._data / digest).is_dir():
                 raise
             shutil.rmtree(self._partial(digest), ignore_errors=True)
+
+    def _missing(self, message: Message, _: bytes) -> Message:
+        return {"code": not self.has_code(message["code"]), "data": self.prepare(message["data"])}
+
+    def _add_code(self, message: Message, payload: bytes) -> Message:
+        self.add_code(message["digest"], payload)
+        return {}
+
+    def _complete_data(self, message: Message, _: bytes) -> Message:
+        # The client's rsync has copied the data past this process, and it alone knows when rsync has ended.
+        self.complete(message["digest"])
+        return {}
 
     def _archive(self, digest: str) -> Path:
         return self._code / f"{digest}.tar.gz"
@@ -106,6 +123,10 @@ class ImageStore:
         self._find = find
         self._upload: Upload | None = None
 
+    @property
+    def verbs(self) -> dict[str, Callable[[Message, bytes], Message]]:
+        return {"image": self._find_image, "load": self._load_image}
+
     def find(self, name: str) -> Image | None:
         """Return the image with a name or an id; None when the engine does not have it."""
         # Imported here: agents of jobs that run as processes never need the engine's modules.
@@ -129,3 +150,15 @@ class ImageStore:
         # The engine reports errors inside a response with status 200, so ask for the image itself.
         if self.find(image_id) is None:
             raise EngineError(f"the container engine did not load the image that was sent: {answer.strip()[-500:]}")
+
+    def _find_image(self, message: Message, _: bytes) -> Message:
+        image = self.find(message["name"])
+        return {"id": None} if image is None else {"id": image.id, "is_ours": image.is_ours}
+
+    def _load_image(self, message: Message, payload: bytes) -> Message:
+        # A message without a payload ends the image: its pieces are never empty.
+        if payload:
+            self.feed(payload)
+        else:
+            self.finish(message["wanted"])
+        return {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from herringbone.access.requests import Lines
+from herringbone.backends.ssh.transport.protocol import in_parallel
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.transport.protocol import Transport
     from herringbone_contract.events.format import Event
     from herringbone_contract.events.requests import Request
-
-_THREADS = 32
 
 
 class MachineWays:
@@ -65,8 +63,7 @@ class MachineAnswers:
             self._connections[host] = connection
             return None
 
-        with ThreadPoolExecutor(_THREADS) as pool:
-            errors = dict(zip(machines, pool.map(send, machines), strict=True))
+        errors = dict(zip(machines, in_parallel(send, machines), strict=True))
         if not self._connections:
             raise next(error for error in errors.values() if error is not None)
         self._id = request["id"]

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,8 +30,8 @@ from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.machines.facts import HostAddress, address_of, control_address, disagreements
-from herringbone.backends.ssh.machines.inventory import Inventory, Machine, choose, runtime_of
-from herringbone.backends.ssh.start.line import fitting, request_of
+from herringbone.backends.ssh.machines.inventory import Inventory, Machine, runtime_of
+from herringbone.backends.ssh.start.claims import Claims, Granted
 from herringbone.backends.ssh.start.upload import (
     PackedCode,
     Shares,
@@ -45,22 +43,18 @@ from herringbone.backends.ssh.start.upload import (
     uploads_of,
 )
 from herringbone.backends.ssh.transport.connection import Connection
-from herringbone.backends.ssh.transport.protocol import Transport
+from herringbone.backends.ssh.transport.protocol import Transport, in_parallel
 from herringbone.plan.plan import JobPlan
 from herringbone.show.console import Console
 from herringbone_contract.constants import HostVariable
-from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
+from herringbone_contract.errors import HerringboneError, HostError
 
 if TYPE_CHECKING:
     from herringbone.engine.client import Engine
 
 _SECRET_BYTES = 32
-_THREADS = 32
-# A controller of this job's last attempt may take this long to end and to free its lock.
-_OWN_LOCK_SECONDS, _POLL_SECONDS = 10.0, 0.1
 # Settings of the supervisor that users may set in the environment of their Python.
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +70,6 @@ class NextAttempt:
     code: PackedCode
     checkpoints: Path | None
     unavailable: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The start of a job that has waited in line.
-
-    `machines` maps hosts to machines, `connections` those machines, by name, to the open connections that hold the
-    claims. `code` is the code of the submission.
-    """
-
-    machines: Mapping[str, Machine]
-    connections: Mapping[str, Connection]
-    code: PackedCode
 
 
 class Submission:
@@ -110,24 +91,31 @@ class Submission:
         next_attempt: NextAttempt | None = None,
         granted: Granted | None = None,
     ) -> None:
-        self._plan, self._inventory, self._transport = plan, fitting(plan, inventory), transport
+        self._inventory, self._transport = inventory, transport
         self._scratch, self._environ, self._find = scratch, environ, find
         self._have_gpus = False
         self._next_attempt = next_attempt
-        self._all_hosts = plan.hosts
+        self._claims = Claims(
+            plan,
+            inventory,
+            transport,
+            unavailable=None if next_attempt is None else next_attempt.unavailable,
+            granted=granted,
+        )
         self._name = plan.job_name if next_attempt is None else next_attempt.name
-        self.code: PackedCode | None = None if next_attempt is None else next_attempt.code
-        # By the machine's name: all machines that were tried, also those that turned out to be busy.
-        self._connections: dict[str, Connection] = {}
-        # By host: the present choice.
-        self._machines: dict[str, Machine] = {}
-        self._is_granted = granted is not None
-        if granted is not None:
-            self.code = granted.code
-            self._connections, self._machines = dict(granted.connections), dict(granted.machines)
-        # Machines that can never serve the job, with the reasons.
-        self._never: dict[str, str] = {}
+        self.code: PackedCode | None = None
+        if (start := next_attempt or granted) is not None:
+            self.code = start.code
         self._addresses: dict[str, HostAddress] = {}
+
+    @property
+    def _plan(self) -> JobPlan:
+        """The plan, whose hosts may become fewer with the claims of a retry."""
+        return self._claims.plan
+
+    @property
+    def _machines(self) -> Mapping[str, Machine]:
+        return self._claims.machines
 
     def run(self) -> dict[str, tuple[Machine, Connection]]:
         """Start all hosts; return the machine of each host and the open connection to it.
@@ -136,10 +124,9 @@ class Submission:
         """
         keep_open: set[str] = set()
         with ExitStack() as stack:
-            stack.callback(lambda: self._close_all_but(keep_open))
+            stack.callback(lambda: self._claims.close_all_but(keep_open))
             # [1] Machines take a while to answer, so the files are examined between the requests.
-            if not self._is_granted:
-                self._connect(self._choose({}))
+            self._claims.connect()
             if self.code is None:
                 assert self._plan.source is not None
                 self.code = pack_source(self._plan.source, self._scratch, exclude=self._scratch.parent)
@@ -149,35 +136,19 @@ class Submission:
             checkpoints = self._checkpoints()
             if checkpoints is not None:
                 uploads[checkpoints.digest] = checkpoints
-            if not self._is_granted:
-                self._claim_all()  # [2]
+            self._claims.claim_all()  # [2]
             # Only now: a retry may have fewer machines than hosts, and shares depend on their number.
             shares = self._shares(stack)
             self._compare()  # [3]
             if self._next_attempt is not None:
                 # A process that was killed while it started this attempt may have left its name on a machine.
-                self._in_parallel(self._forget, self._machines)
+                in_parallel(self._forget, self._machines)
             image = self._provide_image()  # [4]
-            self._in_parallel(lambda host: self._send(host, code, {**uploads, **shares[host].uploads}), self._machines)
+            in_parallel(lambda host: self._send(host, code, {**uploads, **shares[host].uploads}), self._machines)
             # [5]
             self._start({host: {**locations, **shares[host].locations} for host in shares}, image, checkpoints)
             keep_open.update(machine.name for machine in self._machines.values())
-        return {host: (machine, self._connection(host)) for host, machine in self._machines.items()}
-
-    def _choose(self, busy: Mapping[str, str]) -> dict[str, Machine]:
-        """Choose a machine for each host; for a retry, for as many hosts as there are machines for."""
-        if self._next_attempt is None:
-            return choose(self._plan.hosts, self._inventory, busy=busy)
-        busy = {**self._next_attempt.unavailable, **busy}
-        for count in (len(self._all_hosts), *self._plan.fewer_hosts):
-            try:
-                chosen = choose(self._all_hosts[:count], self._inventory, busy=busy)
-            except (LaunchError, InputError):
-                continue
-            self._plan = msgspec.structs.replace(self._plan, hosts=self._all_hosts[:count])
-            return chosen
-        # Raises the error that names the unavailable machines.
-        return choose(self._all_hosts, self._inventory, busy=busy)
+        return {host: (machine, self._claims.connection(host)) for host, machine in self._machines.items()}
 
     def _shares(self, stack: ExitStack) -> dict[str, Shares]:
         """Return each host's share of the channels that hosts share, as folders of links until the end of `stack`."""
@@ -197,55 +168,9 @@ class Submission:
             folder = folder if folder is not None and folder.is_dir() and any(folder.iterdir()) else None
         return None if folder is None else Upload(digest=digest_of(folder, "checkpoints"), path=folder)
 
-    def _connect(self, machines: Mapping[str, Machine]) -> None:
-        """Start to connect to each machine, without waiting for any."""
-        for machine in machines.values():
-            if machine.name not in self._connections:
-                self._connections[machine.name] = self._transport.connect(machine)
-        self._machines = dict(machines)
-
-    def _claim_all(self) -> None:
-        """Claim a machine for each host; replace a machine that another job has by the next free one."""
-        busy: dict[str, str] = {}
-        locked: set[str] = set()
-        while True:
-            unlocked = [machine for machine in self._machines.values() if machine.name not in locked]
-            answers = self._in_parallel(self._claim, unlocked)
-            for machine, answer in zip(unlocked, answers, strict=True):
-                if "never" in answer:
-                    self._never[machine.name] = answer["never"]
-                    self._inventory = fitting(self._plan, self._inventory, self._never)
-                elif why := answer.get("lost") or answer.get("busy"):
-                    busy[machine.name] = why
-                else:
-                    locked.add(machine.name)
-            if all(machine.name in locked for machine in self._machines.values()):
-                break
-            # Ends: `busy` grows in every round, and `choose` raises when too few machines remain.
-            self._connect(self._choose(busy))
-        # A later choice may not contain a machine that was locked for an earlier one; others may need it.
-        for name in locked - {machine.name for machine in self._machines.values()}:
-            self._connections[name].ask({"ask": "leave"})
-
-    def _claim(self, machine: Machine) -> Message:
-        """Claim what a host needs of a machine; {"lost": why} when a retry can do without the machine."""
-        claim = {"ask": "claim", **request_of(self._plan, machine)}
-        deadline = time.monotonic() + _OWN_LOCK_SECONDS
-        try:
-            while True:
-                answer = self._connections[machine.name].ask(claim)
-                # If this very job has the machine, its last attempt is ending there and frees it soon.
-                if claim["job"] not in answer.get("jobs", []) or time.monotonic() > deadline:
-                    return answer
-                time.sleep(_POLL_SECONDS)
-        except HostError as error:
-            if self._next_attempt is None:
-                raise
-            return {"lost": str(error).removeprefix(f"{machine.name}: ")}
-
     def _compare(self) -> None:
         """Compare the machines' facts with the inventory, and those of one group with each other."""
-        answers = self._in_parallel(lambda host: self._connection(host).ask({"ask": "facts"}), self._machines)
+        answers = in_parallel(lambda host: self._claims.connection(host).ask({"ask": "facts"}), self._machines)
         facts = dict(zip(self._machines, answers, strict=True))
         if problems := disagreements(self._plan.hosts, self._machines, facts):
             raise HostError("the machines are not what the job needs:\n  " + "\n  ".join(problems))
@@ -267,7 +192,7 @@ class Submission:
         from herringbone.backends.docker.review import check_image
         from herringbone.backends.ssh.start.images import provide_image
 
-        connections = [self._connection(host) for host in self._machines]
+        connections = [self._claims.connection(host) for host in self._machines]
         say = Console(sys.stderr).say
         image = provide_image(self._plan, connections, self._find, gpus=self._have_gpus, say=say)
         check_image(self._plan, image, "ssh")
@@ -275,7 +200,7 @@ class Submission:
 
     def _send(self, host: str, code: PackedCode, uploads: Mapping[str, Upload]) -> None:
         """Send a machine the code and data that it lacks."""
-        connection, machine = self._connection(host), self._machines[host]
+        connection, machine = self._claims.connection(host), self._machines[host]
         missing = connection.ask({"ask": "missing", "code": code.digest, "data": sorted(uploads)})
         if missing["code"]:
             connection.ask({"ask": "code", "digest": code.digest}, code.path.read_bytes())
@@ -318,35 +243,16 @@ class Submission:
                 checkpoints=None if checkpoints is None else checkpoints.digest,
                 s3=s3,
             )
-            return self._connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config)})
+            return self._claims.connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config)})
 
         try:
-            self._in_parallel(start, self._machines)
+            in_parallel(start, self._machines)
         # BaseException: after Ctrl-C, too, no host may run on.
         except BaseException:
-            self._in_parallel(self._forget, self._machines)
+            in_parallel(self._forget, self._machines)
             raise
 
     def _forget(self, host: str) -> None:
         # A machine that does not know the job refuses, which is fine.
         with suppress(HerringboneError):
-            self._connection(host).ask({"ask": "forget", "job": self._name})
-
-    def _connection(self, host: str) -> Connection:
-        return self._connections[self._machines[host].name]
-
-    def _close_all_but(self, keep_open: Collection[str]) -> None:
-        closing = [connection for name, connection in self._connections.items() if name not in keep_open]
-        self._in_parallel(lambda connection: connection.close(), closing)
-
-    @staticmethod
-    def _in_parallel(call: Callable[[_Item], Any], items: Sequence[_Item] | Mapping[_Item, Any]) -> list[Any]:
-        """Call for each item in a thread of its own; when all have ended, raise all their errors as one."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            calls = [pool.submit(call, item) for item in items]
-        errors = [error for future in calls if (error := future.exception()) is not None]
-        if errors and len(errors) > 1 and all(isinstance(error, HostError) for error in errors):
-            raise HostError("\n  ".join([f"{len(errors)} machines:", *map(str, errors)]))
-        if errors:
-            raise errors[0]
-        return [future.result() for future in calls]
+            self._claims.connection(host).ask({"ask": "forget", "job": self._name})

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone_contract.errors import HostError
 
 _THREADS = 32
+_Item = TypeVar("_Item")
 Machine = TypeVar("Machine", contravariant=True)
 
 
@@ -53,5 +54,16 @@ def ask_each(
             return error
         return answer
 
+    return in_parallel(ask, list(machines))
+
+
+def in_parallel(call: Callable[[_Item], Any], items: Sequence[_Item] | Mapping[_Item, Any]) -> list[Any]:
+    """Call for each item in a thread of its own; when all have ended, raise all their errors as one."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(ask, machines))
+        calls = [pool.submit(call, item) for item in items]
+    errors = [error for future in calls if (error := future.exception()) is not None]
+    if errors and len(errors) > 1 and all(isinstance(error, HostError) for error in errors):
+        raise HostError("\n  ".join([f"{len(errors)} machines:", *map(str, errors)]))
+    if errors:
+        raise errors[0]
+    return [future.result() for future in calls]
