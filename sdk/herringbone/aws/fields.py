@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_Conversions = dict[str, Callable[[Any], Any]]
+Conversions = dict[str, Callable[[Any], Any]]
 
 
 def tag_list(tags: Any) -> list[dict[str, str]]:
@@ -35,15 +35,17 @@ def _renamed(names: Mapping[str, str]) -> Callable[[Any], Any]:
     return rename
 
 
-def structs(**names: str) -> _Conversions:
+def structs(**names: str) -> Conversions:
     """Return `to` and `back` of an option whose value is an object, or a list of objects, with these keys."""
     return {"to": _renamed(names), "back": _renamed({member: name for name, member in names.items()})}
 
 
 # SageMaker describes no tags; ListTags has them.
-TAGS: _Conversions = {"to": lambda tags: tag_list(tags) or None}
+TAGS: Conversions = {"to": lambda tags: tag_list(tags) or None}
+# SageMaker describes the default of some members as the text "None".
+NONE_IS_UNSET: Conversions = {"back": lambda text: None if text == "None" else text}
 # Taken back in any case: otherwise the default, GZIP, would count as a member that no option has.
-UNCOMPRESSED: _Conversions = {"to": lambda _: "NONE", "back": lambda text: text == "NONE" or None}
+UNCOMPRESSED: Conversions = {"to": lambda _: "NONE", "back": lambda text: text == "NONE" or None}
 
 
 @dataclass(frozen=True, slots=True)

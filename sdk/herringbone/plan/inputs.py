@@ -6,17 +6,19 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import unquote
 
 import msgspec
 
+from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member
 from herringbone.plan.option_errors import explain
 from herringbone.plan.texts import check_texts
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 
 DEFAULT_CHANNEL = "training"
+_S3, _FILE_SYSTEM = "DataSource.S3DataSource", "DataSource.FileSystemDataSource"
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _Item = TypeVar("_Item")
@@ -29,6 +31,12 @@ class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
 
 
+_SHUFFLE: Conversions = {
+    "to": lambda config: {"Seed": config["seed"]},
+    "back": lambda member: ShuffleConfig(member["Seed"]),
+}
+
+
 class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One channel: the address of the data, and how hosts share it.
 
@@ -39,17 +47,21 @@ class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     Names, order and defaults are those of `sagemaker.inputs.TrainingInput`. `fit` and `plan` check the types.
     """
 
-    s3_data: str
-    distribution: Literal["FullyReplicated", "ShardedByS3Key"] | None = None
-    compression: Literal["None", "Gzip"] | None = None
-    content_type: str | None = None
-    record_wrapping: Literal["None", "RecordIO"] | None = None
-    s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"] = "S3Prefix"
-    instance_groups: tuple[str, ...] | None = None
-    input_mode: Literal["File", "Pipe", "FastFile"] | None = None
-    attribute_names: tuple[str, ...] | None = None
+    s3_data: Annotated[str, Member(f"{_S3}.S3Uri")]
+    distribution: Annotated[
+        Literal["FullyReplicated", "ShardedByS3Key"] | None, Member(f"{_S3}.S3DataDistributionType")
+    ] = None
+    compression: Annotated[Literal["None", "Gzip"] | None, Member("CompressionType", **NONE_IS_UNSET)] = None
+    content_type: Annotated[str | None, Member("ContentType")] = None
+    record_wrapping: Annotated[Literal["None", "RecordIO"] | None, Member("RecordWrapperType", **NONE_IS_UNSET)] = None
+    s3_data_type: Annotated[
+        Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"], Member(f"{_S3}.S3DataType")
+    ] = "S3Prefix"
+    instance_groups: Annotated[tuple[str, ...] | None, Member(f"{_S3}.InstanceGroupNames")] = None
+    input_mode: Annotated[Literal["File", "Pipe", "FastFile"] | None, Member("InputMode")] = None
+    attribute_names: Annotated[tuple[str, ...] | None, Member(f"{_S3}.AttributeNames")] = None
     target_attribute_name: str | None = None
-    shuffle_config: ShuffleConfig | None = None
+    shuffle_config: Annotated[ShuffleConfig | None, Member("ShuffleConfig", **_SHUFFLE)] = None
 
 
 class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,11 +74,11 @@ class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     `security_group_ids` from which the file system is reachable.
     """
 
-    file_system_id: str
-    file_system_type: Literal["EFS", "FSxLustre"]
-    directory_path: str
-    file_system_access_mode: Literal["ro", "rw"] = "ro"
-    content_type: str | None = None
+    file_system_id: Annotated[str, Member(f"{_FILE_SYSTEM}.FileSystemId")]
+    file_system_type: Annotated[Literal["EFS", "FSxLustre"], Member(f"{_FILE_SYSTEM}.FileSystemType")]
+    directory_path: Annotated[str, Member(f"{_FILE_SYSTEM}.DirectoryPath")]
+    file_system_access_mode: Annotated[Literal["ro", "rw"], Member(f"{_FILE_SYSTEM}.FileSystemAccessMode")] = "ro"
+    content_type: Annotated[str | None, Member("ContentType")] = None
 
     @property
     def address(self) -> str:
@@ -165,7 +177,8 @@ def input_keys(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
         field.name: values
         for field in msgspec.structs.fields(kind)
         # A choice is a Literal, alone or next to None.
-        if (values := tuple(value for part in (field.type, *get_args(field.type)) for value in _literals(part)))
+        for hint in [getattr(field.type, "__origin__", field.type)]
+        if (values := tuple(value for part in (hint, *get_args(hint)) for value in _literals(part)))
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,8 +16,8 @@ from herringbone.aws.fields import take
 from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
 from herringbone.plan.arguments import Arguments, instance_groups
-from herringbone.plan.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
-from herringbone.plan.options.members import take_options
+from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput
+from herringbone.plan.options.members import fields_of, take_options
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import JobPlan, lay_out_hosts
 from herringbone.plan.source import SourceCode
@@ -62,6 +62,7 @@ _HOSTS = {"instance_type": "InstanceType", "instance_count": "InstanceCount"}
 _STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
 # AWS's SDK names the estimator's class of a tuning job in its trials.
 _CLASS_KEY = "sagemaker_estimator_class_name"
+_Input = TypeVar("_Input", TrainingInput, FileSystemInput)
 _KINDS = ("PyTorch", "TensorFlow", "MXNet")
 
 
@@ -130,7 +131,7 @@ def _without_empty(rest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _channels(
-    descriptions: Sequence[Mapping[str, Any]], options: dict[str, Any]
+    descriptions: Sequence[dict[str, Any]], options: dict[str, Any]
 ) -> tuple[tuple[Channel, ...], str | None]:
     """Return all channels, the model's last, and the URI of code that arrives as a channel.
 
@@ -155,39 +156,19 @@ def _channels(
     return (*channels, *model), code
 
 
-def _channel(channel: Mapping[str, Any]) -> Channel:
+def _channel(channel: dict[str, Any]) -> Channel:
     name = channel["ChannelName"]
-    source = channel["DataSource"].get("FileSystemDataSource")
-    if source is None:
-        return Channel(name=name, input=_input(channel))
-    folder = FileSystemInput(
-        source["FileSystemId"],
-        source["FileSystemType"],
-        source["DirectoryPath"],
-        source["FileSystemAccessMode"],
-        channel.get("ContentType"),
-    )
+    if channel["DataSource"].get("FileSystemDataSource") is None:
+        return Channel(name=name, input=_taken(channel, TrainingInput))
+    folder = _taken(channel, FileSystemInput)
     return Channel(name=name, input=TrainingInput(folder.address), file_system=folder)
 
 
-def _input(channel: Mapping[str, Any]) -> TrainingInput:
-    source = channel["DataSource"]["S3DataSource"]
-    shuffle = channel.get("ShuffleConfig")
-    # SageMaker describes the defaults of these two members as the text "None".
-    values = (channel.get(name) for name in ("CompressionType", "RecordWrapperType"))
-    compression, wrapping = (None if value == "None" else value for value in values)
-    return TrainingInput(
-        source["S3Uri"],
-        distribution=source.get("S3DataDistributionType"),
-        compression=compression,
-        content_type=channel.get("ContentType"),
-        record_wrapping=wrapping,
-        s3_data_type=source.get("S3DataType", "S3Prefix"),
-        instance_groups=_tuple(source.get("InstanceGroupNames")),
-        input_mode=channel.get("InputMode"),
-        attribute_names=_tuple(source.get("AttributeNames")),
-        shuffle_config=None if shuffle is None else ShuffleConfig(shuffle["Seed"]),
-    )
+def _taken(channel: dict[str, Any], kind: type[_Input]) -> _Input:
+    taken = take_options(channel, fields=fields_of(kind))
+    # Not checked: the job exists, and another program may have used values that are newer than these types.
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in taken.items()}
+    return kind(**values)
 
 
 def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[str, Any]) -> SourceCode | None:
@@ -254,7 +235,3 @@ def _kind(image: str) -> str:
         "xgboost": "XGBoost",
     }
     return next((kind for framework, kind in kinds.items() if framework in name), "Estimator")
-
-
-def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:
-    return tuple(values) if values else None

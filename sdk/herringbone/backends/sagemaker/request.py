@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
-from herringbone.plan.inputs import Channel, FileSystemInput
-from herringbone.plan.options.members import MEMBERS, to_members
+from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput
+from herringbone.plan.options.members import MEMBERS, fields_of, to_members
 from herringbone.plan.options.typed import Options
 from herringbone.plan.plan import JobPlan
 from herringbone_contract.constants import SHARED_MODEL_DIR, Key
@@ -25,6 +25,7 @@ ARCHIVE = "sourcedir.tar.gz"
 MODEL_TYPE = "application/x-sagemaker-model"
 _PREFIX = "herringbone"
 _DEFAULTS = Options()
+_INPUT_FIELDS, _FILE_SYSTEM_FIELDS = fields_of(TrainingInput), fields_of(FileSystemInput)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,10 @@ def _set_options(options: Options) -> dict[str, Any]:
     values = {option: getattr(options, option) for option in MEMBERS}
     # Compared with the default, because 0 and False are meaningful values of some options.
     values = {option: value for option, value in values.items() if value or value != getattr(_DEFAULTS, option)}
+    return _plain(values)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     # By way of JSON, which has lists in place of tuples.
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
     return plain
@@ -148,48 +153,18 @@ def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
 
 def _channel(channel: Channel, plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     if channel.file_system is not None:
-        return _file_system_channel(channel.name, channel.file_system)
-    training_input = channel.input
-    uri = training_input.s3_data
-    if channel.path is not None:
-        uri = data_uri(plan, names, channel.name)
-        if training_input.s3_data_type != "S3Prefix":
-            # A manifest is a single object, so the URI must name it rather than its prefix.
-            uri += f"/{PurePath(channel.path).name}"
-    source = _without_none(
-        S3DataType=training_input.s3_data_type,
-        S3Uri=uri,
-        S3DataDistributionType=training_input.distribution or "FullyReplicated",
-        InstanceGroupNames=_list(training_input.instance_groups),
-        AttributeNames=_list(training_input.attribute_names),
-    )
-    return {
-        "ChannelName": channel.name,
-        "DataSource": {"S3DataSource": source},
-        **_without_none(
-            CompressionType=training_input.compression,
-            ContentType=training_input.content_type,
-            RecordWrapperType=training_input.record_wrapping,
-            InputMode=training_input.input_mode,
-            ShuffleConfig=None
-            if training_input.shuffle_config is None
-            else {"Seed": training_input.shuffle_config.seed},
-        ),
-    }
-
-
-def _file_system_channel(name: str, folder: FileSystemInput) -> dict[str, Any]:
-    source = {
-        "FileSystemId": folder.file_system_id,
-        "FileSystemType": folder.file_system_type,
-        "DirectoryPath": folder.directory_path,
-        "FileSystemAccessMode": folder.file_system_access_mode,
-    }
-    return {
-        "ChannelName": name,
-        "DataSource": {"FileSystemDataSource": source},
-        **_without_none(ContentType=folder.content_type),
-    }
+        values, fields = msgspec.structs.asdict(channel.file_system), _FILE_SYSTEM_FIELDS
+    else:
+        training_input = channel.input
+        values = msgspec.structs.asdict(training_input)
+        values["distribution"] = training_input.distribution or "FullyReplicated"
+        if channel.path is not None:
+            values["s3_data"] = data_uri(plan, names, channel.name)
+            if training_input.s3_data_type != "S3Prefix":
+                # A manifest is a single object, so the URI must name it rather than its prefix.
+                values["s3_data"] += f"/{PurePath(channel.path).name}"
+        fields = _INPUT_FIELDS
+    return to_members(_plain(values), {"ChannelName": channel.name}, fields=fields)
 
 
 def _role_arn(role: str | None, names: AccountNames) -> str:
@@ -247,10 +222,6 @@ def code_uri(plan: JobPlan, names: AccountNames) -> str:
     if plan.source is not None and plan.source.remote:
         return plan.source.address
     return f"{upload_location(plan, names)}/code/{names.code_hash}/{ARCHIVE}"
-
-
-def _list(values: tuple[str, ...] | None) -> list[str] | None:
-    return None if values is None else list(values)
 
 
 def _without_none(**members: Any) -> dict[str, Any]:

@@ -14,23 +14,31 @@ import msgspec
 from herringbone.aws.fields import Member, take
 from herringbone.plan.options.typed import Options
 
-FIELDS = {
-    field.name: part
-    for field in msgspec.structs.fields(Options)
-    for part in getattr(field.type, "__metadata__", ())
-    if isinstance(part, Member)
-}
+
+def fields_of(struct: type[msgspec.Struct]) -> dict[str, Member]:
+    """Return the members that the fields of a struct name."""
+    return {
+        field.name: part
+        for field in msgspec.structs.fields(struct)
+        for part in getattr(field.type, "__metadata__", ())
+        if isinstance(part, Member)
+    }
+
+
+FIELDS = fields_of(Options)
 MEMBERS = {option: field.path for option, field in FIELDS.items()}
 
 
-def to_members(options: Mapping[str, Any], request: dict[str, Any] | None = None) -> dict[str, Any]:
+def to_members(
+    options: Mapping[str, Any], request: dict[str, Any] | None = None, *, fields: Mapping[str, Member] = FIELDS
+) -> dict[str, Any]:
     """Return a request with the members of plain options added; options that no member carries are left out.
 
     >>> to_members({"max_run": 60, "disable_output_compression": True, "gpus": 1})
     {'OutputDataConfig': {'CompressionType': 'NONE'}, 'StoppingCondition': {'MaxRuntimeInSeconds': 60}}
     """
     request = {} if request is None else request
-    for option, field in FIELDS.items():
+    for option, field in fields.items():
         value = options.get(option)
         if value is None or options.get(field.needs or option) is None:
             continue
@@ -43,12 +51,12 @@ def to_members(options: Mapping[str, Any], request: dict[str, Any] | None = None
     return request
 
 
-def take_options(rest: dict[str, Any]) -> dict[str, Any]:
+def take_options(rest: dict[str, Any], *, fields: Mapping[str, Member] = FIELDS) -> dict[str, Any]:
     """Remove the members that carry options, and return these; empty members set nothing.
 
     >>> take_options({"StoppingCondition": {"MaxRuntimeInSeconds": 60}, "VpcConfig": {}})
     {'max_run': 60}
     """
-    taken = ((option, field, take(rest, *field.path.split("."))) for option, field in FIELDS.items())
+    taken = ((option, field, take(rest, *field.path.split("."))) for option, field in fields.items())
     options = {option: field.back(value) for option, field, value in taken if value is not None}
     return {name: value for name, value in options.items() if value is not None}
