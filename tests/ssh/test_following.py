@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from herringbone.backends.ssh.attempts.job_state import ANSWER_SECONDS, judge_job
-from herringbone.backends.ssh.follow.files import RemoteFiles
-from herringbone.backends.ssh.follow.logs import RemoteLogs
+from herringbone.backends.ssh.follow.files import RemoteFiles, RemoteLogs
 from herringbone.backends.ssh.follow.monitor import JobMonitor
 from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone_contract.errors import HostError

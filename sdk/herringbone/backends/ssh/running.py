@@ -13,8 +13,7 @@ from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.attempts.current import CurrentAttempt, current_attempt
 from herringbone.backends.ssh.finish.completion import as_over, end_packing, start_completion
 from herringbone.backends.ssh.finish.retry import RestartableHosts
-from herringbone.backends.ssh.follow.files import RemoteFiles
-from herringbone.backends.ssh.follow.logs import EVENTS, LOG, RemoteEvents, RemoteLogs
+from herringbone.backends.ssh.follow.files import EVENTS, LOG, RemoteEvents, RemoteFiles, RemoteLogs
 from herringbone.backends.ssh.follow.monitor import FIRST_LOOK_SECONDS, JobMonitor
 from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.start.claims import Granted
