@@ -1,4 +1,4 @@
-"""Implement the backend `sagemaker`: `Submission` submits a job, `SubmittedJobs` follows it."""
+"""Implement the backend `sagemaker`: `Submission` submits a job, `SubmittedJobs` has the verbs about submitted ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError,
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
-    from herringbone.protocols.backend import Answers, EventSource, LogSource
+    from herringbone.protocols.backend import Answers
     from herringbone.protocols.host_access import HostAccess
-    from herringbone.records.download import Part
     from herringbone.records.index import JobRecord
     from herringbone_contract.events.requests import Request
 
@@ -37,7 +36,7 @@ def make_backend() -> SageMakerBackend:
 _PACE = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
 
 
-class SageMakerBackend:
+class SageMakerBackend(SubmittedJobs):
     """Runs SageMaker training jobs and records them in the index of `home`, by default the user's home.
 
     `check` takes a request and a session's loader, and raises for a request that SageMaker's service model does not
@@ -55,13 +54,8 @@ class SageMakerBackend:
         progress: Progress | None = None,
         pace: Pace = _PACE,
     ) -> None:
-        self._home = find_home() if home is None else home
+        super().__init__(find_home() if home is None else home, Progress() if progress is None else progress, pace=pace)
         self._check = check
-        self._progress = Progress() if progress is None else progress
-        # By job name. The user's own session may hold credentials that boto3's search would not find again.
-        self._sessions: dict[str, AwsSession] = {}
-        self.pace = pace
-        self._submitted = SubmittedJobs(self._home, self._sessions, pace=pace)
 
     @property
     def home(self) -> Home:
@@ -86,7 +80,7 @@ class SageMakerBackend:
 
         Raises `JobNotFoundError` when there is no such job, or SageMaker cannot be asked.
         """
-        if self._submitted.knows(name):
+        if self.knows(name):
             if session is not None:
                 self._sessions[name] = AwsSession.of(session)
             return
@@ -98,18 +92,9 @@ class SageMakerBackend:
             raise JobNotFoundError(f"SageMaker was not asked: {error}") from None
         self._progress.say(f"job {name} is not known here; asking SageMaker in {region}")
         try:
-            self._submitted.find(name, aws_session)
+            self.add(name, aws_session)
         except AwsError as error:
             raise JobNotFoundError(f"SageMaker in {region} could not be asked: {error}") from error
-
-    def describe(self, name: str) -> JobRecord:
-        return self._submitted.describe(name)
-
-    def logs(self, name: str) -> LogSource:
-        return self._submitted.logs(name)
-
-    def events(self, name: str) -> EventSource:
-        return self._submitted.events(name)
 
     def ask(self, name: str, request: Request) -> Answers:
         raise UnsupportedError(
@@ -126,15 +111,9 @@ class SageMakerBackend:
             f"sagemaker-training-job:{name}_{host}`"
         )
 
-    def stop(self, name: str, grace: float | None = None) -> None:
-        self._submitted.stop(name, grace)
-
     def kill(self, name: str) -> None:
         # SageMaker has one way to end a job, with 120 s of its own between SIGTERM and SIGKILL.
-        self._submitted.stop(name)
-
-    def bill(self, name: str) -> str | None:
-        return self._submitted.bill(name)
+        self.stop(name)
 
     def forget(self, record: JobRecord) -> str:
         if record.service is None or record.started is None:
@@ -143,9 +122,3 @@ class SageMakerBackend:
 
     def repack(self, name: str, say: Callable[[str], None]) -> Path:  # noqa: ARG002
         raise UnsupportedError(f"job {name}: SageMaker packs the models of its jobs itself")
-
-    def output_of(self, record: JobRecord) -> str | None:
-        return self._submitted.output_of(record)
-
-    def fetch(self, name: str, part: Part, into: Path) -> Path:
-        return self._submitted.fetch(name, part, into, progress=self._progress)

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class SubmittedJobs:
-    """The jobs of `home` that SageMaker has; `sessions` are the sessions of this process, by job name.
+    """The jobs of `home` that SageMaker has.
 
-    >>> SubmittedJobs(find_home(), {}, pace=Pace(2, 10, 1.2)).describe("digits-1").status        # doctest: +SKIP
+    >>> SubmittedJobs(find_home(), Progress(), pace=Pace(2, 10, 1.2)).describe("digits-1").status     # doctest: +SKIP
     'Completed'
 
     `describe` asks SageMaker at most once in the shortest pause of `pace`; between two requests the row answers.
@@ -50,15 +50,17 @@ class SubmittedJobs:
     def __init__(
         self,
         home: Home,
-        sessions: dict[str, AwsSession],
+        progress: Progress,
         *,
         pace: Pace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
         self._index = JobIndex(home.index)
-        self._sessions = sessions
-        self._pace = pace
+        self._progress = progress
+        # By job name. The user's own session may hold credentials that boto3's search would not find again.
+        self._sessions: dict[str, AwsSession] = {}
+        self.pace = pace
         self._clock = clock
         self._asked_at: dict[str, float] = {}
         self._sessions_by_location: dict[str, AwsSession] = {}
@@ -66,7 +68,7 @@ class SubmittedJobs:
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         asked_at = self._asked_at.get(name)
-        if record.done or (asked_at is not None and self._clock() - asked_at < self._pace.shortest):
+        if record.done or (asked_at is not None and self._clock() - asked_at < self.pace.shortest):
             return record
         description = None
         # Before the client has recorded its location, no request can have been sent.
@@ -93,7 +95,7 @@ class SubmittedJobs:
             return False
         return True
 
-    def find(self, name: str, session: AwsSession) -> None:
+    def add(self, name: str, session: AwsSession) -> None:
         """Add a job to the index that another machine, or another program, submitted.
 
         Raises `JobNotFoundError`, and `AwsError`s.
@@ -125,7 +127,7 @@ class SubmittedJobs:
             # The client has not sent a request yet, or died before it could.
             return FileLogs(())
         hosts = record.plan_dict["hosts"]
-        return CloudWatchLogs(self._session(record), name, num_hosts=len(hosts), pace=self._pace)
+        return CloudWatchLogs(self._session(record), name, num_hosts=len(hosts), pace=self.pace)
 
     def events(self, name: str) -> EventSource:
         # Imported here: a job that is only submitted has no reader of events.
@@ -175,7 +177,7 @@ class SubmittedJobs:
             return None
         return f"{output['S3OutputPath'].rstrip('/')}/{record.name}/output/output.tar.gz"
 
-    def fetch(self, name: str, part: Part, into: Path, *, progress: Progress) -> Path:
+    def fetch(self, name: str, part: Part, into: Path) -> Path:
         record = self.describe(name)
         if part == "model":
             uri: str | None = model_of(record)
@@ -187,7 +189,7 @@ class SubmittedJobs:
             raise InputError(
                 f"job {name} is {record.status}, and SageMaker has no {part} of it at an address known here"
             )
-        return fetch_artifact(self._session(record), uri, into, progress=progress, part=part)
+        return fetch_artifact(self._session(record), uri, into, progress=self._progress, part=part)
 
     def _session(self, record: JobRecord) -> AwsSession:
         session = self._sessions.get(record.name)
