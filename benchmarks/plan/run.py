@@ -167,7 +167,7 @@ class Bench:
         return {
             "measurement": str(measurement),
             "timings": None if timings is None else str(timings),
-            "hosts": [hosts],
+            "hosts": hosts,
             "distribution": dict(distribution),
             **({"search": {"limit": limit}} if limit else {}),
         }

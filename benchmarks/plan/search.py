@@ -76,7 +76,7 @@ def question_of(measurement: Path, library: str, name: str, limit: int) -> dict[
         distribution = {"mpi": {"enabled": True, "processes_per_host": hosts["ranks_per_host"]}}
     return {
         "measurement": str(measurement),
-        "hosts": [hosts],
+        "hosts": hosts,
         "distribution": {**distribution, "smdistributed": {"modelparallel": parallel}},
         "search": {"limit": limit},
     }
@@ -192,7 +192,7 @@ def row(question: dict[str, Any], script: str, repeats: int) -> dict[str, Any]:
         "processor_s": round(statistics.median(one.processor_s for one in timed), 3),
         "elapsed_s": round(statistics.median(one.elapsed_s for one in timed), 3),
     }
-    print(f"{script:10} {question['hosts'][0]['name']:12} {figures['layouts']:8} {figures['rows']:5}", end="")
+    print(f"{script:10} {question['hosts']['name']:12} {figures['layouts']:8} {figures['rows']:5}", end="")
     print(f" {figures['processor_s']:7.2f} {figures['elapsed_s']:8.2f}  {best}", flush=True)
     return figures
 

@@ -42,8 +42,6 @@ def reply_to(text: bytes) -> Answer:
         question = msgspec.json.decode(text, type=Question)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParallelError(f"standard input is no question: {error}") from error
-    if not question.hosts:
-        raise ParallelError("the question names no hosts, so there is nothing to predict for")
     measurement = form.parse(Path(question.measurement).read_bytes())
     timings = None if question.timings is None else form.parse_timings(Path(question.timings).read_bytes())
     return answer(question, measurement, timings)

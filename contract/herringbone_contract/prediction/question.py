@@ -54,13 +54,13 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One question.
 
-    `measurement` is the path of the measured step. `hosts` are alternatives: each is a whole set of hosts of its own.
-    `distribution` is the dict of the job; with `search` it is the one to compare with. `scale` multiplies the measured
-    batch of a rank. `timings` is the path of seconds measured on this machine's device, for hosts that have it.
+    `measurement` is the path of the measured step. `distribution` is the dict of the job; with `search` it is the one
+    to compare with. `scale` multiplies the measured batch of a rank. `timings` is the path of seconds measured on this
+    machine's device, for hosts that have it.
     """
 
     measurement: str
-    hosts: tuple[Hosts, ...]
+    hosts: Hosts
     distribution: dict[str, Any]
     search: Search | None = None
     work: Work = Work()

@@ -43,7 +43,7 @@ from herringbone.show.predictions import shown_range
 from herringbone.system.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, MeasurementError, OptionError
 from herringbone_contract.masking import printable
-from herringbone_contract.prediction.answer import Answer, Prediction
+from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts, Question, Search
 from herringbone_contract.resources import threads_of_rank
 from herringbone_contract.rules import mesh_of
@@ -155,7 +155,7 @@ class Forecaster:
         hosts = self._priced(target, options)
         question = Question(
             measurement=str(path),
-            hosts=(hosts,),
+            hosts=hosts,
             distribution=msgspec.to_builtins(target.distribution),
             work=work_of(plan, summary, steps=options.steps, start_seconds=self._start_seconds(plan.backend)),
             scale=scale_of(summary, options.what_if.batch),
@@ -185,7 +185,7 @@ class Forecaster:
         for one in (ranks for host in hosts for ranks in rank_choices(host)):
             asked = msgspec.structs.replace(
                 question,
-                hosts=(one,),
+                hosts=one,
                 distribution=base_of(question.distribution, one),
                 search=Search(limit=options.limit),
                 timings=None,
@@ -205,22 +205,21 @@ class Forecaster:
         answers: dict[int, Answer] = {}
 
         def seconds_of(count: int) -> float | None:
-            hosts = tuple(msgspec.structs.replace(one, count=count) for one in question.hosts)
+            hosts = msgspec.structs.replace(question.hosts, count=count)
             answers[count] = self._ask(msgspec.structs.replace(question, hosts=hosts, work=work))
-            best = _best(answers[count])
-            return None if best.seconds is None or best.refusal is not None else best.seconds.expected
+            planned = answers[count].planned
+            return None if planned.seconds is None or planned.refusal is not None else planned.seconds.expected
 
         count, best = fewest(seconds_of, limit)
         answer = answers[best]
-        prediction = _best(answer)
-        span = shown_span(limit)
-        time = "nobody knows how long" if prediction.seconds is None else shown_range(prediction.seconds)
+        span, seconds = shown_span(limit), answer.planned.seconds
+        time = "nobody knows how long" if seconds is None else shown_range(seconds)
         note = (
             f"no number of these hosts trains this in {span}; the fastest tried is {best}, in {time}"
             if count is None
             else f"{count} host{'s' * (count != 1)} train{'s' * (count == 1)} this in {span}: {time}"
         )
-        return msgspec.structs.replace(answer, planned=prediction, notes=(note, *answer.notes))
+        return msgspec.structs.replace(answer, notes=(note, *answer.notes))
 
     def _ask(self, question: Question) -> Answer:
         return Predictor(self._programs.predict).ask(question)
@@ -259,7 +258,7 @@ class Forecaster:
         There is no file where the job computes elsewhere, where nothing was timed yet and no `progress` can be shown,
         and where the script cannot be timed, as the note then says.
         """
-        [hosts] = question.hosts
+        hosts = question.hosts
         if hosts.cores is None or hosts.name not in ("local_process", "local"):
             return None, ""
         processes, cores = hosts.ranks_per_host * hosts.count, hosts.cores * hosts.count
@@ -342,8 +341,3 @@ def _step(plan: JobPlan, hosts: Hosts) -> Step:
         ranks = ranks if mesh is None else mesh.batches
     gpus = hosts.devices if hosts.cores is None else 0
     return Step(ranks, min(ranks, hosts.ranks_per_host), gpus, "cuda" if gpus else "cpu")
-
-
-def _best(answer: Answer) -> Prediction:
-    """Return the best layout that fits, or that of the plan where no other was searched."""
-    return next((layout for layout in answer.layouts if layout.refusal is None), answer.planned)

@@ -160,7 +160,7 @@ def measure(
         options = ["--ranks", str(step.ranks), "--device", step.device, "--timeout", f"{timeout:g}"]
         if timing is not None:
             # The ranks of the job run together, too. Those that run alone see the ranks with batches of their own.
-            [hosts], file = timing.question.hosts, Path(scratch, "question.json")
+            hosts, file = timing.question.hosts, Path(scratch, "question.json")
             ranks, local = hosts.count * hosts.ranks_per_host, hosts.ranks_per_host
             file.write_bytes(msgspec.json.encode(timing.question))
             options += ["--time", str(file), "--threads", str(timing.threads), "--budget", f"{timing.seconds:g}"]

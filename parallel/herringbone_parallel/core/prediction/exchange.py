@@ -77,12 +77,9 @@ class Exchanges:
         return _sum(
             self._gradients(layout, hosts, partition, seconds, links),
             self._shards(layout, partition, seconds, links),
-            self.of_layers(layout, partition.count, links),
+            self._tensor_parallel(layout, partition.count, links),
+            self._contexts(layout, links),
         )
-
-    def of_layers(self, layout: Layout, partitions: int, links: Links) -> Exchange:
-        """Return the messages inside of layers, which are the same for any partition into so many."""
-        return _sum(self._tensor_parallel(layout, partitions, links), self._contexts(layout, links))
 
     def _gradients(
         self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links

@@ -1,25 +1,21 @@
-"""Translates between a `distribution` dict and a `Layout`: the facts of a dict on which predictions depend.
+"""Translates a `distribution` dict into a `Layout`: the facts of a dict on which predictions depend.
 
     layout = layout_of(parse({"torch_distributed": {"enabled": True}}), ranks=8, measurement=measurement)
     layout.mesh                                     # Mesh(replicate=8, ...)
-    distribution_of(layout, base={}, ranks_per_host=8)
 
 A layout that nobody can predict, or that the script cannot run, raises an error with the reason.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 from herringbone_contract.distribution import Distribution, Launcher
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.model_parallel.values import value_or
-from herringbone_contract.model_parallel.version1 import ModelParallelParameters, ResolvedModelParallel
+from herringbone_contract.model_parallel.version1 import ResolvedModelParallel
 from herringbone_contract.model_parallel.version2 import ResolvedModelParallelV2
 from herringbone_parallel.core.prediction.measurement import Measurement
 
@@ -81,7 +77,7 @@ class Layout:
     multiply it to predict for another batch. `microbatches` is the number of passes in a step. `pipeline`, `active`,
     `memory_weight` and `placement` are those of version 1, as are `limits` and `shard_optimizer_state`.
     `checkpointing` recomputes the measurement's `Module.checkpoint` in the backward, in addition to what the script
-    recomputes by itself; no dict asks for it alone, so `distribution_of` does not write it. With `offloading`,
+    recomputes by itself; no dict asks for it alone. With `offloading`,
     activations leave the device, and come back `horizon` tasks (version 1) or layers (version 2) before their backward.
     `aggregation` backwards are added up before their gradients are summed over the ranks.
     """
@@ -144,46 +140,6 @@ def layout_of(distribution: Distribution, ranks: int, measurement: Measurement) 
     if library is not Library.VERSION1:
         layout = replace(layout, microbatches=measurement.microbatches)
     return replace(layout, batch_scale=_batch_scale(layout, measurement))
-
-
-def distribution_of(layout: Layout, base: Mapping[str, Any], *, ranks_per_host: int) -> dict[str, Any]:
-    """Return the dict that asks for a layout: `base`, a dict of the same job or {}, with the keys that differ.
-
-    >>> distribution_of(Layout(mesh=Mesh(replicate=4), library=Library.DDP), {}, ranks_per_host=2)
-    {'torch_distributed': {'enabled': True}}
-
-    Settings of `base` on which a layout does not depend are kept, if they belong to the same library.
-    """
-    distribution = copy.deepcopy(dict(base))
-    if layout.library in (Library.ALONE, Library.DDP, Library.FULLY_SHARD):
-        # torch's own libraries run under these launchers as well, if the job has one of them.
-        launchers = ("mpi", "torch_distributed")
-        own = {key: value for key, value in distribution.items() if key in launchers and _enabled(value)}
-        if len(own) != 1:
-            own = {} if layout.library is Library.ALONE else {"torch_distributed": {"enabled": True}}
-        if own and "instance_groups" in distribution:
-            own["instance_groups"] = distribution["instance_groups"]
-        return own
-    kept = {key: value for key, value in distribution.items() if key == "instance_groups"}
-    smdistributed = distribution.get("smdistributed") or {}
-    if layout.library is Library.DATA_PARALLEL:
-        if _enabled(distribution.get("pytorchddp")) and layout.aggregation == 1:
-            return {**kept, "pytorchddp": distribution["pytorchddp"]}
-        if _enabled(distribution.get("mpi")) and "dataparallel" in smdistributed:
-            kept["mpi"] = distribution["mpi"]
-        strategy = {**(smdistributed.get("dataparallel") or {}), "enabled": True}
-        _set(strategy, "aggregation_frequency", layout.aggregation, default=1)
-        return {**kept, "smdistributed": {"dataparallel": strategy}}
-    parallel = {**(smdistributed.get("modelparallel") or {}), "enabled": True}
-    if layout.library is Library.VERSION1:
-        same = _enabled(distribution.get("mpi")) and isinstance(parallel.get("parameters"), dict)
-        parallel["parameters"] = _parameters1(layout, parallel["parameters"] if same else {})
-        launcher = {**(distribution.get("mpi") or {}), "enabled": True}
-        launcher.setdefault("processes_per_host", ranks_per_host)
-        return {**kept, "mpi": launcher, "smdistributed": {"modelparallel": parallel}}
-    same = _enabled(distribution.get("torch_distributed")) and isinstance(parallel.get("parameters"), dict)
-    parallel["parameters"] = _parameters2(layout, parallel["parameters"] if same else {})
-    return {**kept, "torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": parallel}}
 
 
 def _library(distribution: Distribution, ranks: int, measurement: Measurement) -> Library:
@@ -278,76 +234,3 @@ def _batch_scale(layout: Layout, measurement: Measurement) -> float:
     scale = measurement.ranks / layout.batches if measurement.batch_divides else 1.0
     own = layout.library is Library.VERSION1 and not layout.prescaled_batch
     return scale * (layout.mesh.tensor if own else 1)
-
-
-def _parameters1(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return version 1's parameters; a key that `base` has not is written only if its default differs."""
-    names = set(ModelParallelParameters.__struct_fields__)
-    parameters = {key: value for key, value in base.items() if key in names}
-    mesh = layout.mesh
-    degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in parameters else "partitions"
-    # The library asks for this degree if there is no other one.
-    if degree in parameters or mesh.pipeline > 1 or (mesh.tensor == 1 and mesh.shard == 1):
-        parameters |= {key: mesh.pipeline for key in ("partitions", degree) if key in parameters or key == degree}
-    if mesh.data > 1 or mesh.tensor > 1:
-        parameters["ddp"] = True
-    if not {"optimize", "memory_weight"} & set(parameters) and layout.memory_weight == 0.2:
-        parameters["optimize"] = "speed"
-    weight = 0.2 if parameters.get("optimize") == "speed" else 0.8
-    words = {"cluster": "DPT", "spread": "TPD"}
-    placement = parameters.get("placement_strategy", "cluster")
-    if words.get(placement, placement) != layout.placement:
-        parameters["placement_strategy"] = layout.placement
-    settings = {
-        "microbatches": (layout.microbatches, 1),
-        "active_microbatches": (layout.active, mesh.pipeline + 2),
-        "pipeline": (layout.pipeline, "interleaved"),
-        "memory_weight": (layout.memory_weight, weight),
-        "tensor_parallel_degree": (mesh.tensor, 1),
-        "sharded_data_parallel_degree": (mesh.shard, 1),
-        "prescaled_batch": (layout.prescaled_batch, False),
-        "offload_activations": (layout.offloading, False),
-        "shard_optimizer_state": (layout.shard_optimizer_state, False),
-        "sdp_reduce_bucket_size": (layout.limits.bucket, _LIMITS.bucket),
-        "sdp_param_persistence_threshold": (layout.limits.whole, _LIMITS.whole),
-        "sdp_max_live_parameters": (layout.limits.live, _LIMITS.live),
-    }
-    for key, (value, default) in settings.items():
-        _set(parameters, key, value, default=default)
-    _set_horizon(parameters, layout, default=4)
-    if mesh.shard == 1:
-        # Without shards the library refuses every key about them.
-        parameters = {key: value for key, value in parameters.items() if not key.startswith("sdp_")}
-    return parameters
-
-
-def _parameters2(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    parameters, mesh = dict(base), layout.mesh
-    # 0 and the number of all ranks that share no layer are the same degree.
-    shards = mesh.shard * mesh.context
-    _set(parameters, "hybrid_shard_degree", shards if mesh.replicate > 1 else 0, default=0)
-    _set(parameters, "tensor_parallel_degree", mesh.tensor, default=1)
-    _set(parameters, "context_parallel_degree", mesh.context, default=1)
-    _set(parameters, "sm_activation_offloading", layout.offloading, default=False)
-    _set_horizon(parameters, layout, default=2)
-    # The library is on only with a parameter.
-    return parameters or {"hybrid_shard_degree": 0}
-
-
-def _set_horizon(parameters: dict[str, Any], layout: Layout, default: int) -> None:
-    """Write the horizon; without offloading it says nothing, and `base` keeps its own."""
-    if layout.offloading:
-        _set(parameters, "activation_loading_horizon", layout.horizon, default=default)
-
-
-def _set(parameters: dict[str, Any], key: str, value: Any, *, default: Any) -> None:
-    """Write a value, but not one that is the default anyway; keep the user's own way to write the default."""
-    if value != default:
-        parameters[key] = value
-    elif key in parameters:
-        # An explicit default stays where the user wrote one, and replaces another value.
-        parameters[key] = default
-
-
-def _enabled(strategy: object) -> bool:
-    return isinstance(strategy, Mapping) and bool(strategy.get("enabled", True))

@@ -30,7 +30,7 @@ from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
 from herringbone_parallel.core.prediction.messages import messages_of
-from herringbone_parallel.core.prediction.shards import Sharded, Units
+from herringbone_parallel.core.prediction.shards import Units
 from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition, Stages, Visit
 from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
@@ -103,7 +103,6 @@ class MemoryModel:
         # By checkpointing and horizon, which change the lives of tensors.
         self._timelines: dict[tuple[bool, int | None], Timeline] = {}
         self._units: dict[Timeline, Units] = {}
-        self._shards: dict[tuple[Timeline, int, int, Allocator], Sharded] = {}
         self._flows: dict[tuple[object, ...], _Flow] = {}
         # The slots of forwards and backwards, in which microbatches are live.
         phases = np.repeat(np.array([call.phase for call in measurement.calls], dtype=np.int64), 2)
@@ -128,41 +127,14 @@ class MemoryModel:
             for index in range(partition.count)
         )
 
-    def floor(self, layout: Layout) -> tuple[Memory, ...]:
-        """Return memory below which `memory` does not go: what is there in every moment of a step.
-
-        It costs no curve over a step's moments.
-        """
-        partition = self._stages.of(layout)
-        if layout.library in (Library.FULLY_SHARD, Library.VERSION2):
-            sharded = self._shards_of(layout, self._timeline(layout), "cpu")
-            return (Memory(parameters=round(sharded.parameters), states=round(sharded.states)),)
-        states = (self._training_state(layout, partition, index) for index in range(partition.count))
-        return tuple(
-            Memory(
-                parameters=round(state.parameters),
-                states=round(state.states),
-                communication=round(state.buckets) if layout.mesh.data > 1 else 0,
-            )
-            for state in states
-        )
-
-    def _shards_of(self, layout: Layout, timeline: Timeline, allocator: Allocator) -> Sharded:
-        """Return the parts of the training state under `fully_shard`."""
-        ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
-        if timeline not in self._units:
-            self._units[timeline] = Units(timeline)
-        key = (timeline, ranks, tensor, allocator)
-        if key not in self._shards:
-            units, copied = self._units[timeline], allocator == "cpu"
-            self._shards[key] = units.sharded(ranks, self._elements.fractions(tensor), copied=copied)
-        return self._shards[key]
-
     def _sharded(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[Held, ...]:
         """Return what a rank holds under `fully_shard`."""
         ranks, tensor = layout.mesh.shard * layout.mesh.context, layout.mesh.tensor
         timeline = self._timeline(layout)
-        sharded = self._shards_of(layout, timeline, allocator)
+        if timeline not in self._units:
+            self._units[timeline] = Units(timeline)
+        copied = allocator == "cpu"
+        sharded = self._units[timeline].sharded(ranks, self._elements.fractions(tensor), copied=copied)
         curves = timeline.curves(partition, index, first_microbatch=False, tensor=tensor)
         # Ranks of one context have parts of its sequences.
         scale = layout.batch_scale / layout.mesh.context

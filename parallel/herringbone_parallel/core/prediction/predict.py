@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from herringbone_contract.distribution import Distribution, parse
 from herringbone_contract.errors import DistributionError, ParallelError
+from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.prediction.answer import Memory, Prediction, Range, StepTime
 from herringbone_contract.prediction.question import Hosts, Work
 from herringbone_contract.rules import check_layout
@@ -34,26 +35,6 @@ _GIB = 1 << 30
 _SECONDS_OF_HOUR = 3600.0
 
 
-class MemorySource(Protocol):
-    """The part of `MemoryModel` that predictions use."""
-
-    def memory(self, layout: Layout, device: str = "cpu") -> tuple[Memory, ...]: ...
-
-    def floor(self, layout: Layout) -> tuple[Memory, ...]: ...
-
-
-class StepSource(Protocol):
-    """The part of `StepModel` that predictions use."""
-
-    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime: ...
-
-    def planned(self, layout: Layout, hosts: Hosts) -> StepTime: ...
-
-    def floor(self, layout: Layout, hosts: Hosts) -> float: ...
-
-    def early_floor(self, layout: Layout, hosts: Hosts) -> float: ...
-
-
 class Predictor:
     """Predictions of one measured step; everything that depends on the measurement alone is computed once.
 
@@ -67,8 +48,8 @@ class Predictor:
         timings: Timings | None = None,
         *,
         good_enough: float = 0.0,
-        memory: MemorySource | None = None,
-        steps: StepSource | None = None,
+        memory: MemoryModel | None = None,
+        steps: StepModel | None = None,
     ) -> None:
         self.measurement = measurement
         # Memory and time are those of the same partition.
@@ -118,7 +99,7 @@ class Predictor:
             if step is None and refusal is None:
                 step = (self._steps.planned if planned else self._steps.step_time)(scaled, hosts)
         except (DistributionError, ParallelError) as error:
-            return refused(hosts, distribution, str(error), layout)
+            return refused(hosts, distribution, str(error), layout.mesh)
         prediction = Prediction(
             hosts=hosts.name,
             count=hosts.count,
@@ -134,21 +115,9 @@ class Predictor:
         reasons = _reasons(held / hosts.device.memory_bytes, step)
         return msgspec.structs.replace(prediction, reasons=reasons)
 
-    def floor(self, hosts: Hosts, layout: Layout) -> float:
-        """Return seconds that a step of the layout does not go below, found at little cost."""
-        return self._steps.floor(layout, hosts)
-
-    def early_floor(self, hosts: Hosts, layout: Layout) -> float:
-        """Return such seconds without deciding the partition of a pipeline."""
-        return self._steps.early_floor(layout, hosts)
-
     def step_time(self, hosts: Hosts, layout: Layout) -> StepTime:
         """Return the seconds of a step, whether it fits or not."""
         return self._steps.step_time(layout, hosts)
-
-    def least_share(self, hosts: Hosts, layout: Layout) -> float:
-        """Return a part of the device's memory that the layout certainly needs; above 1 it does not fit."""
-        return held_bytes(self._memory.floor(layout), hosts, layout) / hosts.device.memory_bytes
 
 
 def layout_on(hosts: Hosts, distribution: Mapping[str, Any], measurement: Measurement) -> Layout:
@@ -162,10 +131,15 @@ def layout_on(hosts: Hosts, distribution: Mapping[str, Any], measurement: Measur
     return layout_of(parsed, hosts.count * hosts.ranks_per_host, measurement)
 
 
-def refused(hosts: Hosts, distribution: Mapping[str, Any], reason: str, layout: Layout | None = None) -> Prediction:
+def refused(hosts: Hosts, distribution: Mapping[str, Any], reason: str, mesh: Mesh | None = None) -> Prediction:
     """Return the prediction of a dict that cannot run, for this reason."""
-    mesh = {} if layout is None else layout.mesh._asdict()
-    return Prediction(hosts=hosts.name, count=hosts.count, distribution=dict(distribution), mesh=mesh, refusal=reason)
+    return Prediction(
+        hosts=hosts.name,
+        count=hosts.count,
+        distribution=dict(distribution),
+        mesh={} if mesh is None else mesh._asdict(),
+        refusal=reason,
+    )
 
 
 def _check_served(distribution: Distribution) -> None:

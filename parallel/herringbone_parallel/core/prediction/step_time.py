@@ -2,8 +2,6 @@
 
     model = StepModel(measurement, timings, stages)
     model.step_time(layout, hosts).seconds.expected
-    model.floor(layout, hosts)          # seconds below which the step does not go, without a simulated pipeline
-    model.early_floor(layout, hosts)    # fewer seconds, for which not even the partition is decided
 
 [1] Each rank computes forward, backward and optimizer step of its own partition, divided by the ranks that share it.
 [2] Ranks exchange data. What computation hides costs nothing on a GPU.
@@ -29,7 +27,6 @@ from numpy.typing import NDArray
 from herringbone_contract.distribution import parse
 from herringbone_contract.prediction.answer import Range, StepTime
 from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts
-from herringbone_parallel.core.pipeline.floor import least_step_s
 from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.communication import Links
@@ -46,8 +43,6 @@ _WEIGHT_PART = 0.5
 # The work of a pipeline's runtime, as small pipelines show it: of a step, a microbatch, a call that every rank sees,
 # and a value at each of its ends, with the gradient that comes back.
 _STEP_S, _MICROBATCH_S, _CALL_S, _VALUE_S = 8e-4, 2e-4, 6e-5, 1.05e-3
-# Floors are sums in another order than step times, and may be larger by rounding.
-_ROUNDING = 1 - 1e-9
 # The bounds by the origin of the figures, as parts of the expected time.
 _TIMED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.35, 0.6, 0.3
 
@@ -70,40 +65,12 @@ class _Pipeline(NamedTuple):
         programs = [self.segments] * self.microbatches
         return simulate(programs, pipeline=self.schedule, active=self.active, link=self.link, cores=self.cores).step_s
 
-    def least_s(self) -> float:
-        """Return seconds below which `step_s` does not go."""
-        return least_step_s(self.segments, microbatches=self.microbatches, pipeline=self.schedule, link=self.link)
-
 
 class _Runtime(NamedTuple):
     """Processor seconds of the pipeline's runtime: of a step, and of a microbatch on a rank of each partition."""
 
     step_s: float
     microbatch_s: Array
-
-
-class _Parts(NamedTuple):
-    """The parts that make up the seconds of a step; `pipeline` is None for a model in one partition."""
-
-    seconds: Seconds
-    exchange: Exchange
-    runtime: _Runtime
-    slow: float
-    pipeline: _Pipeline | None
-
-    def step_s(self, pipeline_s: float, microbatches: int, *, on_cores: bool) -> float:
-        """Return the seconds of the step with a pipeline that takes so long."""
-        seconds, runtime, slow = self.seconds, self.runtime, self.slow
-        if self.pipeline is not None:
-            step = pipeline_s + (self.exchange.exposed + runtime.step_s) * slow
-            step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
-        else:
-            step = (float(seconds.total.max()) + self.exchange.exposed) * slow
-        if on_cores:
-            # [3]
-            runtime_s = runtime.step_s + microbatches * float(runtime.microbatch_s.mean())
-            step = max(step, (float(seconds.total.mean()) + self.exchange.work + runtime_s) * slow)
-        return step
 
 
 class StepModel:
@@ -151,12 +118,24 @@ class StepModel:
 
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
         """Return the seconds of a step, with bounds and their reasons."""
-        links = Links(hosts, layout, self._costs_on(hosts)[1])
-        parts = self._parts(layout, hosts, links)
-        exchange, compute = parts.exchange, float(parts.seconds.total.max())
-        pipeline_s = 0.0 if parts.pipeline is None else self._pipeline_s(parts.pipeline)
-        step = parts.step_s(pipeline_s, layout.microbatches, on_cores=links.on_cores)
-        data = self._data_s(layout, step, parts.slow)
+        partition, timings = self._stages.of(layout), self._costs_on(hosts)[1]
+        links = Links(hosts, layout, timings)
+        seconds = self._seconds(layout, hosts, partition)
+        exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
+        runtime, slow = _runtime(partition, timings if links.on_cores else None), _slowdown(layout, hosts, timings)
+        if partition.count > 1:
+            each_way = layout.microbatches * runtime.microbatch_s / 2
+            passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
+            step = self._pipeline_s(self._pipeline(layout, hosts, partition, passes, links))
+            step += (exchange.exposed + runtime.step_s) * slow
+            step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
+        else:
+            step = (float(seconds.total.max()) + exchange.exposed) * slow
+        if links.on_cores:
+            # [3]
+            runtime_s = runtime.step_s + layout.microbatches * float(runtime.microbatch_s.mean())
+            step = max(step, (float(seconds.total.mean()) + exchange.work + runtime_s) * slow)
+        compute, data = float(seconds.total.max()), self._data_s(layout, step, slow)
         low, high, reasons = self._bounds(layout, hosts, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
         return StepTime(
@@ -166,50 +145,6 @@ class StepModel:
             idle=max(0.0, step - compute - communication),
             data=data,
             reasons=reasons,
-        )
-
-    def floor(self, layout: Layout, hosts: Hosts) -> float:
-        """Return seconds below which `step_time` does not go: those of a pipeline that never waits but to fill."""
-        links = Links(hosts, layout, self._costs_on(hosts)[1])
-        parts = self._parts(layout, hosts, links)
-        least_s = 0.0 if parts.pipeline is None else parts.pipeline.least_s()
-        step = parts.step_s(least_s, layout.microbatches, on_cores=links.on_cores)
-        return (step + self._data_s(layout, step, parts.slow)) * _ROUNDING
-
-    def early_floor(self, layout: Layout, hosts: Hosts) -> float:
-        """Return seconds below which `floor` does not go, for any partition: equal work, or one microbatch's way."""
-        count = layout.mesh.pipeline
-        whole = self._stages.of(replace(layout, mesh=layout.mesh._replace(pipeline=1)))
-        seconds = self._seconds(layout, hosts, whole)
-        timings = self._costs_on(hosts)[1]
-        passes_s, optimizer_s = float((seconds.forward + seconds.backward)[0]), float(seconds.optimizer[0])
-        equal_s = passes_s / count
-        if count > 1:
-            # Weight phases are not on the way of a microbatch.
-            part = _WEIGHT_PART if layout.pipeline == "zero_bubble" else 0.0
-            equal_s = max(equal_s, (passes_s - part * float(seconds.backward[0])) / layout.microbatches)
-        slow = _slowdown(layout, hosts, timings)
-        turns_s = (passes_s + optimizer_s) / count * slow
-        exposed_s = self._exchanges.of_layers(layout, count, Links(hosts, layout, timings)).exposed
-        step = max(equal_s + optimizer_s / count + exposed_s, turns_s)
-        return (step + self._data_s(layout, step, slow)) * _ROUNDING
-
-    def _parts(self, layout: Layout, hosts: Hosts, links: Links) -> _Parts:
-        partition = self._stages.of(layout)
-        timings = self._costs_on(hosts)[1]
-        seconds = self._seconds(layout, hosts, partition)
-        runtime = _runtime(partition, timings if links.on_cores else None)
-        pipeline = None
-        if partition.count > 1:
-            each_way = layout.microbatches * runtime.microbatch_s / 2
-            passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
-            pipeline = self._pipeline(layout, hosts, partition, passes, links)
-        return _Parts(
-            seconds,
-            self._exchanges.of(layout, hosts, partition, seconds, links),
-            runtime,
-            _slowdown(layout, hosts, timings),
-            pipeline,
         )
 
     def _costs_on(self, hosts: Hosts) -> tuple[Costs, Timings | None]:

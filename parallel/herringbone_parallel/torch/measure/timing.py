@@ -98,7 +98,7 @@ def time_script(options: argparse.Namespace, enter: Enter) -> Timings:
     """Return the seconds of the script's steps. Raises `ParallelError` if the script cannot be timed here."""
     question = msgspec.json.decode(options.time.read_bytes(), type=Question)
     measurement = parse(Path(question.measurement).read_bytes())
-    hosts, threads, budget_s = question.hosts[0], options.threads, options.budget
+    hosts, threads, budget_s = question.hosts, options.threads, options.budget
     ranks, cores = hosts.count * hosts.ranks_per_host, _cores()
     memory = MemoryModel(measurement)
     room = int(_ROOM * _free_bytes()) // max(1, memory.memory(Layout())[0].peak)

@@ -1,8 +1,7 @@
-"""Layouts of `distribution` dicts: degrees, what is refused, and the way back to the dict."""
+"""Layouts of `distribution` dicts: degrees, what is refused, and the dicts that are none."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.model_parallel.mesh import Mesh
-from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits, distribution_of, layout_of
+from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits, layout_of
 from herringbone_parallel.core.prediction.measurement import Measurement
 
 MEASURED = Measurement(
@@ -122,24 +121,9 @@ CASES: list[tuple[dict[str, Any], int, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("raw", "ranks", "wrapper", "members"), CASES)
-def test_a_dict_becomes_a_layout_and_a_layout_its_dict(
-    raw: dict[str, Any], ranks: int, wrapper: str, members: dict[str, Any]
-) -> None:
-    measurement = measured(wrapper=wrapper)
-    layout = layout_of(parse(raw), ranks, measurement)
+def test_a_dict_becomes_a_layout(raw: dict[str, Any], ranks: int, wrapper: str, members: dict[str, Any]) -> None:
+    layout = layout_of(parse(raw), ranks, measured(wrapper=wrapper))
     assert {name: getattr(layout, name) for name in members} == members
-    # To the user's own dict, to none, and to dicts of other libraries.
-    for base in (raw, {}, TORCH, SMDDP, version1(partitions=3, pipeline="simple"), version2(hybrid_shard_degree=8)):
-        back = distribution_of(layout, base, ranks_per_host=2)
-        assert layout_of(parse(back), ranks, measurement) == layout, (base, back)
-    assert parse(distribution_of(layout, raw, ranks_per_host=2)) == parse(raw)
-
-
-def test_settings_that_no_layout_has_are_kept() -> None:
-    raw = version1(partitions=2, microbatches=4, bf16=True, ddp=True, ddp_port=29_500)
-    layout = layout_of(parse(raw), 4, measured(wrapper="smp"))
-    back = distribution_of(replace(layout, microbatches=8), raw, ranks_per_host=4)
-    assert back == version1(partitions=2, microbatches=8, bf16=True, ddp=True, ddp_port=29_500)
 
 
 def test_batches_that_are_divided_over_the_ranks_shrink() -> None:

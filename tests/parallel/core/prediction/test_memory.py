@@ -21,23 +21,6 @@ DDP = Layout(mesh=Mesh(replicate=2), library=Library.DDP)
 PIPELINE = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=1, active=4)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(),
-        DDP,
-        Layout(mesh=Mesh(shard=2), library=Library.VERSION2),
-        Layout(mesh=Mesh(pipeline=2, replicate=2), library=Library.VERSION1, microbatches=2, active=4),
-        Layout(mesh=Mesh(replicate=2), library=Library.VERSION1, shard_optimizer_state=True),
-    ],
-)
-def test_the_floor_is_what_is_there_in_each_moment(layout: Layout) -> None:
-    model = MemoryModel(two_layers())
-    for least, part in zip(model.floor(layout), model.memory(layout), strict=True):
-        assert (least.parameters, least.states) == (part.parameters, part.states)
-        assert 0 < least.peak <= part.peak
-
-
 def test_one_rank_has_its_peak_in_the_update() -> None:
     # 40 of inputs and 3,000 of the update's temporary.
     assert MemoryModel(two_layers()).memory(Layout()) == (

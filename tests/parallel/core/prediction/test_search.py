@@ -13,33 +13,31 @@ pytest.importorskip("numpy")
 from herringbone_contract.prediction.answer import Answer, Memory, Range, StepTime
 from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import Hosts, Question, Search, Work
+from herringbone_parallel.core.prediction.candidates import Candidate, candidates
 from herringbone_parallel.core.prediction.layout import Layout
 from herringbone_parallel.core.prediction.measurement import Measurement, Module, Parameter, to_text
+from herringbone_parallel.core.prediction.memory import Allocator, MemoryModel
 from herringbone_parallel.core.prediction.predict import Predictor, held_bytes
-from herringbone_parallel.core.prediction.search import Candidate, answer, candidates, search
+from herringbone_parallel.core.prediction.search import search
+from herringbone_parallel.core.prediction.step_time import StepModel
 from herringbone_parallel.predict import main
 
 GIB = 1 << 30
 DEVICE = Device(name="test", memory_bytes=8 * GIB, operations_per_second={"float32": 1e12}, bytes_per_second=1e11)
 
 
-class Formulas:
+class Formulas(MemoryModel):
     """Memory and time of a model of 12 GiB: ranks divide it; one layer's exchange costs 0.1 s, microbatches fill."""
 
     def __init__(self, bytes_needed: int = 12 * GIB) -> None:
         self.bytes_needed = bytes_needed
-        self.asked: list[Layout] = []
 
-    def memory(self, layout: Layout, device: str = "cpu") -> tuple[Memory, ...]:
+    def memory(self, layout: Layout, allocator: Allocator = "cpu") -> tuple[Memory, ...]:
         mesh = layout.mesh
         share = self.bytes_needed // (mesh.pipeline * mesh.tensor * mesh.shard)
         return (Memory(parameters=share // (4 if layout.checkpointing else 1)),) * mesh.pipeline
 
-    def floor(self, layout: Layout) -> tuple[Memory, ...]:
-        return tuple(Memory(parameters=part.parameters // 5) for part in self.memory(layout))
-
     def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
-        self.asked.append(layout)
         mesh = layout.mesh
         idle = (mesh.pipeline - 1) / layout.microbatches * self.seconds_of_equal_parts(layout)
         exchange = 0.1 * (mesh.tensor > 1) + 0.05 * (mesh.shard > 1)
@@ -51,17 +49,11 @@ class Formulas:
         return layout.batch_scale / (layout.mesh.pipeline * layout.mesh.tensor)
 
 
-class Steps:
-    """The time of `Formulas`, with its floors."""
+class Steps(StepModel):
+    """The time of `Formulas`."""
 
     def __init__(self, formulas: Formulas) -> None:
-        self.formulas = formulas
-        self.step_time = self.planned = formulas.step_time
-
-    def floor(self, layout: Layout, hosts: Hosts) -> float:
-        return self.formulas.seconds_of_equal_parts(layout)
-
-    early_floor = floor
+        self.step_time = self.planned = formulas.step_time  # type: ignore[method-assign]
 
 
 def measured(wrapper: str, *, split: str = "", checkpoint: bool = False, batch: int = 16) -> Measurement:
@@ -88,9 +80,9 @@ def predictor(measurement: Measurement, formulas: Formulas) -> Predictor:
     return Predictor(measurement, memory=formulas, steps=Steps(formulas))
 
 
-def asked(*alternatives: Hosts, limit: int = 50, **changes: object) -> Question:
+def asked(on: Hosts, limit: int = 50, **changes: object) -> Question:
     given = {"distribution": {}, "search": Search(limit=limit), **changes}
-    return Question(measurement="", hosts=alternatives, **given)  # type: ignore[arg-type]
+    return Question(measurement="", hosts=on, **given)  # type: ignore[arg-type]
 
 
 def meshes(measurement: Measurement, base: dict[str, object], ranks: int = 4) -> set[tuple[int, ...]]:
@@ -169,6 +161,22 @@ def test_the_plainest_of_layouts_that_are_nearly_as_fast_is_first(part, tensor):
         assert parameters == {"partitions": 1, "ddp": True}
 
 
+OWN_SETTINGS = (
+    {"ddp": True, "bf16": True, "offload_activations": True, "activation_loading_horizon": 2},
+    {"ddp": True, "sharded_data_parallel_degree": 2, "sdp_max_live_parameters": 10_000, "microbatches": 2},
+)
+
+
+@pytest.mark.parametrize("settings", OWN_SETTINGS)
+def test_candidates_keep_the_settings_of_the_job(settings):
+    base = {**V1, "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2, **settings}}}}
+    degrees = {"partitions", "microbatches", "sharded_data_parallel_degree", "optimize", "pipeline"}
+    for one in (one for one in candidates(measured("smp"), hosts(), base) if isinstance(one, Candidate)):
+        parameters = one.distribution["smdistributed"]["modelparallel"]["parameters"]
+        kept = {name for name in settings if not name.startswith("sdp_") or one.layout.mesh.shard > 1}
+        assert {name: parameters[name] for name in kept - degrees} == {name: settings[name] for name in kept - degrees}
+
+
 def test_the_answer_has_the_dict_to_paste():
     predictions, _ = search(predictor(measured("smp"), Formulas(GIB)), asked(hosts(), distribution=V1))
     for prediction in predictions:
@@ -185,21 +193,9 @@ def test_a_layout_that_fits_with_checkpointing_says_so():
     assert predictions[0].refusal.endswith("which the script can turn on, it fits: 3.0 GiB a rank")
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_the_lower_bound_leaves_the_answer_as_it_is(limit):
-    with_floor, without = Formulas(GIB), Formulas(GIB)
-    question = asked(hosts(ranks=16), distribution=V1, limit=limit)
-    pruned, _ = search(predictor(measured("smp", split="row"), with_floor), question)
-    blind = predictor(measured("smp", split="row"), without)
-    blind.floor = blind.early_floor = lambda hosts, layout: 0.0  # type: ignore[method-assign]
-    everything, _ = search(blind, question)
-    assert len(with_floor.asked) < len(without.asked)
-    assert [one.samples_per_second for one in pruned] == pytest.approx([one.samples_per_second for one in everything])
-
-
 @pytest.mark.parametrize(("needed", "limit"), [(GIB, 6), (40 * GIB, 12), (1000 * GIB, 5)])
 def test_the_table_is_that_of_all_layouts(needed, limit):
-    """The stages of a ranking leave nothing out: memory that fits for all layouts, for some, and for none."""
+    """A ranking leaves nothing out: memory that fits for all layouts, for some, and for none."""
     question, measurement = asked(hosts(ranks=16), distribution=V1, limit=limit), measured("smp", split="row")
     every = predictor(measurement, Formulas(needed))
     found = [one for one in candidates(measurement, hosts(ranks=16), V1) if isinstance(one, Candidate)]
@@ -222,15 +218,6 @@ def test_layouts_that_do_not_fit_are_counted_and_the_nearest_are_shown():
     assert peaks == sorted(peaks)
     assert peaks[0] == 250 * GIB
     assert "of the layouts that came first by their time need more memory than there is; the 5 that" in notes[-1]
-
-
-def test_hosts_with_prices_compare_by_the_dollars_of_a_sample():
-    dear, cheap = hosts(name="dear", dollars_per_hour=10.0), hosts(count=2, name="cheap", dollars_per_hour=1.0)
-    question = asked(dear, cheap, work=Work(samples=64 * 3600))
-    predictions, _ = search(predictor(measured("DistributedDataParallel"), Formulas(GIB)), question)
-    assert [one.hosts for one in predictions] == ["cheap", "dear"]
-    # 64 samples a second on the one host, 128 on the two.
-    assert [one.dollars.expected for one in predictions if one.dollars] == pytest.approx([1.0, 10.0])
 
 
 def test_ranks_share_the_memory_of_their_device():
@@ -274,15 +261,8 @@ def test_the_program_answers_on_standard_output(tmp_path):
     assert reply.layouts[0].mesh["replicate"] == 4
 
 
-def test_without_a_search_the_dict_is_predicted_on_each_of_the_hosts():
-    question = asked(hosts(), hosts(count=2), search=None, distribution={"torch_distributed": {"enabled": True}})
-    reply = answer(question, measured("DistributedDataParallel"))
-    assert [one.mesh["replicate"] for one in reply.layouts] == [4, 8]
-    assert reply.planned == reply.layouts[0]
-
-
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"no", json.dumps({"measurement": "x", "hosts": [], "distribution": {}}).encode()]
+    "text", [b"", b"{}", b"no", json.dumps({"measurement": "x", "hosts": {}, "distribution": {}}).encode()]
 )
 def test_the_program_says_in_one_line_what_is_wrong(text, capsys):
     assert main(io.BytesIO(text), io.BytesIO()) == 2

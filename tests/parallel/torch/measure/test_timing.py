@@ -89,7 +89,7 @@ STEP = Measurement(
 
 def question(measurement: Path, distribution: object = None, hosts: int = 1) -> dict[str, object]:
     host = {"name": "local", "count": hosts, "ranks_per_host": 2 // hosts, "device": DEVICE, "cores": 4}
-    return {"measurement": str(measurement), "hosts": [host], "distribution": distribution or {}}
+    return {"measurement": str(measurement), "hosts": host, "distribution": distribution or {}}
 
 
 def timed(
