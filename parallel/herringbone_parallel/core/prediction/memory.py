@@ -29,7 +29,6 @@ from herringbone_parallel.core.pipeline.offloading import task_order
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.layout import Layout, Library
 from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
-from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.shards import Units
 from herringbone_parallel.core.prediction.sharing import Elements
 from herringbone_parallel.core.prediction.stages import Partition, Stages, Visit
@@ -38,6 +37,8 @@ from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
 Allocator = Literal["cpu", "cuda"]
 # The elements that `shard_optimizer_state` gathers together.
 _GATHERED_UPDATES = 25_000_000
+# Messages of a pipeline on CPUs: the buffer of a receiver, and the content that is copied out of it.
+_INLINE, _TINY = (1 << 19) + 192, 1 << 15
 # The most that a half-empty segment of each kind of tensor wastes.
 _SEGMENT = 20 << 20
 
@@ -164,8 +165,9 @@ class MemoryModel:
         communication[self._last_passing] += state.reduced
         communication[-1] += state.updated
         if layout.mesh.pipeline > 1:
-            live, later = self._messages(layout, partition, index, allocator)
-            communication += np.where(self._passing, live, later)
+            received, buffers = self._messages(layout, partition, index, allocator)
+            communication += buffers
+            communication[self._passing] += received
         parameters = state.parameters + self._buffers(partition, index)
         return tuple(
             Held(parameters, state.states, gradients, activations, communication)
@@ -251,10 +253,17 @@ class MemoryModel:
         return int(passing[-1]) if len(passing) else 0
 
     def _messages(self, layout: Layout, partition: Partition, index: int, allocator: Allocator) -> tuple[float, float]:
-        """Return the bytes of received values and of messages under way: see `messages_of`."""
-        live = max(self._flow(layout, partition).live)
-        tensors = layout.mesh.pipeline if allocator == "cpu" else 0
-        return messages_of(partition.messages, index, live=live, microbatches=layout.microbatches, ranks=tensors)
+        """Return the bytes of the values that live microbatches have received, and of buffers for more.
+
+        In the host's memory a message up to 512 KiB arrives in a buffer of that size, and stays there unless it is
+        tiny; each peer has one more. Source: torch.model_parallel.runtime.transport.
+        """
+        sizes = [message.forward_bytes for message in partition.messages if message.target == index]
+        buffers = 0
+        if allocator == "cpu":
+            sizes = [_INLINE if _TINY <= size <= _INLINE else size for size in sizes]
+            buffers = (layout.mesh.pipeline - 1) * _INLINE
+        return float(max(self._flow(layout, partition).live) * sum(sizes)), float(buffers)
 
     def _buffers(self, partition: Partition, index: int) -> float:
         modules, sizes = self._buffers_of_modules

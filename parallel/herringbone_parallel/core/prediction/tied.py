@@ -14,7 +14,7 @@ outlives its visit, and no sum of parts of several visits is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +47,20 @@ class TiedGradients:
         if partition.count == 1 or not self._passes:
             return start, end
         start, end = start.copy(), end.copy()
-        borders = self._borders(partition)
+        borders, measured = self._borders(partition), self._measurement.tensors
         for tensors in self._passes:
-            self._end_at_borders(tensors, borders, start, end)
+            first = min(int(borders[measured[tensor].born]) for tensor in tensors)
+            for tensor in tensors:
+                born = measured[tensor].born
+                border = int(borders[born])
+                # Parts that are added end with the call that adds them.
+                parts = [part for part in tensors if part < tensor and measured[part].freed == born + 1]
+                of_several = self._is_sum(tensor) and any(borders[measured[part].born] != border for part in parts)
+                if measured[tensor].kind == Kind.GRADIENT:
+                    start[tensor] = min(start[tensor], first) if of_several else start[tensor]
+                else:
+                    # A sum of several visits is not made.
+                    end[tensor] = start[tensor] if of_several else min(end[tensor], border)
         return start, end
 
     def _borders(self, partition: Partition) -> Slots:
@@ -61,34 +72,6 @@ class TiedGradients:
             last_of_visit = calls[lasts[np.searchsorted(lasts, np.arange(len(calls)))]]
             borders[calls] = 2 * last_of_visit + 1
         return borders
-
-    def _end_at_borders(self, tensors: Sequence[int], borders: Slots, start: Slots, end: Slots) -> None:
-        """Change the lives of one weight's gradients in one pass, which come in the order of their births."""
-        measured = self._measurement.tensors
-        # Those whose bytes are in `grad` from the end of their visit on, and the first slot of `grad`.
-        accumulated: set[int] = set()
-        first = 2 * len(borders)
-        for tensor in tensors:
-            born = measured[tensor].born
-            border = int(borders[born])
-            # Parts that are added end with the call that adds them.
-            parts = [part for part in tensors if part < tensor and measured[part].freed == born + 1]
-            of_visit = [part for part in parts if part not in accumulated]
-            of_several = self._is_sum(tensor) and len(of_visit) < len(parts)
-            if measured[tensor].kind == Kind.GRADIENT:
-                if of_several:
-                    start[tensor] = min(start[tensor], first)
-                continue
-            beyond = bool(end[tensor] > border)
-            if of_several:
-                # This sum is not made: the visit's own part goes on in its place.
-                for part in of_visit:
-                    end[part] = min(max(end[part], end[tensor]), border)
-                end[tensor] = start[tensor]
-            if beyond:
-                end[tensor] = min(end[tensor], border)
-                accumulated.add(tensor)
-                first = min(first, border)
 
     def _is_sum(self, tensor: int) -> bool:
         call = self._measurement.calls[self._measurement.tensors[tensor].born]

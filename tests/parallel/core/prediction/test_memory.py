@@ -13,7 +13,6 @@ from herringbone_contract.model_parallel.mesh import Mesh
 from herringbone_contract.prediction.answer import Memory
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.memory import MemoryModel, slack
-from herringbone_parallel.core.prediction.messages import messages_of
 from herringbone_parallel.core.prediction.sharing import divided_calls
 from herringbone_parallel.core.prediction.stages import Message, Stages
 
@@ -91,26 +90,20 @@ def test_a_second_backward_holds_its_gradient_and_the_sum_but_one_microbatch_les
 
 
 def test_messages_on_a_cpu_lie_in_buffers() -> None:
-    values = (Message(0, 1, 1 << 16, 1 << 16), Message(0, 1, 100, 100))
-    buffer = (1 << 19) + 192
-    # A receive buffer, two live values that stay in theirs, tiny ones that do not, and sent gradients.
-    gradients = 2 * ((1 << 16) + 100)
-    assert messages_of(values, 1, live=2, microbatches=1, ranks=2) == (
-        buffer + 2 * (buffer + 100) + gradients,
-        buffer + gradients,
-    )
-    gpu = (4 * ((1 << 16) + 100), 2 * ((1 << 16) + 100))
-    assert messages_of(values, 1, live=2, microbatches=1, ranks=0) == gpu
-
-
-def test_a_peer_answers_after_a_mebibyte() -> None:
-    values = (Message(0, 1, 1 << 19, 1 << 19),)
-    buffer = (1 << 19) + 192
-    # Eight gradients of half a mebibyte, of which two are held; and the value that is received.
-    assert messages_of(values, 1, live=8, microbatches=8, ranks=2) == (
-        buffer + 8 * buffer + (1 << 20),
-        buffer + (1 << 20),
-    )
+    model, layout = MemoryModel(two_layers("smp")), replace(PIPELINE, microbatches=2)
+    buffer, kept = (1 << 19) + 192, {}
+    for size in (1 << 16, 100, 1 << 20):
+        stages = Stages(two_layers("smp"))
+        partition = replace(stages.of(layout), messages=(Message(0, 1, size, size),))
+        stages.of = lambda _, partition=partition: partition  # type: ignore[method-assign, misc]
+        model = MemoryModel(two_layers("smp"), stages)
+        kept[size] = [[part.communication for part in model.memory(layout, device)] for device in ("cpu", "cuda")]
+    # A receive buffer, and two live values: in such a buffer each, but for tiny ones and those that are too large.
+    assert kept == {
+        1 << 16: [[buffer, 3 * buffer], [0, 2 << 16]],
+        100: [[buffer, buffer + 200], [0, 200]],
+        1 << 20: [[buffer, buffer + (2 << 20)], [0, 2 << 20]],
+    }
 
 
 def test_a_model_without_costs_has_no_pipeline() -> None:

@@ -75,8 +75,8 @@ def test_the_heads_part_is_the_gradient_from_the_end_of_its_visit_on() -> None:
 
 
 def test_a_later_backward_makes_no_sum_of_two_visits() -> None:
-    # The embedding's part is there until it has been added to `grad`; the sum lives in no slot.
-    assert lives(step(LATER, CALLS)) == [(0, 1), (4, 9), (6, 6)]
+    # The embedding's part is there until it is added to `grad`; the sum lives in no slot.
+    assert lives(step(LATER, CALLS)) == [(0, 1), (4, 7), (6, 6)]
 
 
 @pytest.mark.parametrize("tensors", [FIRST, LATER])
