@@ -37,3 +37,20 @@ def test_a_terminal_shows_a_bar_that_fills(monkeypatch):
     last = upload(Terminal()).rpartition("\x1b[2K")[2].splitlines()[0]
     assert last.startswith("uploading [code] ━━━")
     assert "30.0/30.0 MB" in last
+
+
+def work(stream):
+    clock = Clock()
+    with Progress(stream, clock=clock).working("measuring [one] step") as show:
+        clock.now += 4.3
+        show("phase [forward]")
+    return stream.getvalue()
+
+
+def test_work_shows_its_place_on_a_terminal_and_its_time_at_the_end(monkeypatch):
+    assert work(io.StringIO()).splitlines() == ["measuring [one] step ...", "measuring [one] step: 4.3 s"]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = work(Terminal())
+    assert shown.splitlines()[-1].endswith("measuring [one] step: 4.3 s")
+    assert "measuring [one] step, 4 s: phase [forward]" in shown

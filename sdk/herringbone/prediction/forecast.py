@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -35,11 +34,11 @@ from herringbone.prediction.measuring import (
 )
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.prediction.prices import price_of
-from herringbone.prediction.progress import Progress
 from herringbone.prediction.questions import Summary, changed, fewest, samples_of, scale_of, work_of
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
 from herringbone.show.predictions import shown_range
+from herringbone.system.progress import Progress
 from herringbone.system.times import shown_span
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, MeasurementError, OptionError
 from herringbone_contract.masking import printable
@@ -105,7 +104,7 @@ class Forecaster:
             self._hosts(target, options, name)
         step = _step(target, with_ranks(hosts) if options.choose else hosts)
         path = self._folder(plan, step) / "measurement.json"
-        progress = progress or Progress(sys.stderr)
+        progress = progress or Progress()
         if options.data or not path.exists():
             path = self._measured_with(with_local_data(plan, options.data), plan, step, options, progress)
         return self._predicted(plan, path, options, progress)
@@ -116,7 +115,7 @@ class Forecaster:
         path = folder / "measurement.json"
         if not path.exists():
             assert plan.source is not None
-            with progress.of("measuring one step", plan.source.entry_point) as show:
+            with progress.working(f"measuring one step of {plan.source.entry_point}") as show:
                 measure(
                     local,
                     step,
@@ -279,7 +278,7 @@ class Forecaster:
         # Those of a busy machine serve until it has a free core.
         if progress is None or (slowdown is not None and (slowdown <= QUIET_SLOWDOWN or machine.load >= machine.cores)):
             return kept, ""
-        with progress.of(f"timing steps in {processes} process{'es' * (processes != 1)}", "") as show:
+        with progress.working(f"timing steps in {processes} process{'es' * (processes != 1)}") as show:
             try:
                 # Another plan may time the same steps now.
                 measure(

@@ -1,4 +1,4 @@
-"""Progress of a transfer: a bar on a terminal, a few lines on a pipe."""
+"""Progress of a transfer or of other work: a bar or a place on a terminal, a few lines on a pipe."""
 
 from __future__ import annotations
 
@@ -42,6 +42,22 @@ class Progress:
     def downloading(self, subject: str, num_bytes: int) -> AbstractContextManager[Callable[[int], None]]:
         """Return a context manager that yields `count`, which takes the bytes received since its last call."""
         return self._transferring("downloading", subject, num_bytes)
+
+    @contextmanager
+    def working(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Show that something goes on while the body runs, and how long it took; yields a function for its place."""
+        stream, begin = self._stream or sys.stderr, self._clock()
+        if stream.isatty():
+            # Imported here: only a terminal draws.
+            from rich.console import Console
+            from rich.markup import escape
+
+            with Console(file=stream).status(escape(title)) as status:
+                yield lambda place: status.update(escape(f"{title}, {self._clock() - begin:.0f} s: {place}"))
+        else:
+            self.say(f"{title} ...")
+            yield lambda _: None
+        self.say(f"{title}: {self._clock() - begin:.1f} s")
 
     @contextmanager
     def _transferring(self, verb: str, subject: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
