@@ -81,8 +81,8 @@ class Prediction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All predictions of a question, the best first and those that cannot run last.
 
-    `planned` is that of the question's own `distribution`, `layouts` are those that a search compared. `notes` tell what
-    was supposed or left out.
+    `planned` is that of the question's own `distribution`, `layouts` are those that a search compared. `notes` tell
+    what was supposed or left out.
     """
 
     planned: Prediction

@@ -15,6 +15,26 @@ from herringbone_contract.prediction.devices import Device, Link, Rate, Seconds
 PositiveInt = Annotated[int, Meta(ge=1)]
 # Operations that took longer than this, times what they take alone, were timed while other programs used the machine.
 QUIET_SLOWDOWN = 1.25
+# The parameters of `modelparallel` that split or share a model, and the value of each while a script is measured; None
+# for left out. One measured step serves all their values.
+WHOLE_MODEL: dict[str, object] = {
+    "partitions": 1,
+    "pipeline_parallel_degree": 1,
+    "tensor_parallel_degree": 1,
+    "context_parallel_degree": 1,
+    "expert_parallel_degree": 1,
+    "hybrid_shard_degree": 0,
+    "sharded_data_parallel_degree": 1,
+    "shard_optimizer_state": False,
+    "prescaled_batch": False,
+    "load_partition": False,
+    "partition_file": None,
+    "offload_activations": False,
+    "sm_activation_offloading": False,
+    "delayed_parameter_initialization": False,
+    "ddp_port": None,
+    "ddp_dist_backend": "auto",
+}
 
 
 class Hosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

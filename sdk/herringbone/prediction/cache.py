@@ -32,6 +32,7 @@ from herringbone.records.home import Home
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.files import replacing, write_whole
 from herringbone_contract.hyperparameters import decode_values, split
+from herringbone_contract.prediction.question import WHOLE_MODEL
 
 # Packages that decide the operations of a step; the others come with the code.
 _PACKAGES = (
@@ -40,16 +41,11 @@ _PACKAGES = (
 )
 # Parameters of `modelparallel` that place ranks and states, which one measured step serves. All others, such as bf16,
 # change the operations themselves.
-_PLACEMENT = frozenset(
-    {
-        *("partitions", "pipeline_parallel_degree", "tensor_parallel_degree", "sharded_data_parallel_degree"),
-        *("hybrid_shard_degree", "context_parallel_degree", "microbatches", "pipeline", "placement_strategy"),
-        *("active_microbatches", "memory_weight", "optimize", "auto_partition", "default_partition", "partition_file"),
-        *("ddp", "ddp_port", "ddp_dist_backend", "load_partition", "_partition_file", "expert_parallel_degree"),
-        *("shard_optimizer_state", "prescaled_batch", "offload_activations", "sm_activation_offloading"),
-        "delayed_parameter_initialization",
-    }
-)
+_PLACEMENT = {
+    *WHOLE_MODEL,
+    *("microbatches", "pipeline", "placement_strategy", "active_microbatches", "memory_weight", "optimize"),
+    *("auto_partition", "default_partition", "ddp", "_partition_file"),
+}
 _MOST_FILES = 100_000
 MOST_STEPS, MOST_ANSWERS = 200, 500
 

@@ -10,27 +10,9 @@ from collections.abc import Mapping
 
 from herringbone_contract.constants import RankVariable
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.prediction.question import WHOLE_MODEL
 
 PARAMETERS = "SM_HP_MP_PARAMETERS"
-# The parameters that split or share a model, and what each of them is while a script is measured; None for left out.
-_WHOLE: dict[str, object] = {
-    "partitions": 1,
-    "pipeline_parallel_degree": 1,
-    "tensor_parallel_degree": 1,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-    "hybrid_shard_degree": 0,
-    "sharded_data_parallel_degree": 1,
-    "shard_optimizer_state": False,
-    "prescaled_batch": False,
-    "load_partition": False,
-    "partition_file": None,
-    "offload_activations": False,
-    "sm_activation_offloading": False,
-    "delayed_parameter_initialization": False,
-    "ddp_port": None,
-    "ddp_dist_backend": "auto",
-}
 # Each job of version 1 has one of these.
 _VERSION_1 = {"partitions", "pipeline_parallel_degree", "microbatches"}
 MEASURING = "HERRINGBONE_MEASURING"
@@ -73,8 +55,8 @@ def _whole(text: str, ranks: int) -> str:
         raise ParallelError(f"{PARAMETERS}={text[:80]!r} is no JSON: {error}") from error
     if not isinstance(parameters, dict):
         raise ParallelError(f"{PARAMETERS}={text[:80]!r} is no JSON object")
-    kept = {name: value for name, value in parameters.items() if name not in _WHOLE}
-    known = {name: _WHOLE[name] for name in parameters if name in _WHOLE and _WHOLE[name] is not None}
+    kept = {name: value for name, value in parameters.items() if name not in WHOLE_MODEL}
+    known = {name: WHOLE_MODEL[name] for name in parameters if WHOLE_MODEL.get(name) is not None}
     if "partitions" in parameters or "pipeline_parallel_degree" in parameters:
         # Several ranks of one partition are replicas.
         kept["ddp"] = ranks > 1 or kept.get("ddp", False)
