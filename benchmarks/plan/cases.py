@@ -210,5 +210,7 @@ CASES: dict[str, Case] = {
     "sampled": Case(lambda _: kinds.Sampled(), _image, kinds.of_samples, {"full": 64, "small": 64}),
     "bags": Case(lambda _: kinds.Bags(), kinds.bag, kinds.of_bags, _TEXT),
     "scanned": Case(lambda _: kinds.Scanned(), kinds.words, _of_words, _TEXT),
+    "unet": Case(lambda _: kinds.UNet(), _image, _of_images, {"full": 96, "small": 64}),
+    "state-space": Case(lambda _: kinds.StateSpace(), kinds.words, _of_words, _TEXT),
     "mask-rcnn": Case(_mask_rcnn, _picture, _of_pictures, {"full": 256, "small": 64}),
 }

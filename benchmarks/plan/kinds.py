@@ -1,6 +1,7 @@
 """Models of other kinds than those of `cases`: Python loops, small kernels, recomputation, routing, sampling.
 
-They were chosen before a prediction of any of them was seen, and have one size.
+They were chosen before a prediction of any of them was seen, and have one size. The last two came later, to see whether
+predictions hold for kinds that nobody had tried.
 """
 
 from __future__ import annotations
@@ -184,6 +185,66 @@ class Scanned(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(WORDS, width)
         self.layers = nn.Sequential(*(_Scan(width) for _ in range(layers)))
+        self.head = nn.Linear(width, WORDS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layers(self.embed(tokens)))
+
+
+class UNet(nn.Module):
+    """A net of convolutions whose way up takes what its way down has kept."""
+
+    def __init__(self, width: int = 16, depth: int = 3) -> None:
+        super().__init__()
+        widths = [width << level for level in range(depth + 1)]
+        self.start = self._block(3, width)
+        self.down = nn.ModuleList(self._block(inputs, 2 * inputs) for inputs in widths[:-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * inputs, inputs, 2, 2) for inputs in reversed(widths[:-1]))
+        self.join = nn.ModuleList(self._block(2 * inputs, inputs) for inputs in reversed(widths[:-1]))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 1000))
+
+    @staticmethod
+    def _block(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.SiLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.SiLU(),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        kept = [self.start(images)]
+        for down in self.down:
+            kept.append(down(functional.max_pool2d(kept[-1], 2)))
+        states = kept.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            states = join(torch.cat([up(states), kept.pop()], dim=1))
+        return self.head(states)
+
+
+class _StateSpace(nn.Module):
+    def __init__(self, width: int, states: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+        self.decay = nn.Parameter(torch.rand(width, states) + 0.1)
+        self.turn = nn.Parameter(torch.rand(width, states) * 3)
+        self.into = nn.Parameter(torch.randn(width, states) / states)
+
+    def forward(self, states: Tensor) -> Tensor:
+        length = states.shape[1]
+        moments = torch.arange(length, device=states.device)
+        poles = torch.complex(-functional.softplus(self.decay), self.turn)
+        kernel = (self.into[..., None] * torch.exp(poles[..., None] * moments)).sum(1).real
+        inputs = torch.fft.rfft(self.norm(states).transpose(1, 2), n=2 * length)
+        convolved = torch.fft.irfft(inputs * torch.fft.rfft(kernel, n=2 * length), n=2 * length)[..., :length]
+        return states + functional.glu(self.out(functional.gelu(convolved.transpose(1, 2))), dim=-1)
+
+
+class StateSpace(nn.Module):
+    """Diagonal state spaces, as long convolutions by Fourier transforms."""
+
+    def __init__(self, width: int = 192, layers: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, width)
+        self.layers = nn.Sequential(*(_StateSpace(width, 16) for _ in range(layers)))
         self.head = nn.Linear(width, WORDS)
 
     def forward(self, tokens: Tensor) -> Tensor:
