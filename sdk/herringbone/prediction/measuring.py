@@ -157,7 +157,7 @@ def measure(
         work = Path(scratch, "work")
         work.mkdir()
         ranks, local = step.ranks, step.local_ranks
-        options = ["--ranks", str(step.ranks), "--device", step.device, "--timeout", f"{timeout:g}"]
+        options = ["--ranks", str(step.ranks), "--device", step.device]
         if timing is not None:
             # The ranks of the job run together, too. Those that run alone see the ranks with batches of their own.
             hosts, file = timing.question.hosts, Path(scratch, "question.json")
@@ -176,7 +176,7 @@ def measure(
             [*program.words, *words],
             environment,
             work,
-            timeout=timeout + _GRACE_SECONDS,
+            timeout=timeout,
             show=show,
             alone=program.alone,
         )
@@ -226,8 +226,8 @@ def run_program(
         text = result.read(_MOST_RESULT_BYTES)
     if code is None:
         raise MeasurementError(
-            f"the script took no optimizer step within {timeout:.0f} s; give it more time (--measure-timeout), or say"
-            f" where to stop. The end of its output:\n{_tail(log)}"
+            f"the script took no optimizer step within {timeout:.0f} s; give it more time (--measure-timeout), or look"
+            f" where it is: {last or 'it has not begun'}. The end of its output:\n{_tail(log)}"
         )
     if code == REFUSED:
         raise UnsupportedError(

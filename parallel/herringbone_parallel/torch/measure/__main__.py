@@ -1,7 +1,7 @@
 """Measure a training script without training it.
 
-Usage: python -m herringbone_parallel.torch.measure --output FILE [--ranks N] [--device cpu|cuda] [--timeout S]
-       [--stop-at N] [--once] [--arguments-in VARIABLE] [--paths FOLDERS] SCRIPT [ARGUMENTS]
+Usage: python -m herringbone_parallel.torch.measure --output FILE [--ranks N] [--device cpu|cuda] [--once]
+       [--arguments-in VARIABLE] [--paths FOLDERS] SCRIPT [ARGUMENTS]
        python -m herringbone_parallel.torch.measure --time QUESTION [--job] [--threads N] [--budget S] ... SCRIPT
 
 The script runs unchanged, as rank 0 of N, until its second optimizer step returns. Nothing is computed, and no GPU is
@@ -19,6 +19,8 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +29,7 @@ from herringbone_contract.events.hugging_face import accept_added_arguments
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.measure.script import Session
+    from herringbone_parallel.torch.measure.timing import Line
 
 FAILED, NO_STEP = 1, 3
 _PACKAGE = str(Path(__file__).parent)
@@ -41,52 +44,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"measuring needs torch, which cannot be imported: {error}. pip install '.[torch]'", NO_STEP)
     from herringbone_parallel.core.prediction.measurement import to_text
     from herringbone_parallel.torch.measure import script
-    from herringbone_parallel.torch.measure.progress import Watch
-    from herringbone_parallel.torch.measure.second_run import SecondRun
+    from herringbone_parallel.torch.measure.timing import started
 
     output, options.script = options.output.absolute(), options.script.absolute()
-    path = options.script
     if options.time is not None:
         return _time(options, output)
-
-    def again() -> int | None:
-        session = _session(options, 2 * options.ranks, steps=1)
-        with session.measuring():
-            script.run(path, options.arguments)
-        return session.first_batch()
-
-    # Before any thread starts and the script has run.
-    second = None if options.once else SecondRun(again)
-    session, begin = _session(options, options.ranks, options.stop_at), time.monotonic()
-
-    def give_up(place: str) -> None:
-        seconds = f"{options.timeout:g}"
-        _leave(_say(f"no step of an optimizer after {seconds} s: {place}. Give more time with --timeout", NO_STEP))
-
-    watch = Watch(session.where, Path(options.paths[-1]), options.timeout, give_up)
-    watch.start()
-    try:
-        with session.measuring():
-            script.run(path, options.arguments)
-    except SystemExit as error:
-        if error.code:
-            if isinstance(error.code, str):
-                print(error.code, file=sys.stderr)
-            return _say(f"the script ended with exit code {error.code}: {session.where()}", FAILED)
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:  # noqa: BLE001  the user's script may raise anything
-        _show(error)
-        return FAILED
-    watch.stop()
-    try:
-        if second is not None:
-            session.compare(second.batch(2 * (time.monotonic() - begin) + 5))
-        text = to_text(session.result())
-    except ParallelError as error:
-        return _say(str(error), NO_STEP)
-    output.write_bytes(text)
+    # Before any thread starts and the script has run: the second run is a process that waits until the first is over,
+    # so that the two never use the same files at once.
+    with started(0 if options.once else 1, lambda _, line: _first_batch_again(options, line)) as (pipes, _):
+        session, begin = _session(options, options.ranks, steps=2), time.monotonic()
+        try:
+            with session.measuring(), script.reporting(session.where, Path(options.paths[-1])):
+                script.run(options.script, options.arguments)
+        except SystemExit as error:
+            if error.code:
+                if isinstance(error.code, str):
+                    print(error.code, file=sys.stderr)
+                return _say(f"the script ended with exit code {error.code}: {session.where()}", FAILED)
+        except KeyboardInterrupt:
+            return 130
+        except Exception as error:  # noqa: BLE001  the user's script may raise anything
+            _show(error)
+            return FAILED
+        try:
+            for pipe in pipes:
+                session.compare(_answer(pipe, 2 * (time.monotonic() - begin) + 5))
+            output.write_bytes(to_text(session.result()))
+        except ParallelError as error:
+            return _say(str(error), NO_STEP)
     return 0
+
+
+def _first_batch_again(options: argparse.Namespace, line: Line) -> int | None:
+    """Run the script with twice the ranks, without its output; return the samples of its first step."""
+    from herringbone_parallel.torch.measure import script
+
+    line.agreed(0.0)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    session = _session(options, 2 * options.ranks, steps=1)
+    with session.measuring():
+        script.run(options.script, options.arguments)
+    return session.first_batch()
+
+
+def _answer(pipe: Connection, seconds: float) -> int | None:
+    """Let the second run begin; return its answer, None if it fails or has none after `seconds`."""
+    with suppress(OSError, EOFError):
+        pipe.recv_bytes()
+        pipe.send_bytes(b"1")
+        if pipe.poll(seconds):
+            return json.loads(pipe.recv_bytes())  # type: ignore[no-any-return]
+    return None
 
 
 def _time(options: argparse.Namespace, output: Path) -> int:
@@ -129,8 +139,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, help="the file of the measurement, JSON")
     parser.add_argument("--ranks", type=int, default=1, help="data-parallel ranks of the job (%(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="the job's device (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds (%(default)s)")
-    parser.add_argument("--stop-at", type=int, default=2, metavar="N", help="stop after N optimizer steps (2)")
     parser.add_argument("--paths", help="first folders of sys.path, the code's last (the script's own folder)")
     parser.add_argument("--time", type=Path, metavar="QUESTION", help="time steps for a question to the predictor")
     parser.add_argument("--job", action="store_true", help="with --time: time the job's ranks together, too")
@@ -143,8 +151,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.arguments_in is not None:
         options.arguments = json.loads(os.environ[options.arguments_in])
-    if options.ranks < 1 or options.stop_at < 1:
-        parser.error("--ranks and --stop-at are 1 or more")
+    if options.ranks < 1:
+        parser.error("--ranks is 1 or more")
     if not options.script.is_file():
         parser.error(f"{options.script} is no file")
     options.paths = options.paths.split(os.pathsep) if options.paths else [str(options.script.absolute().parent)]

@@ -25,13 +25,16 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from herringbone_parallel.torch.measure.operations import tensors_of
-from herringbone_parallel.torch.measure.stand_ins.replacing import replaced
+from herringbone_parallel.torch.measure.records import Modules
+from herringbone_parallel.torch.measure.replacing import replaced
 
 
 class Part(IntEnum):
@@ -71,27 +74,9 @@ class Step:
         return sum(seconds for owner, seconds in self.seconds.items() if owner.part is part)
 
 
-@dataclass
-class _Moment:
-    """A moment by all clocks, or the time between two."""
-
-    elapsed_s: float = 0.0
-    processor_s: float = 0.0
-    thread_s: float = 0.0
-
-    @classmethod
-    def now(cls) -> _Moment:
-        return cls(time.perf_counter(), time.process_time(), time.thread_time())
-
-    def __sub__(self, other: _Moment) -> _Moment:
-        return _Moment(
-            self.elapsed_s - other.elapsed_s, self.processor_s - other.processor_s, self.thread_s - other.thread_s
-        )
-
-    def __add__(self, other: _Moment) -> _Moment:
-        return _Moment(
-            self.elapsed_s + other.elapsed_s, self.processor_s + other.processor_s, self.thread_s + other.thread_s
-        )
+def _moment() -> NDArray[np.float64]:
+    """Return the seconds of the clock on the wall, of the processor, and of this thread alone."""
+    return np.array([time.perf_counter(), time.process_time(), time.thread_time()])
 
 
 _NODE = "herringbone_owner"
@@ -107,12 +92,11 @@ class Clock:
         self, on_step: Callable[[], object], now: Callable[[], float] = time.perf_counter, *, detailed: bool = True
     ) -> None:
         self.steps: list[Step] = []
-        self.modules: list[nn.Module] = []
+        self.modules = Modules()
         self._on_step, self._now, self._detailed = on_step, now, detailed
-        self._numbers: dict[int, int] = {}
         self._owner, self._step = Owner(Part.FORWARD), Step(detailed=False)
         # The moments at which the owner changed and the step began, the latter by all clocks.
-        self._since, self._began = 0.0, _Moment()
+        self._since, self._began = 0.0, np.zeros(3)
         self._optimizing = 0
         # A turn of a loop with several optimizers ends with the first one's step. These are the others of this turn.
         self._first: weakref.ref[torch.optim.Optimizer] | None = None
@@ -132,24 +116,21 @@ class Clock:
                 return backward(*args, **kwargs)
 
         def advanced(self: Any) -> Any:
-            begin = _Moment.now()
+            begin = _moment()
             try:
                 with clock._owned(Owner(Part.DATA)):
                     return advance(self)
             finally:
-                waited = _Moment.now() - begin
-                clock._step.data_s += waited.elapsed_s
+                waited = _moment() - begin
+                clock._step.data_s += float(waited[0])
                 clock._began += waited
 
         with ExitStack() as stack:
             stack.enter_context(replaced(nn.Module, __call__=called))
             stack.enter_context(replaced(torch.autograd, backward=ran_backward))
             stack.enter_context(replaced(_BaseDataLoaderIter, __next__=advanced))
-            for hook in (
-                register_optimizer_step_pre_hook(self._begin_update),
-                register_optimizer_step_post_hook(self._end_update),
-            ):
-                stack.callback(hook.remove)
+            stack.callback(register_optimizer_step_pre_hook(self._begin_update).remove)
+            stack.callback(register_optimizer_step_post_hook(self._end_update).remove)
             self._begin()
             yield
 
@@ -157,7 +138,7 @@ class Clock:
         """Begin a step."""
         self._step = Step(detailed=self._detailed and len(self.steps) % 2 == 1)
         self._owner = Owner(Part.FORWARD)
-        self._since, self._began = self._now(), _Moment.now()
+        self._since, self._began = self._now(), _moment()
 
     def _switch(self, owner: Owner) -> Owner:
         """Give the time from now on to another owner; return the one before."""
@@ -176,7 +157,7 @@ class Clock:
 
     def _called(self, call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         in_backward = torch._C._current_autograd_node() is not None
-        owner = Owner(Part.BACKWARD if in_backward else Part.FORWARD, self._number(module))
+        owner = Owner(Part.BACKWARD if in_backward else Part.FORWARD, self.modules.number(module))
         self._mark((args, kwargs), self._owner.module)
         with self._owned(owner):
             result = call(module, *args, **kwargs)
@@ -195,14 +176,6 @@ class Clock:
     def _reached(self, owner: Owner, _: Any) -> None:
         self._switch(owner)
 
-    def _number(self, module: nn.Module) -> int:
-        number = self._numbers.get(id(module))
-        if number is None:
-            # The reference keeps the identity from being used again.
-            self.modules.append(module)
-            number = self._numbers[id(module)] = len(self.modules) - 1
-        return number
-
     def _begin_update(self, *_: Any) -> None:
         if not self._optimizing:
             self._switch(Owner(Part.OPTIMIZER))
@@ -220,8 +193,8 @@ class Clock:
             self._others.add(id(optimizer))
             return
         self._others.clear()
-        step, took = self._step, _Moment.now() - self._began
-        step.elapsed_s, step.processor_s, step.thread_s = took.elapsed_s, took.processor_s, took.thread_s
+        step, took = self._step, _moment() - self._began
+        step.elapsed_s, step.processor_s, step.thread_s = took.tolist()
         self.steps.append(step)
         self._on_step()
         self._begin()

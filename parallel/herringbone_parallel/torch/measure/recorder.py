@@ -28,7 +28,8 @@ from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.prediction.measurement import Operation, Phase
 from herringbone_parallel.torch.library_hooks import MEASURE
 from herringbone_parallel.torch.measure.operations import Unkeyed, describe, key_of, tensors_of
-from herringbone_parallel.torch.measure.records import Allocation, Record, Step
+from herringbone_parallel.torch.measure.records import Allocation, Modules, Record, Step
+from herringbone_parallel.torch.measure.replacing import replaced
 from herringbone_parallel.torch.measure.scratch import Scratch
 from herringbone_parallel.torch.measure.skipping import Skipper
 
@@ -59,7 +60,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self.calls: list[Record] = []
         self.allocations: list[Allocation] = []
-        self.modules: list[nn.Module] = []
+        self.modules = Modules()
         self.steps: list[Step] = []
         # Outermost modules of forwards, as numbers, and their batch sizes, by the moment of the call.
         self.forwards: list[tuple[int, int, int | None]] = []
@@ -76,7 +77,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._on_step = on_step
         self._thread = _Thread()
         self._numbers: dict[Hashable, int] = {}
-        self._number_of: dict[int, int] = {}
         self._living: dict[int, Allocation] = {}
         self._optimizing = 0
         self._microbatch = 0
@@ -113,23 +113,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # Nothing that is computed from it has true values.
                 recorder.skipper.forget(param)
 
-        hooks = [
-            register_optimizer_step_pre_hook(self._begin_step),
-            register_optimizer_step_post_hook(self._end_step),
-        ]
         require(MEASURE)
-        nn.Module.__call__ = watched  # type: ignore[method-assign]
-        threading.Thread.run = entered  # type: ignore[method-assign]
-        nn.Module.register_parameter = registered  # type: ignore[method-assign]
-        try:
-            with self:
-                yield
-        finally:
-            nn.Module.__call__ = call  # type: ignore[method-assign]
-            threading.Thread.run = run  # type: ignore[method-assign]
-            nn.Module.register_parameter = register  # type: ignore[method-assign]
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as stack:
+            stack.enter_context(replaced(nn.Module, __call__=watched, register_parameter=registered))
+            stack.enter_context(replaced(threading.Thread, run=entered))
+            stack.callback(register_optimizer_step_pre_hook(self._begin_step).remove)
+            stack.callback(register_optimizer_step_post_hook(self._end_step).remove)
+            stack.enter_context(self)
+            yield
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -153,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.paused:
             yield
             return
-        number = self.number(module)
+        number = self.modules.number(module)
         recomputes = torch._C._current_autograd_node() is not None
         if not thread.frames and not recomputes:
             self._begin_forward(number, args, kwargs)
@@ -164,15 +155,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             thread.frames.pop()
             self._note_recorder()
-
-    def number(self, module: nn.Module) -> int:
-        """Return the module's number."""
-        number = self._number_of.get(id(module))
-        if number is None:
-            # The reference keeps the identity from being used again.
-            self.modules.append(module)
-            number = self._number_of[id(module)] = len(self.modules) - 1
-        return number
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""The entries that a recorder collects: allocations, calls and steps of optimizers."""
+"""The entries that a recorder collects: modules, allocations, calls and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from herringbone_parallel.core.prediction.measurement import Phase
+
+
+class Modules(list[nn.Module]):
+    """The modules in the order in which they first ran. The references keep their identities from being used again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[int, int] = {}
+
+    def number(self, module: nn.Module) -> int:
+        """Return the module's index."""
+        number = self._numbers.setdefault(id(module), len(self))
+        if number == len(self):
+            self.append(module)
+        return number
 
 
 @dataclass(slots=True)

@@ -5,18 +5,21 @@ The script stops at the return of an optimizer step, by an exception that no `ex
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from torch.optim import Optimizer
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.prediction.measurement import Measurement
 from herringbone_parallel.torch.measure.recorder import Recorder
+from herringbone_parallel.torch.measure.replacing import replaced
 from herringbone_parallel.torch.measure.result import Facts, measurement_of, samples
 from herringbone_parallel.torch.measure.stand_ins.cuda import gpus
 from herringbone_parallel.torch.measure.stand_ins.files import scratch
@@ -25,6 +28,8 @@ from herringbone_parallel.torch.measure.stand_ins.loaders import Loading, readin
 from herringbone_parallel.torch.measure.stand_ins.pipeline import whole_model
 from herringbone_parallel.torch.measure.stand_ins.switches import unchecked, uncompiled
 from herringbone_parallel.torch.measure.stand_ins.wrappers import unsplit
+
+_REPORT_SECONDS = 2.0
 
 
 class Measured(BaseException):
@@ -118,11 +123,36 @@ def _noting_optimizers(recorder: Recorder) -> Iterator[None]:
         create(self, *args, **kwargs)  # type: ignore[arg-type]
         recorder.begin_batch(len(recorder.calls))
 
-    Optimizer.__init__ = created  # type: ignore[method-assign]
+    with replaced(Optimizer, __init__=created):
+        yield
+
+
+@contextmanager
+def reporting(describe: Callable[[], str], folder: Path) -> Iterator[None]:
+    """Print on standard error every two seconds how far the script has come in the `with` block, and at which line."""
+    over, main = threading.Event(), threading.get_ident()
+
+    def report() -> None:
+        while not over.wait(_REPORT_SECONDS):
+            line = _line_of(sys._current_frames().get(main), f"{folder}{os.sep}")
+            print(f"measure: {describe()}; it stands {line}", file=sys.stderr, flush=True)
+
+    threading.Thread(target=report, name="measure-progress", daemon=True).start()
     try:
         yield
     finally:
-        Optimizer.__init__ = create  # type: ignore[method-assign]
+        over.set()
+
+
+def _line_of(frame: FrameType | None, folder: str) -> str:
+    """Describe the innermost line of a stack that is in the script's folder."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(folder):
+            text = linecache.getline(file, frame.f_lineno).strip()
+            return f"at line {frame.f_lineno} of {file.removeprefix(folder)}: {text[:120]}"
+        frame = frame.f_back
+    return "outside of the script's folder"
 
 
 def run(path: Path, arguments: list[str]) -> None:

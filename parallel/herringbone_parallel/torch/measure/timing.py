@@ -139,7 +139,7 @@ def time_script(options: argparse.Namespace, enter: Enter) -> Timings:
 
 
 @contextmanager
-def _started(count: int, work: Work) -> Iterator[tuple[list[Connection], list[BaseProcess]]]:
+def started(count: int, work: Work) -> Iterator[tuple[list[Connection], list[BaseProcess]]]:
     """Start so many processes for the length of the `with` block."""
     context = multiprocessing.get_context("fork")
     pipes: list[Connection] = []
@@ -164,7 +164,7 @@ def run_together(count: int, work: Work, budget_s: float) -> list[Any]:
 
     Raises `ParallelError` if one of them ends without a result.
     """
-    with _started(count, work) as (pipes, processes):
+    with started(count, work) as (pipes, processes):
         slowest_s = max(_received(pipe, processes) for pipe in pipes)
         steps = max(1, min(_MOST_STEPS, int(budget_s / slowest_s))) if slowest_s else 1
         for pipe in pipes:
@@ -178,7 +178,7 @@ def turns_of(ranks: int, work: Work, budget_s: float) -> list[list[tuple[float, 
     The ranks go on until the parent has seen enough: one that stopped might owe another one messages.
     """
     turns: list[list[tuple[float, float]]] = []
-    with _started(ranks, work) as (pipes, processes):
+    with started(ranks, work) as (pipes, processes):
         while len(turns) < _WARM_UP + _MOST_STEPS:
             turn = [_received(pipe, processes) for pipe in pipes]
             if None in turn:

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from herringbone_parallel.torch.measure.recorder import Recorder
-from herringbone_parallel.torch.measure.stand_ins.replacing import nothing, replaced
+from herringbone_parallel.torch.measure.replacing import nothing, replaced
 
 _DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")

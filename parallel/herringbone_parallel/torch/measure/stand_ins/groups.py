@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
-from herringbone_parallel.torch.measure.stand_ins.replacing import replaced
+from herringbone_parallel.torch.measure.replacing import replaced
 
 _BACKEND = "fake"
 

@@ -14,6 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from herringbone_parallel.torch.measure.operations import tensors_of
 from herringbone_parallel.torch.measure.recorder import Recorder
+from herringbone_parallel.torch.measure.replacing import replaced
 
 _BATCHES = 8
 _signature = inspect.signature(DataLoader.__init__)
@@ -80,13 +81,8 @@ def reading(recorder: Recorder, loading: Loading) -> Iterator[None]:
         recorder.begin_batch(moment)
         return batch
 
-    DataLoader.__init__ = created  # type: ignore[method-assign]
-    _BaseDataLoaderIter.__next__ = advanced  # type: ignore[method-assign]
-    try:
+    with replaced(DataLoader, __init__=created), replaced(_BaseDataLoaderIter, __next__=advanced):
         yield
-    finally:
-        DataLoader.__init__ = create  # type: ignore[method-assign]
-        _BaseDataLoaderIter.__next__ = advance  # type: ignore[method-assign]
 
 
 def _length(iterator: Any) -> int | None:

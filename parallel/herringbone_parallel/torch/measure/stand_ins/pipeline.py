@@ -16,8 +16,8 @@ import torch
 from herringbone_parallel.core.partition.costs import CostTree
 from herringbone_parallel.core.partition.work import CPU, CUDA
 from herringbone_parallel.torch.measure.recorder import Recorder
+from herringbone_parallel.torch.measure.replacing import nothing, replaced
 from herringbone_parallel.torch.measure.result import Facts
-from herringbone_parallel.torch.measure.stand_ins.replacing import nothing, replaced
 
 
 @contextmanager

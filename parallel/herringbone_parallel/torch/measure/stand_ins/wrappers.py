@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.torch.measure.replacing import nothing, replaced
 from herringbone_parallel.torch.measure.result import Facts
-from herringbone_parallel.torch.measure.stand_ins.replacing import nothing, replaced
 
 
 @contextmanager
