@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from herringbone_contract.events import hugging_face, outbox
+from herringbone_contract.events import hugging_face
 
 
 class HfArgumentParser(argparse.ArgumentParser):
@@ -59,10 +59,9 @@ def test_a_job_without_added_arguments_keeps_its_parser(monkeypatch: pytest.Monk
     assert argparse.ArgumentParser.parse_known_args is before
 
 
-def test_only_the_first_rank_sends_numbers_with_the_trainers_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_rank_sends_numbers_with_the_trainers_step() -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(outbox, "metric", lambda *args, source: sent.append((*args, source)))
-    callback = hugging_face.callback_class(object)()
+    callback = hugging_face.callback_class(object, lambda *args, source: sent.append((*args, source)))()
     logs = {"loss": 0.5, "step": 3, "text": "1", "seen": 7}
     for is_first in (False, True):
         state = SimpleNamespace(is_world_process_zero=is_first, global_step=5, max_steps=9)

@@ -11,7 +11,8 @@ import pytest
 
 import herringbone
 from herringbone_contract.errors import InputError
-from herringbone_contract.events import emit, script
+from herringbone_contract.events import emit
+from herringbone_contract.events.script import Pace
 
 
 @pytest.fixture
@@ -21,14 +22,11 @@ def sent(tmp_path, monkeypatch):
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     monkeypatch.setenv(emit.VARIABLE, str(fifo))
     monkeypatch.setenv(emit.RANK_VARIABLE, "1")
-    monkeypatch.setattr(emit, "_pid", 0)
-    monkeypatch.setattr(script, "_first", None)
     # So that the reader does not see an end before the first event.
     emit.emit("opened")
     os.read(reader, 4096)
     yield lambda: [json.loads(line) for line in os.read(reader, 65_536).splitlines()]
     os.close(reader)
-    monkeypatch.setattr(emit, "_pid", 0)
 
 
 class Tensor:
@@ -64,12 +62,12 @@ def test_metrics_and_progress_are_sent(sent) -> None:
     ]
 
 
-def test_the_end_is_estimated_from_the_calls_so_far(monkeypatch) -> None:
-    monkeypatch.setattr(script, "_first", None)
-    estimates = [script._estimate(done, 100.0, now) for done, now in ((0.0, 5.0), (10.0, 15.0), (50.0, 25.0))]
+def test_the_end_is_estimated_from_the_calls_so_far() -> None:
+    pace = Pace()
+    estimates = [pace.estimate(done, 100.0, now) for done, now in ((0.0, 5.0), (10.0, 15.0), (50.0, 25.0))]
     assert estimates == [None, 90.0, 20.0]
     # A new epoch begins again; more than all cannot be done.
-    assert [script._estimate(done, 10.0, now) for done, now in ((0.0, 30.0), (12.0, 31.0))] == [None, 0.0]
+    assert [pace.estimate(done, 10.0, now) for done, now in ((0.0, 30.0), (12.0, 31.0))] == [None, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -76,23 +76,19 @@ def test_the_second_optimizer_of_a_step_does_not_count() -> None:
 
 
 def test_ticks_reach_the_fifo_and_cost_nothing_without_one(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(steps, "_tick", None)
     monkeypatch.delenv(emit.VARIABLE, raising=False)
     optimizer = Optimizer()
-    steps.tick(optimizer)
-    monkeypatch.setattr(steps, "_tick", None)
-    monkeypatch.setattr(emit, "_pid", 0)
+    steps.ticker()(optimizer)
     fifo = tmp_path / "events"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     monkeypatch.setenv(emit.VARIABLE, str(fifo))
     monkeypatch.setenv(emit.RANK_VARIABLE, "1")
     times = iter([5.0, 7.0])
-    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(times))
-    steps.tick(optimizer)
-    steps.tick(optimizer)
+    tick = steps.ticker(lambda: next(times))
+    tick(optimizer)
+    tick(optimizer)
     event = json.loads(os.read(reader, 4096))
     assert (event["kind"], event["rank"], event["count"], event["seconds"]) == ("steps", 1, 2, [2.0])
     assert event["t"] - event["since"] == pytest.approx(2.0, abs=0.01)
     os.close(reader)
-    monkeypatch.setattr(emit, "_pid", 0)

@@ -46,7 +46,6 @@ def test_only_the_tenth_and_each_thousandth_step_is_recorded(tmp_path, monkeypat
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     monkeypatch.setenv(emit.VARIABLE, str(fifo))
-    monkeypatch.setattr(emit, "_pid", 0)
     assert [step for step in range(1, 3001) if LiveTimeline.of_step(step, 0)] == [10, 1000, 2000, 3000]
     live = LiveTimeline.of_step(10, 1)
     assert live is not None
@@ -57,4 +56,3 @@ def test_only_the_tenth_and_each_thousandth_step_is_recorded(tmp_path, monkeypat
     # The first partition alone predicts.
     assert "predicted" not in event
     os.close(reader)
-    monkeypatch.setattr(emit, "_pid", 0)

@@ -18,7 +18,8 @@ RANK_VARIABLE = RankVariable.RANK
 MAX_LINE_BYTES = 4096
 
 _fifo: int | None = None
-_pid = 0
+# The process that opened the FIFO, and its path.
+_opened: tuple[int, str | None] = (0, None)
 
 
 def emit(kind: str, **members: Any) -> bool:
@@ -64,11 +65,11 @@ def rank() -> int | None:
 
 def descriptor() -> int | None:
     """Return the descriptor of the FIFO, None where nobody listens; a forked child opens its own."""
-    global _fifo, _pid
-    if _pid == os.getpid():
-        return _fifo
-    _pid = os.getpid()
+    global _fifo, _opened
     path = os.environ.get(VARIABLE)
+    if _opened == (os.getpid(), path):
+        return _fifo
+    _opened = os.getpid(), path
     try:
         # Without O_NONBLOCK the open would wait for a reader, and a write for room.
         _fifo = None if path is None else os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

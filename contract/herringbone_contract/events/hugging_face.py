@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from herringbone_contract.constants import Key
@@ -78,7 +79,7 @@ def send_logs() -> None:
         integrations.update({name: trainer.TrainerCallback for name in integrations if name == "kubeflow"})
 
 
-def callback_class(base: Any) -> Any:
+def callback_class(base: Any, send: Callable[..., None] = outbox.metric) -> Any:
     """Return the subclass of transformers' `TrainerCallback` that sends what a Trainer logs to the job's events."""
 
     class JobCallback(base):  # type: ignore[misc]  # the base class is known at run time only
@@ -90,7 +91,7 @@ def callback_class(base: Any) -> Any:
             for name, value in (logs or {}).items():
                 # The log's own entry of that name is the Trainer's step. Texts and lists are no metrics.
                 if name != "step" and not isinstance(value, str) and state.is_world_process_zero:
-                    outbox.metric(str(name), value, state.global_step, source=HUGGING_FACE)
+                    send(str(name), value, state.global_step, source=HUGGING_FACE)
 
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             self._shown = time.monotonic()

@@ -76,7 +76,7 @@ class Outbox:
             self._lines += 1
 
     def close(self, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> int:
-        """Send what waits, as far as that is possible soon; return the number of values that are lost."""
+        """Send what waits, as far as that is possible soon; report and return the number of values that are lost."""
         end = clock() + _LAST_SECONDS
         while self.waiting and clock() < end:
             self.flush(clock())
@@ -85,6 +85,9 @@ class Outbox:
         lost, self._lost = self.waiting + self._lost, 0
         self._points.clear()
         self._events.clear()
+        if lost:
+            text = f"herringbone: {lost} values of metrics are lost: they were more than the host can take"
+            print(text, file=sys.stderr)
         return lost
 
 
@@ -116,5 +119,5 @@ def metric(name: str, value: Any, step: int | None = None, *, source: str) -> No
 
 def close() -> None:
     """Send what this process holds, and report what is lost; a second call does nothing."""
-    if _outbox is not None and _pid == os.getpid() and (lost := _outbox.close()):
-        print(f"herringbone: {lost} values of metrics are lost: they were more than the host can take", file=sys.stderr)
+    if _outbox is not None and _pid == os.getpid():
+        _outbox.close()

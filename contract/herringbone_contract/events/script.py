@@ -44,23 +44,32 @@ def log_progress(done: float, total: float | None = None, *, unit: str = "step",
     Raises `InputError` for values that are no finite numbers.
     """
     number, whole = _finite("done", done), None if total is None else _finite("total", total)
-    seconds = _estimate(number, whole, time.monotonic()) if eta is None else _finite("eta", eta)
+    seconds = _pace.estimate(number, whole, time.monotonic()) if eta is None else _finite("eta", eta)
     emit.emit("progress", done=number, total=whole, unit=str(unit), eta=seconds)
 
 
-# The time and the work done at the first call, or at the first one after the work began again.
-_first: tuple[float, float] | None = None
+class Pace:
+    """Estimates when the work of a script ends. Pure: the caller passes the time in seconds.
+
+    >>> pace = Pace()
+    >>> pace.estimate(0, 100, 5.0), pace.estimate(50, 100, 25.0)
+    (None, 20.0)
+    """
+
+    # The time and the work done at the first call, or at the first one after the work began again.
+    _first: tuple[float, float] | None = None
+
+    def estimate(self, done: float, total: float | None, now: float) -> float | None:
+        """Return the seconds until the end if the work goes on as fast as since the first call."""
+        if self._first is None or done < self._first[1]:
+            self._first = (now, done)
+        begin, before = self._first
+        if total is None or done <= before:
+            return None
+        return round((now - begin) / (done - before) * max(0.0, total - done), 3)
 
 
-def _estimate(done: float, total: float | None, now: float) -> float | None:
-    """Return the seconds until the end if the work goes on as fast as since the first call."""
-    global _first
-    if _first is None or done < _first[1]:
-        _first = (now, done)
-    begin, before = _first
-    if total is None or done <= before:
-        return None
-    return round((now - begin) / (done - before) * max(0.0, total - done), 3)
+_pace = Pace()
 
 
 def _number(name: str, value: Any) -> float:

@@ -111,14 +111,14 @@ def is_heard() -> bool:
     return emit.VARIABLE in os.environ
 
 
-def _ticker() -> Callable[[object], None]:
+def ticker(clock: Callable[[], float] = time.perf_counter) -> Callable[[object], None]:
+    """Return the function that counts the steps of this rank; it does nothing where nobody listens."""
     if not is_heard():
         return lambda _: None
     import atexit
 
     global _counter
-    counter, clock = StepCounter(), time.perf_counter
-    _counter = counter
+    counter = _counter = StepCounter()
 
     def tick(owner: object) -> None:
         batch = counter.tick(clock(), owner)
@@ -143,7 +143,7 @@ def tick(owner: object) -> None:
     global _tick
     if _tick is None:
         # At the first step, when the rank's environment is complete.
-        _tick = _ticker()
+        _tick = ticker()
     _tick(owner)
 
 
