@@ -15,8 +15,6 @@ _LOOPBACK = "127.0.0.1"
 _lock = threading.Lock()
 # debugpy listens once in the life of a process; `_lock` guards it.
 _port: int | None = None
-# debugpy replaces this function by one that warns.
-_set_trace = sys.settrace
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to debug has no parameters
@@ -35,7 +33,7 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to
         if _port is None:
             # The workers of a data loader would stop, too, and wait for debuggers of their own.
             debugpy.configure(subProcess=False)
-            os.register_at_fork(after_in_child=_leave)
+            os.register_at_fork(after_in_child=leave)
             _, _port = debugpy.listen((_LOOPBACK, 0))
     return {
         "port": _port,
@@ -45,11 +43,10 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to
     }
 
 
-def _leave() -> None:
+# debugpy replaces `settrace` by a function that warns. Python 3.12 has another way to watch a program.
+def leave(set_trace: Any = sys.settrace, monitoring: Any = getattr(sys, "monitoring", None)) -> None:
     """Take the debugger out of a forked child, which would stop at the rank's breakpoints and wait for ever."""
-    _set_trace(None)
-    # Python 3.12 has another way to watch a program, and debugpy uses it.
-    monitoring = getattr(sys, "monitoring", None)
+    set_trace(None)
     if monitoring is None or monitoring.get_tool(monitoring.DEBUGGER_ID) is None:
         return
     for event in vars(monitoring.events).values():

@@ -21,18 +21,20 @@ REQUIRED = ("Python", "ports", "disk")
 Examination = Callable[[], Check]
 
 
-def examine(*, aws: bool = False, examinations: Mapping[str, Examination] | None = None) -> tuple[Check, ...]:
+def examine(
+    *, aws: bool = False, examinations: Mapping[str, Examination] | None = None, seconds: float = SECONDS
+) -> tuple[Check, ...]:
     """Examine this machine and return one check per subject, in the order of the table.
 
     >>> [check.fix for check in examine() if check.state is State.WARNING]     # doctest: +SKIP
     ['pip install --force-reinstall torch']
 
-    Takes at most 2 seconds: a probe that has not answered by then becomes a check that says so. With `aws`, AWS is
+    Takes at most `seconds`: a probe that has not answered by then becomes a check that says so. With `aws`, AWS is
     asked who the caller is, which may take longer. No check contains a secret. `examinations` replaces the subjects, by
     name.
     """
     subjects = standard(aws=aws) if examinations is None else examinations
-    seconds = AWS_SECONDS if aws else SECONDS
+    seconds = AWS_SECONDS if aws else seconds
     checks: dict[str, Check] = {}
 
     def run(name: str, subject: Examination) -> None:

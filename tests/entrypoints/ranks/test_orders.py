@@ -178,7 +178,7 @@ def test_python_3_14_brings_an_order_without_a_handler(tmp_path: Path, monkeypat
     assert "takes no orders" in order(tmp_path, os.getpid(), remote_exec=refuse)["error"]
 
 
-def test_a_forked_child_leaves_the_debugger_of_python_3_12(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_leaves_the_debugger_of_python_3_12() -> None:
     """There pydevd watches by `sys.monitoring`, whose callbacks a child inherits."""
     from herringbone_entry.ranks import debugger
 
@@ -193,9 +193,7 @@ def test_a_forked_child_leaves_the_debugger_of_python_3_12(monkeypatch: pytest.M
     monitoring = SimpleNamespace(
         DEBUGGER_ID=0, events=events, get_tool=lambda tool: "pydevd", register_callback=register_callback
     )
-    monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
-    monkeypatch.setattr(debugger, "_set_trace", removed.append)
-    debugger._leave()
+    debugger.leave(removed.append, monitoring)
     assert removed == [None, (0, 32, None), (0, 512, None)]
 
 

@@ -1,12 +1,12 @@
-"""The I/O thread of the Python core, one step at a time: its thread is never started."""
+"""The I/O thread of the Python core, one step at a time."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import gc
 import os
+import resource
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -19,14 +19,20 @@ from herringbone_parallel.reduce.cores.python_core import PythonCore
 ENDS = list[socket.socket]
 
 
+class SteppedCore(PythonCore):
+    """A core whose thread ends at once: the test takes the thread's steps."""
+
+    def _run(self) -> None:
+        pass
+
+
 @pytest.fixture
-def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PythonCore, ENDS]]:
+def helper() -> Iterator[tuple[PythonCore, ENDS]]:
     """Yield a helper's core of three hosts, and the hosts' ends of its connections."""
-    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
     pairs = [socket.socketpair() for _ in range(3)]
     links = tuple(LinkSpec(pair[0].detach(), Role.PEER, index, f"rank {index}") for index, pair in enumerate(pairs))
     limits = Limit(4096, 8), Limit(0, 0)
-    core = PythonCore(CoreConfig("helper", -1, 3, 0, 0, 1, 1, 0, 1024, *limits, silence=60, late=60, links=links))
+    core = SteppedCore(CoreConfig("helper", -1, 3, 0, 0, 1, 1, 0, 1024, *limits, silence=60, late=60, links=links))
     ends = [pair[1] for pair in pairs]
     for end in ends:
         end.setblocking(False)
@@ -61,23 +67,30 @@ def test_a_silent_process_behind_one_that_is_gone_is_noticed(helper: tuple[Pytho
         core._tick(now)
 
 
-def test_a_core_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def room_for_files(count: int) -> Iterator[None]:
+    """Let this process open `count` files more."""
+    limits, opened = resource.getrlimit(resource.RLIMIT_NOFILE), [os.open("/", os.O_RDONLY) for _ in range(count + 1)]
+    for descriptor in opened:
+        os.close(descriptor)
+    # The kernel gives the lowest free numbers, and none from the limit on.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1], limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_core_that_cannot_start_leaves_nothing_behind() -> None:
     """Regression: without descriptors for its pipes, the core kept the links, and the ranks waited for it."""
-    make, made = os.pipe2, iter(range(1))
-
-    def make_once(flags: int) -> tuple[int, int]:
-        if next(made, None) is None:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return make(flags)
-
-    monkeypatch.setattr(os, "pipe2", make_once)
     ours, theirs = socket.socketpair()
     with theirs:
         gc.collect()  # what earlier tests left
         before = len(os.listdir("/proc/self/fd"))
         links = (LinkSpec(ours.detach(), Role.PEER, 0, "rank 0"),)
         limits = Limit(4096, 8), Limit(0, 0)
-        with pytest.raises(OSError, match="Too many open files"):
+        # For one pipe of two.
+        with room_for_files(2), pytest.raises(OSError, match="Too many open files"):
             PythonCore(CoreConfig("helper", -1, 1, 0, 0, 1, 1, 0, 1024, *limits, silence=60, late=60, links=links))
         assert theirs.recv(1) == b""
         gc.collect()

@@ -68,10 +68,10 @@ def test_files_are_read_from_where_the_last_read_ended(tmp_path) -> None:
     source.close()
 
 
-def test_files_are_read_in_parts_and_by_time(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("herringbone.events.source._READ_BYTES", 100)
+def test_files_are_read_in_parts_and_by_time(tmp_path) -> None:
     for name, times in {"algo-1": [1, 3, 5, 4, 7, 9], "job": [2, 8]}.items():
-        lines = [encode({"kind": "bill", "t": float(time), "text": "x" * 60}) for time in times]
+        # A part of a file is 1 MiB. The long lines are no events.
+        lines = [encode({"kind": "bill", "t": float(time), "text": ""}) + b"x" * 1_100_000 + b"\n" for time in times]
         (tmp_path / f"{name}.events").write_bytes(b"".join(lines))
     source = FileEvents([tmp_path / "job.events", tmp_path / "algo-1.events"])
     parts = list(source.rest(None))

@@ -40,7 +40,7 @@ from herringbone_contract.checkpoint.manifest import (
 from herringbone_contract.checkpoint.verification import hidden, hidden_tag
 from herringbone_contract.files import sync, write_whole
 from herringbone_parallel.torch.checkpoint.background import Background
-from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt, host_name
+from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
@@ -105,7 +105,7 @@ class Saver:
         self.finish()
         peers = self._peers
         copy = self._staging.copy if in_background else in_place
-        tried = attempt(lambda: _begin(tag, state, contents, peers.rank))
+        tried = attempt(lambda: _begin(tag, state, contents, peers))
         save, plan, staged = self._agreed(tried, copy)
         job = _Job(peers, Path(folder), tag, save, plan.hosts, on_complete)
         ours = tried.result.local
@@ -183,7 +183,7 @@ class _Begun:
         return kept == (self.host, self.described, self.names)
 
 
-def _begin(tag: str, state: Mapping[str, Any], contents: Contents, rank: int) -> _Begun:
+def _begin(tag: str, state: Mapping[str, Any], contents: Contents, peers: Peers) -> _Begun:
     checked_tag(tag)
     flat = flatten(state)
     named = pieces_by_name(flat.tensors)
@@ -201,14 +201,14 @@ def _begin(tag: str, state: Mapping[str, Any], contents: Contents, rank: int) ->
         ]
         for prefix, inner in flat.groups.items()
     }
-    if rank == 0:
+    if peers.rank == 0:
         extra = encode(contents.extra, "extra")
         if contents.user_content is not ABSENT:
             buffer = io.BytesIO()
             torch.save(contents.user_content, buffer)
             content = buffer.getvalue()
     local = _Local(flat, pieces, content, groups, extra)
-    return _Begun(secrets.token_hex(8), host_name(), described, _names_only(flat.groups), local)
+    return _Begun(secrets.token_hex(8), peers.host, described, _names_only(flat.groups), local)
 
 
 class _Description(NamedTuple):
@@ -278,10 +278,12 @@ class _Job:
             self._path.mkdir(parents=True, exist_ok=True)
         described = self._plan.described[rank]
         planned = files(rank, described, self._plan.chosen[rank], self._save)
-        written = write(self._path, planned, described, self._staged, rank)
+        host = self._hosts[rank]
+        written = write(self._path, planned, described, self._staged, rank, host)
         if self._content is not None:
             write_whole(self._path / USER_CONTENT, self._content, mode=0o666, synced=True)
-            written.files[USER_CONTENT] = _whole_file(self._content, rank)
+            size, checksum = len(self._content), zlib.crc32(self._content)
+            written.files[USER_CONTENT] = File(size, size, checksum, rank, host)
         return written, self._described
 
     def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
@@ -365,7 +367,3 @@ def _names_only(groups: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unfinished(folder: Path, tag: str, save: str) -> Path:
     return folder / f".{tag}.{save}{UNFINISHED}"
-
-
-def _whole_file(content: bytes, rank: int) -> File:
-    return File(len(content), len(content), zlib.crc32(content), rank, host_name())

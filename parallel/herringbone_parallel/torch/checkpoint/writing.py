@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from herringbone_contract.checkpoint.manifest import Chunk, File
-from herringbone_parallel.torch.checkpoint.peers import host_name
 from herringbone_parallel.torch.checkpoint.pieces import Piece, as_bytes
 from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile
 
@@ -61,10 +60,10 @@ class Written:
 
 
 def write(
-    folder: Path, planned: Sequence[PlannedFile], described: Sequence[Described], staged: Staged, rank: int
+    folder: Path, planned: Sequence[PlannedFile], described: Sequence[Described], staged: Staged, rank: int, host: str
 ) -> Written:
-    """Write the files of this rank, and return once they are on the disk."""
-    written, host = Written(), host_name()
+    """Write the files of this rank on this host, and return once they are on the disk."""
+    written = Written()
     for file in planned:
         with (folder / file.name).open("xb", buffering=0) as stream:
             _write_all(stream.fileno(), memoryview(file.header))

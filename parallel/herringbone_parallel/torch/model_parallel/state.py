@@ -314,5 +314,5 @@ def _open_transport(grid: Grid, rank: int, device: torch.device) -> Transport | 
                     if source != target:
                         pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
         if rank in ranks:
-            transport = Transport(ranks, group, pairs)
+            transport = Transport(ranks, group, pairs, rank=rank)
     return transport

@@ -8,7 +8,7 @@ import torch
 from torch.optim.adam import adam
 
 from herringbone_parallel.core.recipes.layerwise import require_lamb
-from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, is_fused, ratios
+from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, ratios
 
 
 class LAMB(MultiTensorOptimizer):
@@ -41,7 +41,7 @@ class LAMB(MultiTensorOptimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         # With this key, torch moves a loaded count of steps to the parameter's device, where the fused kernel needs it.
-        group["fused"] = all(is_fused(parameter.device) for parameter in group["params"])
+        group["fused"] = all(self._is_fused(parameter.device) for parameter in group["params"])
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         updates = self._direction(group, weights)

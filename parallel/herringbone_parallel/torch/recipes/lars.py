@@ -8,7 +8,7 @@ import torch
 from torch.optim.sgd import sgd
 
 from herringbone_parallel.core.recipes.layerwise import require_lars
-from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, is_fused, ratios
+from herringbone_parallel.torch.recipes.multi_tensor import MultiTensorOptimizer, Tensors, ratios
 
 
 class LARS(MultiTensorOptimizer):
@@ -55,8 +55,8 @@ class LARS(MultiTensorOptimizer):
             weights,
             scaled,
             velocities,
-            fused=is_fused(weights[0].device) or None,
-            foreach=not is_fused(weights[0].device) or None,
+            fused=self._is_fused(weights[0].device) or None,
+            foreach=not self._is_fused(weights[0].device) or None,
             weight_decay=0.0,
             momentum=group["momentum"],
             lr=1.0,

@@ -15,17 +15,9 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from herringbone_contract.errors import ParallelError
 
 Tensors = list[torch.Tensor]
-# On a processor, the results of one operation should still be in the cache when the next one reads them. On a device,
-# each launch costs time, so one list holds everything.
-_CPU_BYTES = 4 << 20
 
 
-def is_fused(device: torch.device) -> bool:
-    """Return True if torch updates parameters on this device in one pass; on a processor it does since 2.4."""
-    return device.type in _get_fused_kernels_supported_devices()
-
-
-def batches(parameters: Iterable[torch.Tensor]) -> Iterator[Tensors]:
+def batches(parameters: Iterable[torch.Tensor], cache_bytes: int) -> Iterator[Tensors]:
     """Yield lists of the parameters with a gradient, for one round of operations each: of one device and one type."""
     kinds: dict[tuple[torch.device, torch.dtype], Tensors] = {}
     for parameter in parameters:
@@ -36,15 +28,15 @@ def batches(parameters: Iterable[torch.Tensor]) -> Iterator[Tensors]:
         # List operations need tensors of one device and one type.
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     for (device, _), tensors in kinds.items():
-        yield from _cache_sized(tensors) if device.type == "cpu" else [tensors]
+        yield from _cache_sized(tensors, cache_bytes) if device.type == "cpu" else [tensors]
 
 
-def _cache_sized(tensors: Tensors) -> Iterator[Tensors]:
+def _cache_sized(tensors: Tensors, cache_bytes: int) -> Iterator[Tensors]:
     batch: Tensors = []
     batch_bytes = 0
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if batch and batch_bytes + size > _CPU_BYTES:
+        if batch and batch_bytes + size > cache_bytes:
             yield batch
             batch, batch_bytes = [], 0
         batch.append(tensor)
@@ -71,6 +63,14 @@ def ratios(
 class MultiTensorOptimizer(torch.optim.Optimizer):
     """An optimizer that updates whole lists of parameters, which `batches` yields."""
 
+    # On a processor, the results of one operation should still be in the cache when the next one reads them. On a
+    # device, each launch costs time, so one list holds everything.
+    _cache_bytes = 4 << 20
+
+    def _is_fused(self, device: torch.device) -> bool:
+        """Return True if torch updates parameters on this device in one pass; on a processor it does since 2.4."""
+        return device.type in _get_fused_kernels_supported_devices()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; raises `ParallelError` for parameters in 16 bits, whose updates would be lost in rounding."""
         super().add_param_group(param_group)
@@ -91,7 +91,7 @@ class MultiTensorOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weights in batches(group["params"]):
+            for weights in batches(group["params"], self._cache_bytes):
                 self._update(group, weights)
         return loss
 

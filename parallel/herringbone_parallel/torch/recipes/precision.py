@@ -32,7 +32,7 @@ class Precision:
             raise ParallelError(f"precision {name!r}: it is one of {', '.join(KINDS)}")
         self._device = torch.device(device).type
         self._kind = KINDS[name]
-        if name == "fp16" and self._device == "cpu" and not _computes_fp16():
+        if name == "fp16" and self._device == "cpu" and not self._cpu_computes_fp16():
             raise ParallelError(
                 "precision 'fp16' on this processor: it has no instructions for fp16 (AVX512-FP16, AMX-FP16 or Arm's),"
                 " and torch would emulate them or refuse. Use 'bf16' or 'fp32' here, or a CUDA device"
@@ -59,6 +59,5 @@ class Precision:
         self.scaler.step(optimizer)
         self.scaler.update()
 
-
-def _computes_fp16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    def _cpu_computes_fp16(self) -> bool:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -239,21 +238,13 @@ def test_an_error_of_one_rank_is_raised_on_all_and_the_checkpoint_before_stays(t
     assert verify(tmp_path / "a") == []
 
 
-def test_hosts_without_a_shared_folder_have_their_files_and_load_once_they_are_brought_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    this = threading.local()
-    hosts = {0: "algo-1", 1: "algo-1", 2: "algo-2", 3: "algo-2"}
-
+def test_hosts_without_a_shared_folder_have_their_files_and_load_once_they_are_brought_together(tmp_path: Path) -> None:
     def save(peers: Peers) -> None:
-        this.host = hosts[peers.rank]
         quarter = torch.full((2,), float(peers.rank))
         state = {"model": {"weight": Piece(quarter, (2 * peers.rank,), (8,))}}
-        checkpoint.save(tmp_path / hosts[peers.rank], "a", state, peers=peers)
+        checkpoint.save(tmp_path / peers.host, "a", state, peers=peers)
 
-    for module in ("saving", "writing"):
-        monkeypatch.setattr(f"herringbone_parallel.torch.checkpoint.{module}.host_name", lambda: this.host)
-    thread_ranks.run(4, save)
+    thread_ranks.run(4, save, hosts=["algo-1", "algo-1", "algo-2", "algo-2"])
     own = {host: sorted(path.name for path in (tmp_path / host / "a").glob("rank*")) for host in ("algo-1", "algo-2")}
     assert own["algo-2"] == ["rank-00002.safetensors", "rank-00003.safetensors"]
     with pytest.raises(

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.recipes import precision
 from herringbone_parallel.torch.recipes.api import Precision
 
 
@@ -36,11 +35,21 @@ def test_arithmetic_is_in_16_bits_and_weights_are_in_32() -> None:
     assert not torch.equal(half.weight, half.weight.bfloat16().float())
 
 
-def test_fp16_scales_the_loss_and_skips_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_computes_fp16", lambda: True)
+class OnProcessor(Precision):
+    """A precision on a processor with instructions for fp16, or without."""
+
+    def __init__(self, name: str, *, has_fp16: bool) -> None:
+        self._has_fp16 = has_fp16
+        super().__init__(name, "cpu")
+
+    def _cpu_computes_fp16(self) -> bool:
+        return self._has_fp16
+
+
+def test_fp16_scales_the_loss_and_skips_what_is_not_finite() -> None:
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.5)
-    precision_setting = Precision("fp16", "cpu")
+    precision_setting = OnProcessor("fp16", has_fp16=True)
     precision_setting.backward((weight * 1e35).sum())
     precision_setting.step(optimizer)
     assert (weight.item(), precision_setting.scaler.get_scale()) == (1, 2**15)
@@ -49,9 +58,8 @@ def test_fp16_scales_the_loss_and_skips_what_is_not_finite(monkeypatch: pytest.M
     assert weight.grad.item() == pytest.approx(2**15 * 1e-9)
 
 
-def test_unsupported_precisions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_computes_fp16", lambda: False)
+def test_unsupported_precisions_are_refused() -> None:
     with pytest.raises(ParallelError, match=r"precision 'fp16' on this processor: .* Use 'bf16' or 'fp32' here"):
-        Precision("fp16", "cpu")
+        OnProcessor("fp16", has_fp16=False)
     with pytest.raises(ParallelError, match="precision 'half': it is one of fp32, bf16, fp16"):
         Precision("half", "cpu")

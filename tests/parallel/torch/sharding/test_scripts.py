@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from herringbone_contract.checkpoint.manifest import NEWEST
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import checkpointing
 from herringbone_parallel.torch.sharding.attention import FlashGroupedQueryAttention, FlashSelfAttention
@@ -59,22 +60,19 @@ def test_old_checkpoints_are_deleted_by_their_step(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_never_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpointing, "_pending", {})
-    first = checkpointing._started + 1
+def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_never_returned(tmp_path: Path) -> None:
     state = {"w": torch.ones(4)}
-    with monkeypatch.context() as failing:
-        failing.setattr("herringbone_parallel.torch.checkpoint.saving.note_newest", lambda *_: 1 / 0)
-        checkpointing.async_save(state, checkpoint_id=tmp_path / "a")
-        checkpointing._pending[first]._background._thread.join()
-    with pytest.raises(ZeroDivisionError):
+    checkpointing.async_save(state, checkpoint_id=tmp_path / "before")
+    before = checkpointing.maybe_finalize_async_calls()[-1]
+    # The file that names the newest checkpoint cannot be written.
+    (tmp_path / "full" / NEWEST).mkdir(parents=True)
+    checkpointing.async_save(state, checkpoint_id=tmp_path / "full" / "a")
+    with pytest.raises(IsADirectoryError):
         checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
     checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(IsADirectoryError):
         checkpointing.maybe_finalize_async_calls(blocking=False)
-    assert checkpointing.maybe_finalize_async_calls() == [first + 1]
+    assert checkpointing.maybe_finalize_async_calls() == [before + 2]
 
 
 def test_a_plan_after_transform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,9 @@ Deliver = Callable[[int, Key, Any], None]
 
 
 class Transport:
-    """Sends and receives for one rank. `ranks` are the pipeline's global ranks; a peer is its index among them.
+    """Sends and receives for `rank`. `ranks` are the pipeline's global ranks; a peer is its index among them.
 
-        transport = Transport([0, 1], group)
+        transport = Transport([0, 1], group, rank=0)
         transport.listen(step, deliver)             # deliver(source, key, content), in a receiving thread
         transport.send_tensor(1, key, tensor)
         transport.release()                         # before the tensor changes
@@ -101,9 +101,11 @@ class Transport:
         ranks: Sequence[int],
         group: dist.ProcessGroup,
         pair_groups: dict[tuple[int, int], dist.ProcessGroup] | None = None,
+        *,
+        rank: int,
     ) -> None:
         self._ranks = list(ranks)
-        self._rank = self._ranks.index(dist.get_rank())
+        self._rank = self._ranks.index(rank)
         self._group = group
         self._pair_groups = pair_groups or {}
         # Guards the sends: the members below. A thread may take it while it holds `_receive_lock`, never the reverse.

@@ -8,9 +8,7 @@ from collections import defaultdict
 from queue import SimpleQueue
 from typing import Any
 
-import pytest
 import torch
-import torch.distributed as dist
 
 from herringbone_parallel.torch.model_parallel.runtime.messages import Key, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
@@ -53,13 +51,10 @@ class Group:
         return Work(self._queues[peer, self._rank, tag], buffers[0])
 
 
-def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory() -> None:
     queues: defaultdict[Any, SimpleQueue[Any]] = defaultdict(SimpleQueue)
     groups: list[Any] = [Group(0, queues), Group(1, queues)]
-    ends = []
-    for rank, group in enumerate(groups):
-        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        ends.append(Transport([0, 1], group))
+    ends = [Transport([0, 1], group, rank=rank) for rank, group in enumerate(groups)]
     received = [0]
     ends[1].listen(1, lambda *_: received.__setitem__(0, received[0] + 1))
     for serial in range(MESSAGES):
@@ -75,13 +70,10 @@ def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory(mo
     assert len(groups[0].sends) <= MESSAGES // 2
 
 
-def test_a_send_to_a_peer_that_is_gone_leaves_it_to_the_receiving_thread_to_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_send_to_a_peer_that_is_gone_leaves_it_to_the_receiving_thread_to_say_so() -> None:
     queues: defaultdict[Any, SimpleQueue[Any]] = defaultdict(SimpleQueue)
     group: Any = Group(0, queues)
-    monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    transport = Transport([0, 1, 2], group)
+    transport = Transport([0, 1, 2], group, rank=0)
     heard: SimpleQueue[Any] = SimpleQueue()
     transport.listen(1, lambda source, key, content: heard.put((source, key.purpose, content)))
     # gloo refuses the sends before the thread that receives from the peer wakes up.
