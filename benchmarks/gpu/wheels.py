@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -63,10 +63,10 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def missing() -> list[str]:
+def missing(packages: Mapping[str, str] = PACKAGES) -> list[str]:
     """Return the packages that this Python lacks or has in a version that is too old."""
     names = []
-    for name, least in PACKAGES.items():
+    for name, least in packages.items():
         try:
             if is_older(version(name), least):
                 names.append(name)

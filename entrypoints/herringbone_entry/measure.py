@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,7 +40,7 @@ _PORT = 29_500
 _USAGE_CODE = 2
 
 
-def main(words: Sequence[str] | None = None) -> NoReturn:
+def main(words: Sequence[str] | None = None, replace: Callable[[list[str], dict[str, str]], int] = run) -> NoReturn:
     """Replace this process by the one that measures."""
     parser = argparse.ArgumentParser(prog="python -m herringbone_entry.measure")
     parser.add_argument("--ranks", type=int, required=True, help="the ranks of the job")
@@ -65,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         sys.exit(_USAGE_CODE)
     python, *paths, script = command
     words = ["--arguments-in", _ARGUMENTS, "--paths", os.pathsep.join(paths), script]
-    sys.exit(run([python, "-m", _MEASURE, *given.options, *words], environment))
+    sys.exit(replace([python, "-m", _MEASURE, *given.options, *words], environment))
 
 
 def command_of(host: Host, placement: RankPlacement, gpus: int) -> tuple[tuple[str, ...], dict[str, str]]:

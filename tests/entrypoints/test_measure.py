@@ -21,10 +21,9 @@ def replaced(tmp_path, monkeypatch):
     (config / "hyperparameters.json").write_text(json.dumps(values))
     (config / "inputdataconfig.json").write_text("{}")
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(base))
-    calls = []
-    monkeypatch.setattr(measure, "run", lambda words, environment: calls.append((words, environment)) or 0)
+    calls, words = [], ["--ranks", "4", "--local-ranks", "2", "--gpus", "0", "--", "--output", "out.json"]
     with pytest.raises(SystemExit) as end:
-        measure.main(["--ranks", "4", "--local-ranks", "2", "--gpus", "0", "--", "--output", "out.json"])
+        measure.main(words, lambda words, environment: calls.append((words, environment)) or 0)
     assert end.value.code == 0
     return calls[0]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import runpy
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,15 +15,13 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tuning" / "submit.
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_the_best_configuration_trains_on(tmp_path, monkeypatch, capsys):
+def test_the_best_configuration_trains_on(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     words = ["--max-jobs", "3", "--epochs", "3", "--parallel", "2", "--seed", "2", "--json"]
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *words])
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    output = capsys.readouterr().out
-    result = json.loads(output.splitlines()[-1])
+    environment = {**os.environ, "HERRINGBONE_HOME": str(tmp_path / "home")}
+    run = subprocess.run([sys.executable, EXAMPLE, *words], env=environment, stdout=subprocess.PIPE, check=True)
+    result = json.loads(run.stdout.splitlines()[-1])
     # Three configurations of one epoch, and two more epochs for the best one.
     assert (result["jobs"], result["epochs"]) == (4, 5)
     assert result["job"].endswith("-004")

@@ -10,6 +10,7 @@ import pytest
 from herringbone import Estimator
 from herringbone.code.git import fetch_code
 from herringbone.code.secret_files import looks_secret
+from herringbone.engine.client import EngineRefusal
 from herringbone.images import bake as bake_module
 from herringbone.images.bake import bake
 from herringbone.plan.git import GitConfig
@@ -123,15 +124,19 @@ class BakingEngine:
     """An engine that keeps what it is asked for; its container ends at once."""
 
     def __init__(self):
-        self.description, self.files = None, b""
+        self.description, self.files, self.images = None, b"", {"i:1"}
 
     def post(self, path, body=None, **query):
         if path == "/containers/create":
             self.description = body
             return {"Id": "c"}
+        if path == "/commit":
+            self.images.add(f"{query['repo']}:{query['tag']}")
         return {"StatusCode": 0}
 
     def get(self, path, **query):
+        if path.startswith("/images/") and path.removeprefix("/images/").removesuffix("/json") not in self.images:
+            raise EngineRefusal(404, "no such image")
         return {"Id": "i", "Size": 1, "Config": {"Labels": {}}, "RepoTags": ["i:1"]}
 
     def upload(self, container, folder, fill):
@@ -149,9 +154,9 @@ class BakingEngine:
 def test_a_baked_image_keeps_no_proxy(tmp_path, monkeypatch):
     """The proxies of Docker's settings, often with a password, were variables of the container that is committed."""
     proxies = {"http_proxy": f"http://me:{SECRET}$(touch {tmp_path}/ran)@proxy", "HTTP_PROXY": "x y"}
-    monkeypatch.setattr(bake_module, "proxy_variables", lambda folder: proxies)
-    found = iter([{"Id": "i", "Size": 1, "Config": {}}, None, {"Id": "n", "Size": 1, "Config": {}}])
-    monkeypatch.setattr(bake_module, "inspect", lambda engine, name: next(found))
+    settings = {"proxies": {"default": {"httpProxy": proxies["http_proxy"]}}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / "requirements.txt").write_text("x==1\n")
     engine = BakingEngine()
     bake(engine, "i:1", tmp_path / "requirements.txt", print)

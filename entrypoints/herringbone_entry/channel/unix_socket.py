@@ -6,12 +6,12 @@ import socket
 from pathlib import Path
 
 
-def listen(path: str, backlog: int) -> socket.socket:
+def listen(path: str, backlog: int, kind: type[socket.socket] = socket.socket) -> socket.socket:
     """Return a listening, non-blocking socket that appears under `path` complete.
 
     At `path` itself, a missing file means "not yet" and a refused connection means "no longer". Raises OSError.
     """
-    listener = socket.socket(socket.AF_UNIX)
+    listener = kind(socket.AF_UNIX)
     try:
         # `bind` makes the file, and the kernel refuses connections until `listen`, as it does after the listener's
         # death. So bind next to the path, and rename once the socket listens: `rename` is atomic.

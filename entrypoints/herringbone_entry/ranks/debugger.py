@@ -43,10 +43,12 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - an order to
     }
 
 
-# debugpy replaces `settrace` by a function that warns. Python 3.12 has another way to watch a program.
-def leave(set_trace: Any = sys.settrace, monitoring: Any = getattr(sys, "monitoring", None)) -> None:
+# debugpy replaces `settrace` by a function that warns.
+def leave(set_trace: Any = sys.settrace, monitoring: Any = None) -> None:
     """Take the debugger out of a forked child, which would stop at the rank's breakpoints and wait for ever."""
     set_trace(None)
+    # Python 3.12 has another way to watch a program, and debugpy uses it.
+    monitoring = monitoring or getattr(sys, "monitoring", None)
     if monitoring is None or monitoring.get_tool(monitoring.DEBUGGER_ID) is None:
         return
     for event in vars(monitoring.events).values():

@@ -24,9 +24,11 @@ def test_versions_are_compared_by_number(installed: str, least: str, expected: b
     assert wheels.is_older(installed, least) is expected
 
 
-def test_missing_packages_are_those_that_are_not_there_or_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "PACKAGES", {"msgspec": "0.1", "pytest": "999.0", "no-such-package": "1.0"})
-    assert wheels.missing() == ["pytest", "no-such-package"]
+def test_missing_packages_are_those_that_are_not_there_or_too_old() -> None:
+    assert wheels.missing({"msgspec": "0.1", "pytest": "999.0", "no-such-package": "1.0"}) == [
+        "pytest",
+        "no-such-package",
+    ]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

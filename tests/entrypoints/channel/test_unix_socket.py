@@ -19,8 +19,7 @@ def test_a_listeners_path_is_not_there_before_it_listens(tmp_path: Path, monkeyp
             seen.append(Path("socket").exists())
             super().listen(backlog)
 
-    monkeypatch.setattr(socket, "socket", Watched)
-    with listen("socket", 1), Watched(socket.AF_UNIX) as visitor:
+    with listen("socket", 1, Watched), socket.socket(socket.AF_UNIX) as visitor:
         visitor.connect("socket")
     assert seen == [False]
     assert [path.name for path in tmp_path.iterdir()] == ["socket"]

@@ -162,25 +162,6 @@ def test_hyperparameters_name_the_instance_type_of_the_training_hosts():
     assert estimator.hyperparameters()["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
 
 
-class Submissions:
-    """A backend that ignores the option `role`, and starts nothing."""
-
-    name = "local_process"
-
-    def __init__(self, home=None):
-        self.home = home
-        self.plans = []
-
-    def review(self, plan):
-        return ("role",) if plan.options.role is not None else ()
-
-    def request(self, plan):
-        return None
-
-    def submit(self, plan):
-        self.plans.append(plan)
-
-
 START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
 
 
@@ -192,13 +173,12 @@ START = "job a: starting on local_process (follow it elsewhere: herringbone logs
         ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
     ],
 )
-def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, home, monkeypatch):
-    home.make()
-    backend = Submissions(home)
-    monkeypatch.setattr("herringbone.api.planning.backend_for", lambda *_: backend)
-    Estimator("train.py", instance_type="local_process", **options).fit(wait=False, logs=logs, job_name="a")
-    assert [plan.job_name for plan in backend.plans] == ["a"]
+def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, script):
+    script("")
+    estimator = Estimator("train.py", instance_type="local_process", **options)
+    job = estimator.fit(wait=False, logs=logs, job_name="a")
     assert capsys.readouterr() == ("", message)
+    assert (job.name, job.wait().status) == ("a", "Completed")
 
 
 def test_a_mistyped_number_of_hosts_does_not_fill_the_memory():

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from herringbone import Estimator, InputError, OptionError, PyTorch
-from herringbone.api.job import TrainingJob
 from herringbone.cli.__main__ import main
 from herringbone.plan.request import absolute, changed, make_request
 from herringbone.records.checkpoints import copy_checkpoints
@@ -60,14 +59,13 @@ def checkpoint(home, name, host="algo-1", file="last.pt", text="x"):
 
 
 def test_a_job_like_one_that_queued_queues(home, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_SLOTS", str(home.path.parent / "slots"))
     submitted(home)
     JobIndex(home.index).update("one", plan=json.dumps({**JobIndex(home.index).get("one").plan_dict, "queue": True}))
     os.chdir(home.path.parent / "work")
-    queues = []
-    monkeypatch.setattr(TrainingJob, "submit", lambda plan, _: queues.append(plan.queue))
-    for choice in ({}, {"queue": False}, {"queue": True}):
-        PyTorch.like("one").fit(wait=False, logs=False, **choice)
-    PyTorch("train.py", instance_type="local_process").fit(wait=False, logs=False)
+    jobs = [PyTorch.like("one").fit(logs=False, **choice) for choice in ({}, {"queue": False}, {"queue": True})]
+    jobs.append(PyTorch("train.py", instance_type="local_process").fit(logs=False))
+    queues = [JobIndex(home.index).get(job.name).plan_dict.get("queue", False) for job in jobs]
     assert queues == [True, False, True, False]
 
 

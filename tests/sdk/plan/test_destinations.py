@@ -1,10 +1,10 @@
 """Destinations: what is accepted, and what is refused before a job starts."""
 
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from tests.trackers.installed import install
 
 from herringbone import Estimator
 from herringbone.backends.review.trackers import check_installed
@@ -122,7 +122,7 @@ def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch
 def test_the_plan_shows_trackers_and_another_job_finds_the_same_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="here"))
+    install(monkeypatch, tmp_path, "tensorboard")
     plan = Estimator("train.py", instance_type="local_process", track="tensorboard:runs").plan()
     assert "tracker:           tensorboard:runs" in plan.text()
     assert request_of(plan).options.track == (f"tensorboard:{tmp_path}/runs",)

@@ -7,6 +7,7 @@ import time
 
 import msgspec
 import pytest
+from tests.trackers.installed import install
 
 from herringbone import Estimator
 from herringbone.api.job import TrainingJob
@@ -17,10 +18,9 @@ SEEN = "import json, os, sys; print(json.dumps([sys.argv, os.getcwd(), os.getsid
 
 
 @pytest.fixture
-def plan(script, monkeypatch):
+def plan(script, monkeypatch, tmp_path):
     script("print('x')")
-    # Nothing of the package is imported before the exporter runs.
-    monkeypatch.setattr("herringbone.backends.review.trackers.check_installed", lambda destinations: None)
+    install(monkeypatch, tmp_path, "tensorboard", "wandb")
     estimator = Estimator("train.py", instance_type="local_process", track=["tensorboard:runs", "wandb:a"])
     return estimator.plan(job_name="a")
 

@@ -101,9 +101,8 @@ def _pickled_error(pickle: Any, error: BaseException) -> bytes:
     return content
 
 
-def main() -> None:
+def main(folder: Path = Path(__file__).parent) -> None:
     """Call the function, and leave what it returns on rank 0, or what it raises on any rank."""
-    folder = Path(__file__).parent
     header = json.loads((folder / HEADER).read_text("utf-8"))
     _check_python(header)
     # Taken away: neither the function nor the processes that it starts need the key.

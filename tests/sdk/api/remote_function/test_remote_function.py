@@ -139,12 +139,11 @@ def test_an_error_that_cannot_be_pickled_keeps_its_text(tmp_path):
         ended(tmp_path, "Failed", error_0=sealed).outcome()
 
 
-def test_another_python_is_refused_before_anything_is_unpickled(tmp_path, monkeypatch):
+def test_another_python_is_refused_before_anything_is_unpickled(tmp_path):
     header = {"python": [2, 7], "name": "f", "paths": [], "sources": {}}
     (tmp_path / script.HEADER).write_text(json.dumps(header))
-    monkeypatch.setattr(script, "__file__", str(tmp_path / script.SCRIPT))
     with pytest.raises(RuntimeError, match=r"Python 2\.7 wrote the function f"):
-        script.main()
+        script.main(tmp_path)
 
 
 @pytest.mark.e2e
