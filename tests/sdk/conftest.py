@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,22 @@ def _checked_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[H
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert survivors == {}
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """Make files end at a size, as a full disk does: the write that crosses it is cut there."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextlib.contextmanager
+    def limited(size: int) -> Iterator[None]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limited
 
 
 @pytest.fixture

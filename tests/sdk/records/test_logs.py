@@ -1,7 +1,6 @@
 """Log files: the controller writes them, and clients read them while they grow."""
 
 import contextlib
-import resource
 import time
 from datetime import datetime, timezone
 
@@ -318,22 +317,6 @@ def test_metrics_of_an_mlperf_log_need_no_definition():
         ("run_seconds", 2.0, 0),
         ("throughput", 9.5, 0),
     ]
-
-
-@pytest.fixture
-def full_disk():
-    """Make files end at a size, as a full disk does: the write that crosses it is cut there."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    @contextlib.contextmanager
-    def limited(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    return limited
 
 
 @pytest.mark.parametrize("kept", range(2 * len(MARK) + 14))

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from herringbone.backends import waiter as waiter_module
 from herringbone.backends.waiter import Waiter
 from herringbone.slots.claim import Claim, Line, open_line
 from herringbone.slots.folder import SlotsFolder
@@ -26,7 +25,8 @@ LISTING = "GPU 0: A (UUID: GPU-0)\nGPU 1: A (UUID: GPU-1)\n  MIG 1g Device 0: (U
 class Gpus:
     """A probe of two GPUs, one of them cut; `use` is what others do there."""
 
-    use = ""
+    def __init__(self, use=""):
+        self.use = use
 
     def listing(self):
         return LISTING
@@ -106,8 +106,8 @@ def test_a_gpu_that_another_program_uses_is_waited_for_and_named(line):
     claim.close()
 
 
-def test_what_a_notebook_has_on_a_gpu_does_not_refuse_its_own_job(line, monkeypatch):
-    monkeypatch.setattr(Gpus, "use", "GPU-0, 4711, 9000\n")
+def test_what_a_notebook_has_on_a_gpu_does_not_refuse_its_own_job(tmp_path):
+    line = Line(SlotsFolder(str(tmp_path / "slots")), Gpus("GPU-0, 4711, 9000\n"), {})
     mine = [line.enter(job, home="/home/ann", wants=Wants(gpus=1), client=4711) for job in "ab"]
     # The other GPU first.
     assert [claim.advance() for claim in mine] == [Granted(("MIG-a",)), Granted(("GPU-0",))]
@@ -145,16 +145,11 @@ def waiter_of(claim, **config):
     return Waiter({"claim": claim.config, "ticket": text, "deadline": None, "job": "a", **config})
 
 
-def test_a_full_disk_costs_no_place(line, monkeypatch, capsys):
+def test_a_full_disk_costs_no_place(line, full_disk, capsys):
     claim = enter(line)
     waiter = waiter_of(claim)
     waiter._claim = claim
-
-    def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(line.folder, "replace", full)
+    with full_disk(20):
         assert [waiter._advance(), waiter._advance()] == [Waiting(1), Waiting(1)]
     # Said once: the log of a job that waits for days must not grow.
     assert capsys.readouterr().err.count("No space left") == 1
@@ -162,9 +157,15 @@ def test_a_full_disk_costs_no_place(line, monkeypatch, capsys):
     claim.close()
 
 
-def test_an_error_after_the_grant_does_not_undo_it(line, monkeypatch):
-    claim = enter(line)
-    monkeypatch.setattr(line.folder, "poke", lambda _: os.close(-1))
+class Unpoked(SlotsFolder):
+    """A folder in which nobody can be woken."""
+
+    def poke(self, names):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def test_an_error_after_the_grant_does_not_undo_it(tmp_path):
+    claim = enter(Line(Unpoked(str(tmp_path / "slots")), Gpus(), {}))
     assert claim.advance() == Granted(("GPU-0",))
     claim.close()
 
@@ -191,8 +192,7 @@ class Leftovers:
         return len(self.looks) == 3
 
 
-def test_a_job_waits_for_hosts_that_outlive_a_killed_controller(line, monkeypatch):
-    monkeypatch.setattr(waiter_module, "_LOOK_SECONDS", 0.01)
+def test_a_job_waits_for_hosts_that_outlive_a_killed_controller(line):
     claim = enter(line)
     waiter = waiter_of(claim)
     waiter._claim, waiter._backend = claim, Leftovers()

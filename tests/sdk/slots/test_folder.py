@@ -250,13 +250,10 @@ def test_a_process_that_may_open_nothing_more_takes_no_living_job_for_dead(folde
     os.close(descriptor)
 
 
-def test_half_a_ticket_is_never_put_in_the_place_of_a_whole_one(folder, monkeypatch):
+def test_half_a_ticket_is_never_put_in_the_place_of_a_whole_one(folder, full_disk):
     descriptor = add(folder, ticket())
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda file, content: real(file, content[:20]))
-    with pytest.raises(OSError, match="space"):
+    with full_disk(20), pytest.raises(OSError, match="space"):
         folder.replace(ticket(granted=("GPU-0",), granted_at=2.0))
-    monkeypatch.undo()
     assert folder.read().tickets == (ticket(),)
     os.close(descriptor)
 
