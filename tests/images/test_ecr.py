@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aws_mock import mock_aws
+from tests.aws_mock import log_in, mock_aws
 
 from herringbone.aws.session import AwsSession
 from herringbone.images.push import Ecr, push
@@ -71,16 +71,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def session(mock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsSession:
-    urllib.request.urlopen(f"{mock}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
-    for name, value in {
-        "AWS_ENDPOINT_URL": mock,
-        "AWS_ACCESS_KEY_ID": "mock",
-        "AWS_SECRET_ACCESS_KEY": "mock",
-        "AWS_CONFIG_FILE": str(tmp_path / "nothing"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "nothing"),
-        "DOCKER_CONFIG": str(tmp_path / "docker"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    log_in(mock, tmp_path, monkeypatch, DOCKER_CONFIG=str(tmp_path / "docker"))
     return AwsSession(region=REGION)
 
 

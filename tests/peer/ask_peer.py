@@ -4,28 +4,15 @@ Usage, with the Python that `tests/peer/setup` makes: `.venv-peer/bin/python tes
 An answer is the estimator's `hyperparameters()`, or `{"error": "ValueError: ..."}`.
 """
 
-# ruff: noqa: E402 - the environment has to be set before the import of the peer
 import io
 import json
-import logging
-import os
 import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
-# Before the import: switch off telemetry, settings of this machine, and requests to an instance's metadata service.
-os.environ.update(
-    AWS_EC2_METADATA_DISABLED="true",
-    AWS_ACCESS_KEY_ID="none",
-    AWS_SECRET_ACCESS_KEY="none",  # noqa: S106
-    SAGEMAKER_SUPPRESS_V2_WARNING="1",
-    SAGEMAKER_USER_CONFIG_OVERRIDE=os.devnull,
-    SAGEMAKER_ADMIN_CONFIG_OVERRIDE=os.devnull,
-)
-logging.disable(logging.CRITICAL)
-
 import boto3
+import recording  # noqa: F401 - sets the environment before the peer is imported
 import sagemaker
 from sagemaker.estimator import Estimator
 from sagemaker.huggingface import HuggingFace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex
 from herringbone.system.polling import Pace
-from tests.aws_mock import mock_aws
+from tests.aws_mock import log_in, mock_aws, set_user
 from tests.sagemaker.account import RequestRecorder, make_role
 from tests.sagemaker.service import Service, serving
 
@@ -30,25 +29,8 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def account(aws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Empty the mock, set the environment of a logged-in user, and return the mock's address."""
-    reset = urllib.request.Request(f"{aws}/moto-api/reset", method="POST")  # noqa: S310 - our own server
-    urllib.request.urlopen(reset, timeout=10).close()  # noqa: S310
-    log_in(aws, tmp_path, monkeypatch)
+    log_in(aws, tmp_path, monkeypatch, AWS_DEFAULT_REGION=REGION)
     return aws
-
-
-def log_in(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the environment of a user who is logged in to the AWS at `address`."""
-    missing_file = tmp_path / "no-such-file"
-    for name, value in {
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ACCESS_KEY_ID": "mock",
-        "AWS_SECRET_ACCESS_KEY": "mock",
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_CONFIG_FILE": str(missing_file),
-        "AWS_SHARED_CREDENTIALS_FILE": str(missing_file),
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -63,7 +45,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     """Yield a scripted AWS, and set the environment of its user."""
     pytest.importorskip("boto3", reason="the extra aws is not installed")
     with serving() as service:
-        log_in(service.address, tmp_path, monkeypatch)
+        set_user(service.address, tmp_path, monkeypatch, AWS_DEFAULT_REGION=REGION)
         yield service
 
 

@@ -6,14 +6,13 @@ import io
 import sys
 import tarfile
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.aws_mock import mock_aws
+from tests.aws_mock import log_in, s3_server  # noqa: F401 - a fixture
 from tests.entrypoints.conftest import free_port
 
 from herringbone_contract.errors import (
@@ -40,29 +39,14 @@ def packed(**files: str) -> bytes:
     return data.getvalue()
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with mock_aws(tmp_path_factory.mktemp("s3") / "log") as address:
-        yield address
-
-
 @pytest.fixture
-def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def surroundings(
+    s3_server: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, str]:
     """Return the environment of a container whose job has a role."""
-    urllib.request.urlopen(f"{s3}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
-    nothing = str(tmp_path / "no-such-file")
-    variables = {
-        "AWS_ENDPOINT_URL_S3": s3,
-        "AWS_ACCESS_KEY_ID": "mock",
-        "AWS_SECRET_ACCESS_KEY": "mock",
-        "AWS_REGION": REGION,
-        "AWS_CONFIG_FILE": nothing,
-        "AWS_SHARED_CREDENTIALS_FILE": nothing,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return variables
+    return log_in(s3_server, tmp_path, monkeypatch, service="S3", AWS_REGION=REGION)
 
 
 @pytest.fixture

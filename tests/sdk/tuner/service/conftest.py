@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.sagemaker.conftest import account, aws, home, log_in, recorder  # noqa: F401 - fixtures
+from tests.aws_mock import set_user
+from tests.sagemaker.conftest import REGION, account, aws, home, recorder  # noqa: F401 - fixtures
 from tests.sagemaker.service import serving
 from tests.sdk.tuner.service.tunings import TuningService
 
@@ -27,5 +28,5 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TuningS
     pytest.importorskip("boto3", reason="the extra aws is not installed")
     service = TuningService()
     with serving(service):
-        log_in(service.address, tmp_path, monkeypatch)
+        set_user(service.address, tmp_path, monkeypatch, AWS_DEFAULT_REGION=REGION)
         yield service
