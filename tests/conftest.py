@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from herringbone.cli.__main__ import main
 from herringbone.engine.client import Engine
 from herringbone.engine.locate import find_engine
+from herringbone_contract.constants import RankVariable
 from herringbone_contract.errors import HerringboneError
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would the programs whose Ctrl-C is tested.
@@ -148,3 +150,25 @@ def herringbone(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, 
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Make this process rank 1 of a job; returns the events that its host hears since the last call."""
+    fifo = tmp_path / "events"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    # So that the reader does not see an end before the first event.
+    writer = os.open(fifo, os.O_WRONLY)
+    monkeypatch.setenv(RankVariable.EVENTS, str(fifo))
+    monkeypatch.setenv(RankVariable.RANK, "1")
+
+    def read() -> list[dict[str, Any]]:
+        try:
+            return [json.loads(line) for line in os.read(reader, 65_536).splitlines()]
+        except BlockingIOError:
+            return []
+
+    yield read
+    os.close(reader)
+    os.close(writer)

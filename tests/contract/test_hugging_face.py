@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,11 @@ import pytest
 from herringbone_contract.events import hugging_face
 
 
-class HfArgumentParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Stands for argparse's class."""
+
+
+class HfArgumentParser(Parser):
     """Stands for transformers' class."""
 
 
@@ -22,12 +27,13 @@ class TrlParser(HfArgumentParser):
 
 
 @pytest.fixture
-def accepting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", argparse.ArgumentParser.parse_known_args)
+def accepting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SM_HP_MP_PARAMETERS", "{}")
-    hugging_face.accept_added_arguments()
+    hugging_face.accept_added_arguments(Parser)
     # As for a measurement and its second run.
-    hugging_face.accept_added_arguments()
+    hugging_face.accept_added_arguments(Parser)
+    yield
+    del Parser.parse_known_args
 
 
 ARGUMENTS = ["--mp_parameters", "hybrid_shard_degree=2", "--lr", "2", "--other", "1"]
@@ -49,14 +55,14 @@ def test_an_option_of_the_script_is_kept_and_other_parsers_too() -> None:
     parser = HfArgumentParser()
     parser.add_argument("--mp_parameters")
     assert parser.parse_known_args(ARGUMENTS)[0].mp_parameters == "hybrid_shard_degree=2"
-    assert argparse.ArgumentParser().parse_known_args(ARGUMENTS)[1] == ARGUMENTS
+    assert Parser().parse_known_args(ARGUMENTS)[1] == ARGUMENTS
 
 
 def test_a_job_without_added_arguments_keeps_its_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SM_HP_MP_PARAMETERS", raising=False)
-    before = argparse.ArgumentParser.parse_known_args
-    hugging_face.accept_added_arguments()
-    assert argparse.ArgumentParser.parse_known_args is before
+    before = Parser.parse_known_args
+    hugging_face.accept_added_arguments(Parser)
+    assert Parser.parse_known_args is before
 
 
 def test_only_the_first_rank_sends_numbers_with_the_trainers_step() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -75,20 +74,15 @@ def test_the_second_optimizer_of_a_step_does_not_count() -> None:
     assert counter.batch() == {"count": 21, "seconds": [0.06]}
 
 
-def test_ticks_reach_the_fifo_and_cost_nothing_without_one(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv(emit.VARIABLE, raising=False)
+def test_ticks_reach_the_fifo_and_cost_nothing_without_one(heard, monkeypatch) -> None:
     optimizer = Optimizer()
-    steps.ticker()(optimizer)
-    fifo = tmp_path / "events"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    monkeypatch.setenv(emit.VARIABLE, str(fifo))
-    monkeypatch.setenv(emit.RANK_VARIABLE, "1")
+    with monkeypatch.context() as outside:
+        outside.delenv(emit.VARIABLE)
+        steps.ticker()(optimizer)
     times = iter([5.0, 7.0])
     tick = steps.ticker(lambda: next(times))
     tick(optimizer)
     tick(optimizer)
-    event = json.loads(os.read(reader, 4096))
+    [event] = heard()
     assert (event["kind"], event["rank"], event["count"], event["seconds"]) == ("steps", 1, 2, [2.0])
     assert event["t"] - event["since"] == pytest.approx(2.0, abs=0.01)
-    os.close(reader)

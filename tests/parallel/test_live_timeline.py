@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -39,20 +38,16 @@ def test_the_predicted_bubble(pipeline: str, partitions: int, count: int, expect
     assert predicted_bubble(spans, pipeline=pipeline, active=count, partitions=100_000) is None
 
 
-def test_only_the_tenth_and_each_thousandth_step_is_recorded(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv(emit.VARIABLE, raising=False)
-    assert LiveTimeline.of_step(10, 0) is None
-    fifo = tmp_path / "events"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    monkeypatch.setenv(emit.VARIABLE, str(fifo))
+def test_only_the_tenth_and_each_thousandth_step_is_recorded(heard, monkeypatch) -> None:
+    with monkeypatch.context() as outside:
+        outside.delenv(emit.VARIABLE)
+        assert LiveTimeline.of_step(10, 0) is None
     assert [step for step in range(1, 3001) if LiveTimeline.of_step(step, 0)] == [10, 1000, 2000, 3000]
     live = LiveTimeline.of_step(10, 1)
     assert live is not None
     live.note("forward", 0, 1.0, 1.5)
     live.send(pipeline="interleaved", active=4, partitions=2)
-    event = json.loads(os.read(reader, 4096))
+    [event] = heard()
     assert (event["step"], event["spans"]) == (10, [["forward", 0, 1, 0.0, 0.5]])
     # The first partition alone predicts.
     assert "predicted" not in event
-    os.close(reader)

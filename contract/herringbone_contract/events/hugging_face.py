@@ -47,12 +47,13 @@ class _Ignored(argparse.Action):
         """Do nothing."""
 
 
-def accept_added_arguments() -> None:
+def accept_added_arguments(parser: Any = argparse.ArgumentParser) -> None:
     """Have `HfArgumentParser` accept the arguments that Herringbone adds to the user's; any time before it parses. [1]
 
-    Whoever adds an argument does so here, too. A parser that has an option of that name keeps it.
+    Whoever adds an argument does so here, too. A parser that has an option of that name keeps it. `parser` is the class
+    that it inherits from.
     """
-    parse = argparse.ArgumentParser.parse_known_args
+    parse = parser.parse_known_args
     if _VARIABLE not in os.environ:
         return
 
@@ -63,7 +64,7 @@ def accept_added_arguments() -> None:
             self.add_argument(_PARAMETERS, action=_Ignored, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         return parse(self, *args, **options)
 
-    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+    parser.parse_known_args = parse_known_args
 
 
 def send_logs() -> None:
