@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone_contract.constants import split_line
 from herringbone_contract.failure import Failure
@@ -195,10 +196,7 @@ class FakeJob:
 
     def seen(self, name: str, count: int = 1, timeout: float = 15.0) -> None:
         """Wait until the ranks have made that many files called `name*` in the job's root."""
-        deadline = time.monotonic() + timeout
-        while len(list(self.root.glob(f"{name}*"))) < count:
-            assert time.monotonic() < deadline, f"{name} never came"
-            time.sleep(0.01)
+        wait_until(lambda: len(list(self.root.glob(f"{name}*"))) >= count, timeout, f"{name} never came")
 
 
 def free_port() -> int:

@@ -7,13 +7,13 @@ import io
 import json
 import subprocess
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone.engine.client import Engine
 
@@ -103,9 +103,7 @@ def small_engine(tmp_path: Path) -> Iterator[Any]:
     command += ["--host", f"unix://{socket}", "--bridge", "none", "--iptables=false", "--log-level", "error"]
     try:
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
-            deadline = time.monotonic() + 30
-            while not socket.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(socket.exists, 30)
             with docker.APIClient(base_url=f"unix://{socket}", version="auto") as client:
                 yield client
             daemon.terminate()

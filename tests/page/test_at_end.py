@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 from tests.page.make_jobs import make_job
+from tests.waiting import wait_until
 
 from herringbone import Estimator
 from herringbone.backends.lifecycle import settle
@@ -24,10 +24,7 @@ def home(page, monkeypatch):
 
 
 def waited(path):
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
+    wait_until(path.exists, 30, f"no {path}")
     return path.read_text()
 
 

@@ -12,10 +12,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 PROGRAMS = (
     "ip",
@@ -163,10 +164,7 @@ class Cluster:
 
     @staticmethod
     def wait(until: Callable[[], Any], seconds: float = _START_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < deadline, "the condition never became true"
-            time.sleep(0.05)
+        wait_until(until, seconds)
 
     def _write(self) -> None:
         self.folder.chmod(0o711)

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu"
 # Runs parts of the test's own in place of those of the benchmark.
@@ -99,10 +100,7 @@ def test_no_time_left(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_writes_what_there_is(folder: Path, number: signal.Signals) -> None:
     runner = start(folder, "good", "slow", "bad", minutes=5.0)
-    deadline = time.monotonic() + 60
-    while not (folder / "child").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: (folder / "child").exists(), 60)
     runner.send_signal(number)
     assert runner.wait(60) == 130
     assert [part["status"] for part in parts_of(folder).values()] == ["ok", "interrupted"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone_entry.observer.gpus import Gpu, GpuReader, read_gpus, visible_handles
 from herringbone_entry.observer.sampler import Sampler, interval, mean_gpus
@@ -232,7 +233,5 @@ def test_a_driver_that_hangs_costs_nobody_time() -> None:
     reader = GpuReader(None, find=lambda: time.sleep(3600))
     assert reader.read() == []
     quick = GpuReader(None, find=FakeNvml)
-    deadline = time.monotonic() + 5
-    while not quick.read() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(quick.read, 5)
     assert [gpu.number for gpu in quick.read()] == [0, 1]

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone_entry.channel.attach import ORDER_SIGNAL
 from herringbone_entry.event_loop import Loop
@@ -147,9 +147,7 @@ def test_a_forked_child_has_no_listener_and_takes_no_orders_of_its_parent(start,
     try:
         for _ in range(3):
             assert order(tmp_path, rank.pid)["pid"] == rank.pid
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "threads").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: (tmp_path / "threads").exists(), 10)
         assert (tmp_path / "threads").read_text() == "1"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("how", ["child", "daemon"])
@@ -78,7 +79,5 @@ def test_p11_ranks_die_with_a_killed_supervisor(make_job, mpirun, launcher: str)
     job.seen("up-")
     job.processes["algo-1"].send_signal(signal.SIGKILL)
     job.wait()
-    deadline = time.monotonic() + 5.0
-    while job.survivors() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not job.survivors(), 5.0)
     assert job.survivors() == []

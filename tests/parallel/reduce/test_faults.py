@@ -15,6 +15,7 @@ import pytest
 
 from herringbone_contract.errors import ParallelError
 from tests.parallel.reduce.conftest import KINDS
+from tests.waiting import wait_until
 
 NOTICED_SECONDS = 5.0
 
@@ -109,9 +110,7 @@ def test_a_rank_that_is_too_late_is_named(world, kind):
 
 
 def wait_for_failure(engine) -> None:
-    end = time.monotonic() + 10
-    while engine.failure is None and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(lambda: engine.failure is not None, 10)
     engine.all_reduce(np.ones(1, np.float32))
 
 

@@ -15,15 +15,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.join import handshake
 from herringbone_parallel.reduce.join.handshake import RefusedError
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
+from tests.waiting import wait_until
 
 TOKEN = b"right"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 5
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert condition()
 
 
 class Between:

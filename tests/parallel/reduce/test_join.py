@@ -24,6 +24,7 @@ from herringbone_parallel.reduce.join.topology import Topology
 from herringbone_parallel.reduce.joining import join
 from herringbone_parallel.reduce.server import Server
 from tests.parallel.reduce.conftest import KINDS
+from tests.waiting import wait_until
 
 TOKEN = b"right"
 
@@ -114,9 +115,7 @@ def test_a_server_refuses_and_counts_strangers():
             with contextlib.suppress(ConnectionResetError):
                 while stranger.recv(4096):
                     pass
-        until = time.monotonic() + 5
-        while server.stats()["refused"] < 2 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: server.stats()["refused"] >= 2, 5)
         assert server.stats()["refused"] == 2
         with pytest.raises(ParallelError, match="'fabric'"):
             connect(("127.0.0.1", server.port), "the server on algo-3", TOKEN, {}, time.monotonic() + 5)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +28,7 @@ from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.server import Server
 from tests.parallel.reduce.conftest import KINDS
 from tests.parallel.reduce.hellos import HELLO
+from tests.waiting import wait_until
 
 TOKEN = b"right"
 LABEL = "the server on algo-3"
@@ -58,13 +59,6 @@ def leave(connection: socket.socket) -> None:
                 assert time.monotonic() < until, "the server's core does not end"
                 if Header.unpack(data).kind == Kind.LEAVE:
                     connection.sendall(Header(Kind.LEFT).pack())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 5
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert condition()
 
 
 def descriptors() -> int:

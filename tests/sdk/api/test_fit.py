@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
 from herringbone.backends.listing import all_jobs
@@ -63,14 +64,7 @@ def test_a_dead_rank_is_named_within_two_seconds(script, running, death, rank):
         assert failure.frames[-1].file.endswith("train.py")
         assert failure.frames[-1].function == "train_step"
     assert job.status == "Failed"
-    until(lambda: running() == [], seconds=1)
-
-
-def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.01)
+    wait_until(lambda: running() == [], seconds=1)
 
 
 CLIENT = """
@@ -143,7 +137,7 @@ def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, start_
     assert client.returncode == 7
     # On a busy machine the signal may arrive before the job exists.
     assert [(job.status, job.failure) for job in all_jobs()] in ([], [("Stopped", None)])
-    until(lambda: running() == [])
+    wait_until(lambda: running() == [])
 
 
 def test_a_second_ctrl_c_kills(script, running, start_client):
@@ -152,7 +146,7 @@ def test_a_second_ctrl_c_kills(script, running, start_client):
     )
     client = start_client()
     client.send_signal(signal.SIGINT)
-    until(lambda: attach("a").status == "Stopping")
+    wait_until(lambda: attach("a").status == "Stopping")
     start = time.monotonic()
     client.send_signal(signal.SIGINT)
     out, _ = client.communicate(timeout=20)
@@ -193,10 +187,10 @@ def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script, sta
 def test_supervisors_and_ranks_end_with_a_killed_controller(script, home, running):
     script("import time; print('ready', flush=True); time.sleep(60)")
     job = PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(wait=False)
-    until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
+    wait_until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     assert job.wait(timeout=5).failure.message.startswith("the process that watched the job was killed")
-    until(lambda: running() == [])
+    wait_until(lambda: running() == [])
 
 
 def test_two_mpi_jobs_at_once(script):

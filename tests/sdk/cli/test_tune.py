@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.page.make_tunings import definition_of, make_tuning
+from tests.waiting import wait_until
 
 from herringbone.cli.__main__ import main
 from herringbone.cli.train.tune import tuner_settings
@@ -265,9 +266,7 @@ def test_a_terminal_has_the_state_below_the_lines(monkeypatch, digits, terminal)
     store, stream = digits, terminal
     tuning = SimpleNamespace(definition=lambda: store.record().definition, trials=store.trials)
     with TuningProgress(tuning, stream) as progress:
-        deadline = time.monotonic() + 20
-        while "running" not in stream.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: "running" in stream.getvalue(), 20)
         progress.say("trial 5 is over")
     shown = stream.getvalue()
     assert "5 of 8 trials, 1 running, 1 stopped, " in shown

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.waiting import wait_until
 
 from herringbone import (
     Estimator,
@@ -32,13 +33,6 @@ def submit(backend, inputs=None, *, job_name=None, cls=Estimator, **options):
     options.setdefault("entry_point", "train.py")
     plan = cls(instance_type="local_process", **options).plan(inputs, job_name)
     return TrainingJob.submit(plan, backend)
-
-
-def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.01)
 
 
 def texts(job, **filters):
@@ -143,7 +137,7 @@ def test_a_controller_that_cannot_start_is_reported(script, home, stand_in):
 def test_stop_gives_the_script_its_time(script, backend):
     script(WAIT_FOR_SIGTERM)
     job = submit(backend)
-    until(lambda: "ready" in texts(job))
+    wait_until(lambda: "ready" in texts(job))
     job.stop()
     job.wait(timeout=10)
     assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
@@ -173,7 +167,7 @@ def test_a_job_whose_client_died_while_it_was_prepared_has_failed(home, backend)
 def test_stop_with_a_grace_kills_after_it(script, backend):
     script(IGNORE_SIGTERM)
     job = submit(backend)
-    until(lambda: "ready" in texts(job))
+    wait_until(lambda: "ready" in texts(job))
     start = time.monotonic()
     job.stop(grace=0.3)
     job.wait(timeout=10)
@@ -192,18 +186,18 @@ def test_max_run_stops_the_job(script, backend):
 def test_a_killed_controller_is_noticed_and_its_hosts_stop(script, backend, home, running):
     script("import time; print('ready', flush=True); time.sleep(60)")
     job = submit(backend)
-    until(lambda: "ready" in texts(job))
+    wait_until(lambda: "ready" in texts(job))
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
     assert "was killed, or its machine restarted: its log is empty" in job.failure.render()
-    until(lambda: running() == [])
+    wait_until(lambda: running() == [])
 
 
 def test_secrets_reach_the_script_and_nothing_else(script, backend, home, running):
     script("import os, time; print(len(os.environ['API_TOKEN']), os.environ['MODE'], flush=True); time.sleep(0.5)")
     job = submit(backend, environment={"API_TOKEN": "hunter2", "MODE": "fast"}, instance_count=2)
-    until(lambda: texts(job) == ["7 fast", "7 fast"])
+    wait_until(lambda: texts(job) == ["7 fast", "7 fast"])
     assert not [line for line in running() if "hunter2" in line]
     job.wait()
     written = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone import Estimator, TrainingJob
 from herringbone.events import from_log
@@ -37,19 +38,12 @@ def submit(backend, **options) -> TrainingJob:
     return TrainingJob.submit(plan, backend)
 
 
-def until(condition) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.02)
-
-
 def test_states_restarts_and_metrics_are_events_while_the_job_runs(script, backend, home, tmp_path) -> None:
     go = tmp_path / "go"
     script(f"GO = {str(go)!r}\n{TRAINS}")
     policies = {"loss=0.5": "restart"}
     job = submit(backend, metric_definitions=DEFINITIONS, max_retry_attempts=1, log_policies=policies)
-    until(lambda: sorted(str(metric.value) for metric in job.metrics()) == ["0.5", "0.5", "0.5", "0.5", "nan"])
+    wait_until(lambda: sorted(str(metric.value) for metric in job.metrics()) == ["0.5", "0.5", "0.5", "0.5", "nan"])
     assert job.status == "InProgress"
     assert job.progress() is None
     # The metrics come from the events, not from the log.

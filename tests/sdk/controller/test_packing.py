@@ -1,9 +1,9 @@
 """Packing can be ended, leaves nothing half-written, and says how far it is."""
 
 import os
-import time
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone import Estimator, TrainingJob
 from herringbone.controller.artifacts import HostFolder, pack
@@ -15,27 +15,20 @@ LEAVES_A_HUGE_MODEL = (
 )
 
 
-def until(condition):
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("second", ["stop", "kill"])
 def test_a_first_stop_leaves_packing_alone_and_a_second_one_ends_it(script, backend, home, second):
     """Packing went on to its end, whatever the user asked for."""
     script(LEAVES_A_HUGE_MODEL)
     job = TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(job_name="a"), backend)
-    until(lambda: job.secondary_status == "Uploading")
+    wait_until(lambda: job.secondary_status == "Uploading")
     if second == "stop":
         job.stop()
-        until(lambda: job.status == "Stopping")
+        wait_until(lambda: job.status == "Stopping")
         assert job.secondary_status == "Uploading"
         job.stop()
     else:
         backend.kill("a")
-    until(lambda: backend.describe("a").done)
+    wait_until(lambda: backend.describe("a").done)
     assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
     folder = home.job("a").path
     assert list(folder.joinpath("output").rglob("*")) == []
@@ -89,7 +82,7 @@ def test_results_follow_no_link_that_was_made_after_the_submission(script, backe
     )
     estimator = Estimator("train.py", instance_type="local_process", output_path=str(tmp_path / "bucket"))
     job = TrainingJob.submit(estimator.plan(job_name="a"), backend)
-    until(lambda: backend.describe("a").done)
+    wait_until(lambda: backend.describe("a").done)
     assert job.status == "Failed"
     assert "a link leads to" in str(job.failure.render())
     assert list((tmp_path / "elsewhere").iterdir()) == []

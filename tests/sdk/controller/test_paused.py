@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTERM, texts, until
+from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTERM, texts
+from tests.waiting import wait_until
 
 from herringbone import Estimator, TrainingJob
 from herringbone.records.index import JobIndex
@@ -17,7 +18,7 @@ from herringbone.system.processes import pid_of
 def submit(backend):
     """Start a job of `train.py`, and return it when its script is ready."""
     job = TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(), backend)
-    until(lambda: texts(job) == ["ready"])
+    wait_until(lambda: texts(job) == ["ready"])
     return job
 
 

@@ -4,8 +4,9 @@ import json
 import tarfile
 
 import pytest
+from tests.waiting import wait_until
 
-from .test_controller import submit, texts, until
+from .test_controller import submit, texts
 
 # Trains ten steps and saves each; in the first attempt, `FAULT` is executed after the sixth.
 TRAINS = """
@@ -87,7 +88,7 @@ def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
         "time.sleep(60)"
     )
     job = submit(backend, max_retry_attempts=3)
-    until(lambda: "again" in texts(job))
+    wait_until(lambda: "again" in texts(job))
     job.stop()
     assert job.wait(timeout=10).status == "Stopped"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.sdk.conftest import running_in, with_namespaces
+from tests.waiting import wait_until
 
 from herringbone.prediction import guard, measuring
 from herringbone.prediction.guard import REFUSED
@@ -61,9 +62,7 @@ def test_a_kill_ends_the_script_and_its_children_as_well(home, start_python):
     assert process.stdout.readline() == "up\n"
     process.kill()
     process.wait(20)
-    end = time.monotonic() + 20
-    while running_in(home.path) and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(lambda: not running_in(home.path), 20)
     assert running_in(home.path) == {}
 
 

@@ -8,7 +8,6 @@ import io
 import os
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 boto3 = pytest.importorskip("boto3")
 uvicorn = pytest.importorskip("uvicorn")
@@ -52,9 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     server = uvicorn.Server(uvicorn.Config(make_app(folder, verifier), log_level="error", lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: server.started, 60)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}", folder
     server.should_exit = True
     thread.join(30)
@@ -177,9 +175,7 @@ def test_a_body_that_is_not_what_was_signed_leaves_no_object(client: Any, addres
     with socket.create_connection((host.partition(":")[0], int(host.partition(":")[2])), timeout=60) as connection:
         url = client.generate_presigned_url("put_object", {"Bucket": "mine", "Key": "torn"}).removeprefix(address[0])
         connection.sendall(f"PUT {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 10\r\n\r\nabc".encode())
-    deadline = time.monotonic() + 60
-    while any((address[1] / "mine/.herringbone/new").iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not any((address[1] / "mine/.herringbone/new").iterdir()), 60)
     assert not any((address[1] / "mine/.herringbone/new").iterdir())
     assert "Contents" not in client.list_objects_v2(Bucket="mine", Prefix="torn")
     with pytest.raises(ClientError) as refused:

@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 from tests.trackers.installed import install
+from tests.waiting import wait_until
 
 from herringbone import Estimator
 from herringbone.api.job import TrainingJob
@@ -26,9 +27,7 @@ def plan(script, monkeypatch, tmp_path):
 
 
 def wait_for_logs(exports):
-    deadline = time.monotonic() + 20
-    while len([log for log in exports.glob("*.log") if log.stat().st_size]) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len([log for log in exports.glob("*.log") if log.stat().st_size]) >= 2, 20)
     return sorted(exports.glob("*.log"))
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.torch.data_parallel.api import install
 from tests.parallel.torch.data_parallel.ranks import JobRanks
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -61,9 +62,7 @@ def test_a_lost_rank_is_named_by_every_other(
     ready = tmp_path / "ready"
     ready.mkdir()
     trio.start(train_until, ready, what)
-    until = time.monotonic() + 60
-    while not any(ready.iterdir()) and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: any(ready.iterdir()), 60)
     victim = next(ready.iterdir()).name
     time.sleep(0.5)  # the others wait for it by then
     os.kill(int(victim), how)

@@ -7,7 +7,6 @@ service.fail("DescribeHyperParameterTuningJob", 3, "ThrottlingException")
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from tests.sagemaker.service import Service
@@ -112,11 +111,3 @@ def summary(number: int, objective: float | None = None, status: str = "Complete
         ),
         **members,
     }
-
-
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.sdk.views.top.made import training
+from tests.waiting import wait_until
 
 from herringbone.backends.registry import backend_named
 from herringbone.events.view import JobView
@@ -12,12 +13,6 @@ from herringbone.records.index import JobIndex
 from herringbone.system.polling import Pace
 from herringbone.views.top.monitor import JobReader, Monitor, shown_pace
 from herringbone_contract.errors import AwsError, JobNotFoundError
-
-
-def until(met):
-    deadline = time.monotonic() + 30
-    while not met() and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def reader_of(home, name):
@@ -93,7 +88,7 @@ def test_a_job_that_cannot_be_reached_delays_no_other(home, make_job, released, 
     failing = Failing(error, released)
     monitor = Monitor(backend_named=lambda name: failing if name == "sagemaker" else backend_named(name))
     monitor.refresh()
-    until(lambda: monitor.reader("here").was_read)
+    wait_until(lambda: monitor.reader("here").was_read)
     assert monitor.wait(10.0 if error else 0.0) == (error is not None)
     here, away = monitor.rows()
     assert (here.name, here.last_line, here.value) == ("here", "hello", 0.5)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from herringbone_parallel.torch.model_parallel.runtime.thread_pool import Parker, ThreadPool
+from tests.waiting import wait_until
 
 
 def test_an_unpark_before_the_park_is_not_lost() -> None:
@@ -29,9 +29,7 @@ def run_on(pool: ThreadPool) -> int:
     pool.start(work, give_core=False)
     assert done.wait(20)
     # The worker becomes idle just after its work has ended.
-    deadline = time.monotonic() + 20
-    while not pool._idle and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: pool._idle, 20)
     return ids[0]
 
 

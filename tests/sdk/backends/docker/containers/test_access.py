@@ -12,7 +12,7 @@ import threading
 
 import pytest
 from tests.conftest import run
-from tests.sdk.backends.docker.containers.test_life import until
+from tests.waiting import wait_until
 
 from herringbone.access.requests import ask, way_into
 from herringbone.access.tunnel import Tunnel
@@ -64,7 +64,7 @@ def on_terminal(name, typed):
 
 def test_a_running_container_can_be_entered(submit, engine):
     job = submit(SCRIPT, instance_count=2)
-    until(lambda: [line.text for line in job.logs()].count("ready") == 2)
+    wait_until(lambda: [line.text for line in job.logs()].count("ready") == 2)
     try:
         # Both streams, the end of the input and the exit code come through.
         result = shell(job.name, "--host", "algo-2", "--", "python3", "-c", WORDS, input="typed")

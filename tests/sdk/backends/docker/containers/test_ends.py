@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.sdk.backends.docker.containers.test_life import until
+from tests.waiting import wait_until
 
 from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
 from herringbone.backends.docker.backend import DockerBackend
@@ -23,7 +23,7 @@ SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 
 
 def ready(job, count=1):
-    until(lambda: [line.text for line in job.logs()].count("ready") == count)
+    wait_until(lambda: [line.text for line in job.logs()].count("ready") == count)
 
 
 def raised_within(job, seconds, match):
@@ -167,7 +167,7 @@ def test_an_engine_that_goes_away_ends_the_job_by_name(submit, by_tcp, engine):
     by_tcp.cut()
     with pytest.raises(JobFailedError, match=r"algo-1: .*the container engine went away while the job ran"):
         job.follow()
-    until(lambda: not engine.inspect_container(f"{job.name}-algo-1")["State"]["Running"])
+    wait_until(lambda: not engine.inspect_container(f"{job.name}-algo-1")["State"]["Running"])
     engine.remove_container(f"{job.name}-algo-1")
 
 
@@ -232,7 +232,7 @@ def test_a_client_that_dies_before_the_config_is_written_leaves_nothing(script, 
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    until(lambda: attach("a").status == "Failed")
+    wait_until(lambda: attach("a").status == "Failed")
     assert of_home() == []
 
 

@@ -3,10 +3,10 @@
 import json
 import os
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from herringbone import InstanceGroup, JobFailedError, PyTorch, TrainingInput
 from herringbone_contract.errors import UnsupportedError
@@ -18,13 +18,6 @@ WHO = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'L
 
 def texts(job, **filters):
     return [line.text for line in job.logs(**filters)]
-
-
-def until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.02)
 
 
 def files_of(model_data):
@@ -55,7 +48,7 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
         environment={"API_TOKEN": "hunter2", "AWS_REGION": "here"},
         checkpoint_s3_uri="file://kept",
     )
-    until(lambda: len(texts(job)) == 3)
+    wait_until(lambda: len(texts(job)) == 3)
     assert of_home() == ["a-algo-1"]
     inspected = json.dumps(engine.inspect_container("a-algo-1"))
     assert "hunter2" not in inspected
@@ -119,7 +112,7 @@ def test_stop_gives_the_script_its_time(submit):
         "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
         "print('ready', flush=True); time.sleep(60)"
     )
-    until(lambda: "ready" in texts(job))
+    wait_until(lambda: "ready" in texts(job))
     job.stop()
     assert job.wait(timeout=15).status == "Stopped"
     assert texts(job) == ["ready", "saving"]
