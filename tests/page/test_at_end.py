@@ -59,8 +59,7 @@ def test_the_writer_is_nobodys_child(home):
 
 
 def test_a_job_without_a_folder_and_a_user_without_interest_get_none(home, monkeypatch):
-    monkeypatch.setattr(os, "posix_spawnp", pytest.fail)
-    start_report(str(home.path), "of-a-service")
+    start_report(str(home.path), "of-a-service", pytest.fail)
     make_job(home, "unwanted")
     monkeypatch.setenv("HERRINGBONE_REPORT", "off")
-    start_report(str(home.path), "unwanted")
+    start_report(str(home.path), "unwanted", pytest.fail)

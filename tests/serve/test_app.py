@@ -48,7 +48,10 @@ class Client:
         operations = answers_of(self.trainings, self.tunings, catalog, logs)
         assert {name for name, action in ACTIONS.items() if action.service in ("sagemaker", "logs")} == set(operations)
         verifier = Verifier(Keys(ADA, BOB, ADMIN), self.settings, clock=lambda: self.now)
-        self.app = Service(verifier, operations, self.settings, Audit(home.path / "audit.log"))
+        self.make = lambda **limits: Service(
+            verifier, operations, self.settings, Audit(home.path / "audit.log"), **limits
+        )
+        self.app = self.make()
 
     def call(self, name, members=None, key=ADA, **options):
         self.now += 1
@@ -209,13 +212,12 @@ def test_the_audit_has_a_line_for_each_call_and_no_secret(client):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_large_and_slow_bodies(client, monkeypatch):
+def test_large_and_slow_bodies(client):
     big = b"x" * (module.MAX_BODY_BYTES // 2 + 1)
     request = signed(ADA, "SageMaker.ListTrainingJobs", big, now=client.now)
     assert send(client.app, request, big, big)[0] == 413
     assert send(client.app, request, *[b"{}"], *[b""] * 3)[0] == 403
-    monkeypatch.setattr(module, "BODY_SECONDS", 0.0)
-    assert send(client.app, request, b"{}")[0] == 408
+    assert send(client.make(body_seconds=0.0), request, b"{}")[0] == 408
 
 
 def test_one_service_for_a_home(client):
@@ -367,8 +369,8 @@ def test_a_user_with_slow_creations_delays_no_other(client):
     assert begun[1] == "quick"
 
 
-def test_a_key_has_a_bounded_line(client, monkeypatch):
-    monkeypatch.setattr(module, "MAX_WAITING", 0)
+def test_a_key_has_a_bounded_line(client):
+    client.app = client.make(max_waiting=0)
     status, answer = client.call("ListTrainingJobs")
     assert (status, answer["__type"]) == (400, "ThrottlingException")
     assert client.home.path.joinpath("audit.log").read_text().count("ThrottlingException") == 1

@@ -90,11 +90,12 @@ def a_row(backend):
     return row
 
 
-def test_a_kill_while_the_controller_packs_lets_it_remove_what_it_packed(without_slurm, monkeypatch):
+def test_a_kill_while_the_controller_packs_lets_it_remove_what_it_packed(tmp_path):
     """SIGKILL left half of an archive, and nobody said where the model is."""
-    row, asked = a_row(without_slurm), []
-    without_slurm._home.job(row.name).path.mkdir(parents=True)
-    report = FileRecord(without_slurm._report_path(row.name))
+    backend = SlurmBackend(Home(tmp_path), {}, connect=lambda login: Slurm())
+    row, asked = a_row(backend), []
+    backend._home.job(row.name).path.mkdir(parents=True)
+    report = FileRecord(backend._report_path(row.name))
     report.begin(status="Stopping", secondary_status="Uploading", attempt=0)
 
     class Slurm:
@@ -104,10 +105,9 @@ def test_a_kill_while_the_controller_packs_lets_it_remove_what_it_packed(without
                 report.finish(status="Stopped", secondary_status="Stopped", ended=2.0)
             return "7|RUNNING||0|n1|/jobs|\n"
 
-    monkeypatch.setattr(without_slurm, "_connect", lambda login: Slurm())
-    without_slurm.kill(row.name)
+    backend.kill(row.name)
     assert [words for words in asked if words[0] == "scancel"] == [("scancel", "--batch", "--signal=INT", "7")]
-    assert without_slurm.describe(row.name).status == "Stopped"
+    assert backend.describe(row.name).status == "Stopped"
 
 
 def test_describe_without_slurm_raises(without_slurm):

@@ -17,7 +17,8 @@ from herringbone_contract.errors import UnsupportedError
 
 
 class Gpus:
-    use = ""
+    def __init__(self, use=""):
+        self.use = use
 
     def listing(self):
         return "GPU 0: A (UUID: GPU-0)\nGPU 1: A (UUID: GPU-1)\n"
@@ -32,9 +33,9 @@ def connect(tmp_path):
     home, lines = Home(tmp_path / "work"), []
     home.make()
 
-    def one(**environ):
+    def one(use="", **environ):
         variables = {"HERRINGBONE_SLOTS": str(tmp_path / "slots"), **environ}
-        line = MachineLine(home, environ=variables, make_probe=Gpus)
+        line = MachineLine(home, environ=variables, make_probe=lambda: Gpus(use))
         # All connections of the test are one process.
         line.holder += "" if not lines else f"{len(lines)}"
         line.lock = MachineLock(home.path / "lock", alive=lambda *_: True)
@@ -95,9 +96,8 @@ def test_a_machine_says_what_it_can_never_serve(connect):
     assert limited.slot.ticket.granted == ("GPU-1",)
 
 
-def test_a_job_that_asked_for_nothing_runs_beside_other_programs(connect, monkeypatch):
-    monkeypatch.setattr(Gpus, "use", "GPU-1, 4711, 9000\n")
-    line = connect()
+def test_a_job_that_asked_for_nothing_runs_beside_other_programs(connect):
+    line = connect("GPU-1, 4711, 9000\n")
     assert line.claim(ask("a"), b"")["busy"] == "process 4711 on GPU-1, outside Herringbone"
     assert line.claim(ask("a", gpus=2), b"")["busy"] == "process 4711 on GPU-1, outside Herringbone"
     assert line.claim(ask("a", beside_foreign=True), b"") == {}

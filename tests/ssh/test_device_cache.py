@@ -78,11 +78,10 @@ def test_a_machine_without_torch_tells_name_and_memory(
     assert "operations_per_second" not in facts
 
 
-def test_the_error_of_the_measurement_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_of_the_measurement_is_told(tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\necho 'torch.OutOfMemoryError: no memory left' >&2\nexit 1\n")
     (tmp_path / "python").chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    facts = device_rates.measured()
+    facts = device_rates.measured(str(tmp_path / "python"))
     assert facts["trouble"] == "its speed was not measured: torch.OutOfMemoryError: no memory left"
 
 

@@ -80,8 +80,8 @@ class EventsFile:
     True
     """
 
-    def __init__(self, path: str, host: str) -> None:
-        self._path, self._host = path, host
+    def __init__(self, path: str, host: str, most_bytes: int = MAX_EVENTS_FILE_BYTES) -> None:
+        self._path, self._host, self._most_bytes = path, host, most_bytes
         self._file: AppendedFile | None = None
         self._size = 0
 
@@ -103,7 +103,7 @@ class EventsFile:
             if self._file is None:
                 self._file = AppendedFile(self._path)
                 self._size = self._file.size
-            if self._size + len(encoded) <= MAX_EVENTS_FILE_BYTES:
+            if self._size + len(encoded) <= self._most_bytes:
                 self._file.write(encoded)
                 self._size += len(encoded)
         return True

@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VARIABLE = "HERRINGBONE_REPORT"
 # The program is named and not imported: it stands above the controller.
 _WRITER = "herringbone.views.page.at_end"
 
 
-def start_report(home: str, name: str) -> None:
+def start_report(home: str, name: str, spawn: Callable[..., int] = os.posix_spawnp) -> None:
     """Start the process that writes the report of the job `name` into its folder, and return.
 
     >>> start_report("/home/me/.herringbone", "digits-1")            # doctest: +SKIP
@@ -31,7 +35,7 @@ def start_report(home: str, name: str) -> None:
     shell = ["sh", "-c", 'cd -- "$0" && exec "$@" </dev/null >/dev/null 2>&1 &', f"{home}/jobs"]
     writer = [sys.executable, "-m", _WRITER, name]
     try:
-        pid = os.posix_spawnp("sh", [*shell, *writer], environment, setpgroup=0)
+        pid = spawn("sh", [*shell, *writer], environment, setpgroup=0)
         os.waitpid(pid, 0)
     except OSError:
         # No process can be started, or somebody else has collected the shell.

@@ -191,6 +191,7 @@ def run_program(
     timeout: float,
     show: Callable[[str], None],
     alone: bool = True,
+    guard: Sequence[str] = _GUARD,
 ) -> str:
     """Run a program in namespaces of its own until it ends; return what it writes into the file after `--output`.
 
@@ -208,7 +209,7 @@ def run_program(
         given = (str(variables.fileno()), str(view) if alone else "")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*_GUARD, *given, *words, "--output", f"/proc/self/fd/{result.fileno()}"],
+                [*guard, *given, *words, "--output", f"/proc/self/fd/{result.fileno()}"],
                 # Not the job's variables: a loader's would find a process outside of the namespaces.
                 env=machine_variables(),
                 cwd=folder,

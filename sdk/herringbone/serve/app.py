@@ -117,7 +117,10 @@ class Service:
         audit: Audit,
         *,
         buckets: ASGIApp | None = None,
+        body_seconds: float = BODY_SECONDS,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
+        self._body_seconds, self._max_waiting = body_seconds, max_waiting
         self._verifier = verifier
         self._operations = operations
         self._settings = settings
@@ -135,7 +138,7 @@ class Service:
             await self._buckets(scope, receive, send)
             return
         try:
-            body = await _body(request, receive)
+            body = await _body(request, receive, self._body_seconds)
         except ApiError as error:
             await _error("", error, str(uuid.uuid4()))(scope, receive, send)
             return
@@ -150,9 +153,9 @@ class Service:
         """Answer in one of the threads of the caller's key, when it is the call's turn."""
         threads = self._threads.setdefault(verified.key.key_id, CapacityLimiter(THREADS_OF_KEY))
         work = partial(self._answer, verified, request, body, note)
-        if threads.statistics().tasks_waiting >= MAX_WAITING:
+        if threads.statistics().tasks_waiting >= self._max_waiting:
             # Each waiting call holds a connection, and all users share those.
-            work = partial(_raise, too_often(f"{MAX_WAITING} calls of this key wait already"))
+            work = partial(_raise, too_often(f"{self._max_waiting} calls of this key wait already"))
             return await run_in_threadpool(self._guarded, note, work)
         return await to_thread.run_sync(self._guarded, note, work, limiter=threads)
 
@@ -228,19 +231,19 @@ def _is_of_buckets(request: HttpRequest) -> bool:
         return not request.header("x-amz-target") and request.method != "POST"
 
 
-async def _body(request: HttpRequest, receive: Receive) -> bytes:
+async def _body(request: HttpRequest, receive: Receive, seconds: float) -> bytes:
     """Return the body. Raises `ApiError` for one that is too large, or comes too slowly."""
     length = request.header("content-length")
     too_large = ApiError("RequestEntityTooLarge", f"a request has at most {MAX_BODY_BYTES} bytes", 413)
     if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > MAX_BODY_BYTES):
         raise too_large
     body = bytearray()
-    deadline = time.monotonic() + BODY_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
         except (asyncio.TimeoutError, TimeoutError):
-            raise ApiError("RequestTimeout", f"the body did not arrive within {BODY_SECONDS:.0f} s", 408) from None
+            raise ApiError("RequestTimeout", f"the body did not arrive within {seconds:.0f} s", 408) from None
         if message["type"] == "http.disconnect":
             raise ApiError("RequestTimeout", "the client went away", 408)
         body += message.get("body", b"")

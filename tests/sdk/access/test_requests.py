@@ -73,8 +73,7 @@ def test_only_running_jobs_and_their_hosts_are_asked():
     assert way_into(Backend(), "a") == ("algo-1", "the way to algo-1")
 
 
-def test_a_job_that_ends_meanwhile_ends_the_wait(monkeypatch):
-    monkeypatch.setattr("herringbone.access.requests._DESCRIBE_SECONDS", 0.0)
+def test_a_job_that_ends_meanwhile_ends_the_wait():
     backend = Backend()
     first = backend.describe("a")
     records = [first]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.controller import log_files
-from herringbone.controller.log_files import LogFile
+from herringbone.controller.log_files import EventsFile, LogFile
 
 SAMPLE = b'{"kind":"sample","t":1.0,"cpu":0.5,"host":"algo-9"}\n'
 
@@ -73,7 +72,8 @@ def test_a_full_disk_loses_events_alone(tmp_path: Path) -> None:
     assert (tmp_path / "algo-1.log").read_bytes().endswith(b"Z [algo-1:0] a\n")
 
 
-def test_the_file_of_events_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "MAX_EVENTS_FILE_BYTES", 150)
-    _, events = fed(tmp_path, (b"[algo-1] \x1e" + SAMPLE) * 9)
-    assert len(events) == 150 // (len(SAMPLE))
+def test_the_file_of_events_is_bounded(tmp_path: Path) -> None:
+    file = EventsFile(str(tmp_path / "algo-1.events"), "algo-1", 150)
+    assert all(file.take(SAMPLE) for _ in range(9))
+    file.close()
+    assert len((tmp_path / "algo-1.events").read_bytes().splitlines()) == 150 // (len(SAMPLE))

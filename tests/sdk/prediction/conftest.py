@@ -34,8 +34,13 @@ def notes(folder):
 
 
 @pytest.fixture
-def forecaster(home, folder):
-    """A forecaster of a machine with 16 GiB and 4 cores, where an ml.p4d.24xlarge costs $32 an hour."""
+def forecaster(make_forecaster):
+    return make_forecaster()
+
+
+@pytest.fixture
+def make_forecaster(home, folder):
+    """Returns a forecaster of a machine with 16 GiB and 4 cores, where an ml.p4d.24xlarge costs $32 an hour."""
     machine = Machine(memory_bytes=16 << 30, cores=4)
     prices = {"ml.p4d.24xlarge": 32.0}
     measure, timing, predict = (
@@ -43,10 +48,9 @@ def forecaster(home, folder):
     )
     # Their notes are files outside of the namespaces.
     programs = Programs(Program(measure, alone=False), Program(timing, alone=False), predict)
-    return Forecaster(
-        home,
-        programs,
-        machine=lambda: machine._replace(load=float((folder / "load").read_text() or 0)),
-        price=lambda name, _: prices.get(name),
-        has_torch=lambda: True,
-    )
+    boundaries = {
+        "machine": lambda: machine._replace(load=float((folder / "load").read_text() or 0)),
+        "price": lambda name, _: prices.get(name),
+        "has_torch": lambda: True,
+    }
+    return lambda **others: Forecaster(home, programs, **boundaries | others)

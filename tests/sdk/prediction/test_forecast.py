@@ -264,22 +264,22 @@ def test_the_figures_of_the_jobs_hosts_are_not_those_of_other_types(forecaster, 
     assert (other.device_bytes, other.dollars.expected) == (a100, 32.0)
 
 
-def test_an_inventory_to_compare_is_asked_for_its_own_machines(forecaster, plan, monkeypatch):
+def test_an_inventory_to_compare_is_asked_for_its_own_machines(make_forecaster, plan):
     asked = []
-    monkeypatch.setattr(
-        forecaster,
-        "_known",
-        lambda other: asked.append(other.hosts[0].instance_type) or MachineFigures(device_named("T4")),
+    forecaster = make_forecaster(
+        known=lambda other: asked.append(other.hosts[0].instance_type) or MachineFigures(device_named("T4"))
     )
     answer = measured(forecaster, plan(), choose=True, over=("ssh:lab.yaml",))
     assert set(asked) == {"ssh:lab.yaml"}
     assert {layout.hosts for layout in answer.layouts} == {"local_process", "ssh:lab.yaml"}
 
 
-def test_a_job_of_which_nothing_was_measured_reads_neither_data_nor_devices(forecaster, plan, script, monkeypatch):
+def test_a_job_of_which_nothing_was_measured_reads_neither_data_nor_devices(
+    forecaster, make_forecaster, plan, script, monkeypatch
+):
     measured(forecaster, plan())
     script("print(2)")
-    monkeypatch.setattr(forecaster, "_machine", lambda: pytest.fail("asked for this machine's GPUs"))
+    forecaster = make_forecaster(machine=lambda: pytest.fail("asked for this machine's GPUs"))
     monkeypatch.setattr("herringbone.prediction.cache._data_sizes", lambda _: pytest.fail("read the data"))
     assert forecaster.known(plan()).prediction is None
 

@@ -13,7 +13,7 @@ import pytest
 from tests.sdk.conftest import running_in, with_namespaces
 from tests.waiting import wait_until
 
-from herringbone.prediction import guard, measuring
+from herringbone.prediction import guard
 from herringbone.prediction.guard import REFUSED
 from herringbone.prediction.measuring import run_program
 from herringbone_contract.errors import UnsupportedError
@@ -198,11 +198,10 @@ def test_root_cannot_leave_by_its_privileges(alone):
     assert failed == ["PermissionError", "OSError", "OSError", "PermissionError", *[True] * 4]
 
 
-def test_a_system_without_namespaces_is_refused(tmp_path, monkeypatch):
+def test_a_system_without_namespaces_is_refused(tmp_path):
     refusing = (sys.executable, "-c", f"print('unshare: Operation not permitted'); raise SystemExit({REFUSED})")
-    monkeypatch.setattr(measuring, "_GUARD", refusing)
     with pytest.raises(UnsupportedError, match=r"this system refuses them; .*: unshare: Operation not permitted"):
-        run_program(["true"], {}, tmp_path, timeout=60, show=print)
+        run_program(["true"], {}, tmp_path, timeout=60, show=print, guard=refusing)
 
 
 def _read(path):

@@ -10,7 +10,7 @@ from herringbone.system.polling import Pace
 from herringbone.tuner.configs import HyperbandStrategyConfig
 from herringbone.tuner.definition import define
 from herringbone.tuner.parameters import ContinuousParameter
-from herringbone.tuner.searcher.runner import Searcher
+from herringbone.tuner.searcher.runner import Searcher, Waits
 from herringbone.tuner.searcher.trial_jobs import JobLook
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
@@ -244,9 +244,7 @@ def test_a_job_that_cannot_be_started_is_a_failed_trial(tmp_path):
     assert store.trials()[1].failure == "job full-002 could not be started: no room"
 
 
-def test_a_service_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("herringbone.tuner.searcher.runner._TROUBLE_SECONDS", 0.0)
-
+def test_a_service_that_does_not_answer_is_asked_again(tmp_path):
     class Busy(World):
         def point(self):
             super().point()
@@ -254,15 +252,13 @@ def test_a_service_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
                 raise IndexBusyError("locked")
 
     store, world, said = make_store(tmp_path / "busy"), Busy(), []
-    assert searcher(store, world, say=said.append).run().status == "Completed"
+    assert searcher(store, world, say=said.append, waits=Waits(trouble=0.0)).run().status == "Completed"
     assert [record.status for record in store.trials()] == ["Completed"] * 4
     assert len(world.ran) == 4
     assert "trial 1: job busy-001 waits: locked" in said
 
 
-def test_a_trial_waits_for_a_busy_machine_while_others_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("herringbone.tuner.searcher.runner._TROUBLE_SECONDS", 0.0)
-
+def test_a_trial_waits_for_a_busy_machine_while_others_end(tmp_path):
     class Full(World):
         refused = 0
 
@@ -273,7 +269,7 @@ def test_a_trial_waits_for_a_busy_machine_while_others_end(tmp_path, monkeypatch
             super().start(record, earlier)
 
     store, world, said = make_store(tmp_path / "busy"), Full(), []
-    assert searcher(store, world, say=said.append).run().status == "Completed"
+    assert searcher(store, world, say=said.append, waits=Waits(trouble=0.0)).run().status == "Completed"
     assert world.refused > 0
     assert [record.status for record in store.trials()] == ["Completed"] * 4
     # Each of the three others says so once.
@@ -309,9 +305,7 @@ def test_a_job_whose_place_in_line_was_lost_is_submitted_again(tmp_path):
         assert store.trials()[1].status == status
 
 
-def test_early_stopping_stops_a_trial_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("herringbone.tuner.searcher.runner._CURVE_SECONDS", 0.0)
-
+def test_early_stopping_stops_a_trial_and_says_so(tmp_path):
     class Slow(World):
         def start(self, record, earlier):
             super().start(record, earlier)
@@ -329,7 +323,7 @@ def test_early_stopping_stops_a_trial_and_says_so(tmp_path, monkeypatch):
 
     store = make_store(tmp_path / "early", early_stopping_type="Auto", max_jobs=12, max_parallel_jobs=1)
     world = Slow()
-    searcher(store, world).run()
+    searcher(store, world, waits=Waits(curve=0.0)).run()
     early = [record for record in store.trials() if record.early_stopped]
     assert early
     assert {record.job for record in early} == set(world.stopped)
@@ -374,9 +368,8 @@ def test_a_stop_of_a_job_that_is_lost_meanwhile_ends_the_search(tmp_path):
     assert len(world.ran) == 2
 
 
-def test_a_stop_that_fails_is_sent_again_after_a_pause(tmp_path, monkeypatch):
+def test_a_stop_that_fails_is_sent_again_after_a_pause(tmp_path):
     pauses = []
-    monkeypatch.setattr("herringbone.tuner.searcher.runner.time.sleep", pauses.append)
 
     class Silent(World):
         refused = 0
@@ -392,5 +385,5 @@ def test_a_stop_that_fails_is_sent_again_after_a_pause(tmp_path, monkeypatch):
             super().stop(job)
 
     store, world = make_store(tmp_path / "silent", max_parallel_jobs=1), Silent()
-    assert searcher(store, world).run().status == "Stopped"
+    assert searcher(store, world, waits=Waits(sleep=pauses.append)).run().status == "Stopped"
     assert pauses.count(2.0) == 2

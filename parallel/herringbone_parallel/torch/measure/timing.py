@@ -21,7 +21,7 @@ import socket
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -94,14 +94,14 @@ class Line:
 Work = Callable[[int, Line], object]
 
 
-def time_script(options: argparse.Namespace, enter: Enter) -> Timings:
+def time_script(options: argparse.Namespace, enter: Enter, free_bytes: Callable[[], int] | None = None) -> Timings:
     """Return the seconds of the script's steps. Raises `ParallelError` if the script cannot be timed here."""
     question = msgspec.json.decode(options.time.read_bytes(), type=Question)
     measurement = parse(Path(question.measurement).read_bytes())
     hosts, threads, budget_s = question.hosts, options.threads, options.budget
     ranks, cores = hosts.count * hosts.ranks_per_host, _cores()
     memory = MemoryModel(measurement)
-    room = int(_ROOM * _free_bytes()) // max(1, memory.memory(Layout())[0].peak)
+    room = int(_ROOM * (free_bytes or _free_bytes)()) // max(1, memory.memory(Layout())[0].peak)
     if not room:
         raise ParallelError("a step of the whole model needs more memory than this machine has left")
     processes = max(1, min(ranks, cores // (threads or cores), room))
@@ -316,8 +316,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _free_bytes() -> int:
-    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+def _free_bytes(names: Mapping[str, int] = os.sysconf_names) -> int:
+    if "SC_AVPHYS_PAGES" not in names:
         # macOS.
         return _FREE_BYTES
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

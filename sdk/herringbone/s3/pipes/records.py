@@ -38,7 +38,7 @@ class Attribute(NamedTuple):
     content: bytes
 
 
-def record(content: bytes, name: str = "") -> Iterator[bytes]:
+def record(content: bytes, name: str = "", *, most_bytes: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
     """Yield the pieces of one RecordIO record.
 
     >>> b"".join(record(b"abcde")).hex(" ", 4)
@@ -46,9 +46,9 @@ def record(content: bytes, name: str = "") -> Iterator[bytes]:
 
     Raises `InputError` for content that is too long for a record; `name` is its name in the message.
     """
-    if len(content) > MAX_RECORD_BYTES:
+    if len(content) > most_bytes:
         raise InputError(
-            f"{printable(name)}: a RecordIO record has at most {MAX_RECORD_BYTES} bytes, and this has {len(content)}; "
+            f"{printable(name)}: a RecordIO record has at most {most_bytes} bytes, and this has {len(content)}; "
             "divide it, or leave record_wrapping out"
         )
     begin = 0

@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,6 +39,14 @@ _TROUBLE_SECONDS = 2.0
 _MAX_LOST = 3
 
 
+class Waits(NamedTuple):
+    """How a searcher waits: seconds after trouble, seconds between two looks at curves, and the wait itself."""
+
+    trouble: float = _TROUBLE_SECONDS
+    curve: float = _CURVE_SECONDS
+    sleep: Callable[[float], None] = time.sleep
+
+
 class Searcher:
     """One search, from what the store has to its end.
 
@@ -56,7 +65,9 @@ class Searcher:
         mirror: Callable[[Sequence[Trial]], None] = lambda _: None,
         say: Callable[[str], None] = print,
         clock: Callable[[], float] = time.time,
+        waits: Waits = Waits(),  # noqa: B008 - frozen
     ) -> None:
+        self._waits = waits
         self._store = store
         self._jobs = jobs
         self._propose = propose
@@ -101,7 +112,7 @@ class Searcher:
                 self._mirror([record.trial() for record in self._records])
                 pauses.reset()
             else:
-                time.sleep(pauses.next())
+                self._waits.sleep(pauses.next())
 
     def _ending(self) -> Finish | None:
         if self._store.stop_asked:
@@ -119,7 +130,7 @@ class Searcher:
         """Write down the results of jobs that are over; return whether anything is new."""
         changed = False
         reads_curves = self._definition.early_stopping_type == "Auto" and (
-            time.monotonic() - self._curves_read >= _CURVE_SECONDS
+            time.monotonic() - self._curves_read >= self._waits.curve
         )
         for record in [record for record in self._records if not record.done]:
             try:
@@ -191,7 +202,7 @@ class Searcher:
                 raise
             # Asked again at the next step, which would follow at once.
             self._stopping.pop(record.number, None)
-            time.sleep(_TROUBLE_SECONDS)
+            self._waits.sleep(self._waits.trouble)
 
     def _submit_again(self, record: TrialRecord) -> bool:
         """Submit a trial that may not have a job, if it is time to; return whether that was possible."""
@@ -212,7 +223,7 @@ class Searcher:
             if getattr(error, "transient", False):
                 if record.number not in self._unsubmitted:
                     self._say(f"trial {record.number + 1}: job {record.job} waits: {error}")
-                self._unsubmitted[record.number] = time.monotonic() + _TROUBLE_SECONDS
+                self._unsubmitted[record.number] = time.monotonic() + self._waits.trouble
                 return False
             # As on SageMaker, a training job that cannot be created counts as failed.
             self._end(record, FAILED, (), f"job {record.job} could not be started: {error}")

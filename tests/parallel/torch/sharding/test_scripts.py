@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import checkpointing
 from herringbone_parallel.torch.sharding.attention import FlashGroupedQueryAttention, FlashSelfAttention
 from herringbone_parallel.torch.sharding.scripts import last_integer, limit_num_subdirs
-from herringbone_parallel.torch.sharding.transform import shard
 from herringbone_parallel.torch.sharding.unavailable import LlamaFlashAttention, MoEConfig
 
 
@@ -73,14 +71,6 @@ def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_nev
     with pytest.raises(IsADirectoryError):
         checkpointing.maybe_finalize_async_calls(blocking=False)
     assert checkpointing.maybe_finalize_async_calls() == [before + 2]
-
-
-def test_a_plan_after_transform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Linear(2, 2)
-    state = SimpleNamespace(transformed={model}, device=torch.device("cpu"))
-    monkeypatch.setattr("herringbone_parallel.torch.sharding.state._state", state)
-    with pytest.raises(ParallelError, match="`transform` has split this model's layers already"):
-        shard(model, plan={"weight": "colwise"}, copy_initial_values=False)
 
 
 def test_a_load_of_tensors_unpickles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

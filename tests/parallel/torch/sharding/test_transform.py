@@ -375,6 +375,19 @@ def test_transform_refuses_by_name(ranks: Ranks, arguments: dict[str, Any], mess
         ranks.shard(refused, 1, {"hybrid_shard_degree": 1}, arguments)
 
 
+def planned_twice() -> None:
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    model = tsm.transform(torch.nn.Linear(2, 2))
+    tsm.shard(model, plan={"weight": "colwise"}, copy_initial_values=False)
+
+
+@needs_shard
+def test_a_plan_after_transform_is_refused(ranks: Ranks) -> None:
+    with pytest.raises(RankFailedError, match="`transform` has split this model's layers already"):
+        ranks.shard(planned_twice, 1, {"hybrid_shard_degree": 1})
+
+
 def offloaded(checkpoint: bool) -> float:
     """What AWS's scripts do for activation offloading."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (

@@ -1,6 +1,7 @@
 """GPUs as nvidia-smi lists them, and their assignment to containers."""
 
 import pytest
+from tests import plans
 
 from herringbone import Estimator
 from herringbone.backends.docker.backend import DockerBackend
@@ -113,12 +114,10 @@ def backend(home, environ=None):
     return DockerBackend(home, lambda: pytest.fail("no engine is asked"), gpus=lambda: FOUR, environ=environ or {})
 
 
-def plan_of(tmp_path, monkeypatch, **options):
+def plan_of(folder, **options):
     """Return the plan of a job on `local_gpu`, without the review, which needs an engine."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    monkeypatch.setattr(DockerBackend, "review", lambda *_: ())
-    return Estimator("train.py", **{"instance_type": "local_gpu", **options}).plan()
+    (folder / "train.py").touch()
+    return plans.plan_of(Estimator("train.py", **{"instance_type": "local_gpu", **options})._asked(None), folder)
 
 
 @pytest.mark.parametrize(
@@ -133,24 +132,24 @@ def plan_of(tmp_path, monkeypatch, **options):
         ({"instance_type": "local"}, {"HERRINGBONE_CPU_SHARES": "2"}, Wants(shares=1)),
     ],
 )
-def test_a_job_claims_the_gpus_of_its_containers(home, tmp_path, monkeypatch, options, environ, wants):
-    assert backend(home, environ)._wants(plan_of(tmp_path, monkeypatch, **options)) == wants
+def test_a_job_claims_the_gpus_of_its_containers(home, tmp_path, options, environ, wants):
+    assert backend(home, environ)._wants(plan_of(tmp_path, **options)) == wants
 
 
-def test_containers_get_the_gpus_that_the_job_was_granted(home, tmp_path, monkeypatch):
-    plan = plan_of(tmp_path, monkeypatch, gpus=1, instance_count=2)
+def test_containers_get_the_gpus_that_the_job_was_granted(home, tmp_path):
+    plan = plan_of(tmp_path, gpus=1, instance_count=2)
     granted = ["GPU-3", "GPU-1", "cpu-share-1"]
     assert backend(home)._split_gpus(plan, granted) == {"algo-1": ("GPU-3",), "algo-2": ("GPU-1",)}
 
 
-def test_more_gpus_than_there_are_is_refused(home, tmp_path, monkeypatch):
-    plan = plan_of(tmp_path, monkeypatch, gpus=3, instance_count=2)
+def test_more_gpus_than_there_are_is_refused(home, tmp_path):
+    plan = plan_of(tmp_path, gpus=3, instance_count=2)
     with pytest.raises(UnsupportedError, match="gpus: the job needs 6 GPUs, and this machine has 4"):
         backend(home)._split_gpus(plan)
 
 
-def test_containers_without_gpus_are_asked_for_none(tmp_path, monkeypatch):
-    plan = plan_of(tmp_path, monkeypatch, gpus=1)
+def test_containers_without_gpus_are_asked_for_none(tmp_path):
+    plan = plan_of(tmp_path, gpus=1)
     check(plan)
     with pytest.raises(UnsupportedError, match="gpus: containers of instance_type 'local' have no GPUs"):
-        check(plan_of(tmp_path, monkeypatch, gpus=1, instance_type="local"))
+        check(plan_of(tmp_path, gpus=1, instance_type="local"))

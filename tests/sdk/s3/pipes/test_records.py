@@ -52,10 +52,9 @@ def test_a_record_is_read_back(content: bytes) -> None:
     assert len(stream) % 4 == 0
 
 
-def test_a_record_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("herringbone.s3.pipes.records.MAX_RECORD_BYTES", 3)
+def test_a_record_has_a_limit() -> None:
     with pytest.raises(InputError, match=r"s3://b/x: a RecordIO record has at most 3 bytes, and this has 4"):
-        list(record(b"abcd", "s3://b/x"))
+        list(record(b"abcd", "s3://b/x", most_bytes=3))
 
 
 def test_gzip_of_several_members_is_unpacked() -> None:

@@ -31,13 +31,13 @@ _COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 27}
 _DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "bfloat16")}
 
 
-def measured() -> dict[str, Any]:
+def measured(python: str = sys.executable) -> dict[str, Any]:
     """Return the facts that the program prints; `trouble` is the reason why it has no rates.
 
     >>> measured()                                                          # doctest: +SKIP
     {'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 42405855232, 'operations_per_second': {...}, ...}
     """
-    command = [sys.executable, "-m", "herringbone.backends.ssh.agent.device_rates"]
+    command = [python, "-m", "herringbone.backends.ssh.agent.device_rates"]
     try:
         # -m looks for modules in the current folder first, and the agent's is the user's own.
         done = subprocess.run(
