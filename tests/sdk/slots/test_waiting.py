@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.waiting import wait_until
 
 from herringbone import Estimator
 from herringbone.api.job import TrainingJob
@@ -62,6 +62,13 @@ def fit(*, queue=True, **options):
     name = options.pop("job_name", "a")
     estimator = Estimator("train.py", instance_type="local_process", **{"gpus": 1, **options})
     return estimator.fit(wait=False, logs=False, queue=queue, job_name=name)
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_job_waits_and_then_trains_the_code_as_it_was(machine, holder, herringbone, home):
@@ -138,13 +145,13 @@ def test_a_job_that_is_stopped_leaves_the_line(machine, holder, running, verb):
         job._backend.kill(job.name)
     assert (job.wait(timeout=60).status, job.secondary_status) == ("Stopped", "Stopped")
     assert [ticket.job for ticket in machine.folder.read().tickets] == ["other"]
-    wait_until(lambda: running() == [])
+    until(lambda: running() == [])
 
 
 def test_a_job_whose_waiter_is_killed_fails_and_costs_nobody_a_place(machine, holder, home):
     job, later = fit(), fit(job_name="b")
     os.kill(pid_of(JobIndex(home.index).get("a").client), signal.SIGKILL)
-    wait_until(lambda: job.status == "Failed")
+    until(lambda: job.status == "Failed")
     assert job.failure.message.startswith("the process that held the job's place in line was killed")
     holder.leave()
     assert later.wait(timeout=60).status == "Completed"
@@ -171,7 +178,7 @@ def test_ctrl_c_during_the_start_of_the_waiter_leaves_the_line(machine, holder, 
     record = JobIndex(home.index).get("a")
     assert (record.status, record.secondary_status) == ("Stopped", "Stopped")
     assert [ticket.job for ticket in machine.folder.read().tickets] == ["other"]
-    wait_until(lambda: running() == [])
+    until(lambda: running() == [])
 
 
 def test_an_error_while_the_waiter_starts_leaves_nothing(machine, holder, home, monkeypatch, running):
@@ -188,7 +195,7 @@ def test_an_error_while_the_waiter_starts_leaves_nothing(machine, holder, home, 
     assert JobIndex(home.index).names() == []
     assert not home.job("a").path.exists()
     assert [ticket.job for ticket in machine.folder.read().tickets] == ["other"]
-    wait_until(lambda: running() == [])
+    until(lambda: running() == [])
 
 
 def test_max_wait_ends_the_waiting(machine, holder):
@@ -202,9 +209,9 @@ def test_a_job_that_cannot_start_on_its_turn_says_why_and_frees_its_gpu(machine,
     shutil.rmtree(home.job("a").logs)
     home.job("a").logs.touch()
     holder.leave()
-    wait_until(lambda: job.status == "Failed")
+    until(lambda: job.status == "Failed")
     assert "could not start" in job.failure.message or "controller" in job.failure.message
-    wait_until(lambda: machine.folder.read().tickets == ())
+    until(lambda: machine.folder.read().tickets == ())
 
 
 def test_shares_of_the_processors_are_claimed_where_the_machine_says_so(machine, monkeypatch):

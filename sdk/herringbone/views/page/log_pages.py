@@ -64,6 +64,7 @@ def newest_lines(
     count: int = 200,
     over: bool = True,
     scan: int = MAX_SCAN_BYTES,
+    block: int = _BLOCK_BYTES,
 ) -> dict[str, Any]:
     """Return the newest `count` lines before the offsets `before`, or before the ends, as a page.
 
@@ -71,15 +72,16 @@ def newest_lines(
     {'lines': [], 'before': {}, 'after': {}, 'more': False}
 
     `files` maps each host to its log. Unless the job is `over`, a last line without its end stays for `later_lines`.
-    `more` says that there are older lines, which may match or not.
+    `more` says that there are older lines, which may match or not. The files are read in blocks of `block` bytes.
     """
     share = max(1, scan // max(1, len(files)))
     found: list[_Found] = []
     start, reached = {}, {}
     for host, path in files.items():
         end = _size(path) if before is None else min(_size(path), before.get(host, 0))
-        start[host] = end if over or before is not None else _last_line_end(path, end)
-        own, reached[host] = _backwards(path, host, start[host], choice, count, share)
+        start[host] = end if over or before is not None else _last_line_end(path, end, block)
+        lines = _lines_backwards(path, start[host], max(0, start[host] - share), block)
+        own, reached[host] = _backwards(lines, host, start[host], choice, count)
         found += own
     # By time between hosts. The sort is stable, so lines of one host and time keep their order.
     found.sort(key=lambda item: item.line.time)
@@ -139,11 +141,13 @@ class _Found(NamedTuple):
     offset: int
 
 
-def _backwards(path: Path, host: str, end: int, choice: Choice, count: int, scan: int) -> tuple[list[_Found], int]:
+def _backwards(
+    lines: Iterator[tuple[int, bytes]], host: str, end: int, choice: Choice, count: int
+) -> tuple[list[_Found], int]:
     """Return the last `count` chosen lines before the offset `end`, and the offset that was reached."""
     found: list[_Found] = []
     reached = end
-    for offset, raw in _lines_backwards(path, end, max(0, end - scan)):
+    for offset, raw in lines:
         if len(found) >= count:
             break
         reached = offset
@@ -156,13 +160,13 @@ def _backwards(path: Path, host: str, end: int, choice: Choice, count: int, scan
     return found[::-1], reached
 
 
-def _lines_backwards(path: Path, end: int, floor: int) -> Iterator[tuple[int, bytes]]:
+def _lines_backwards(path: Path, end: int, floor: int, block: int) -> Iterator[tuple[int, bytes]]:
     """Yield each line before the offset `end` with its offset, the last one first, until the offset `floor`."""
     # The end of a line that begins in an earlier block, with its newline.
     tail = b""
     any_yielded = False
     while end > floor:
-        begin = max(0, end - _BLOCK_BYTES)
+        begin = max(0, end - block)
         buffer = _read(path, begin, end) + tail
         cut = buffer.find(b"\n") + 1 if begin else 0
         if begin and cut in (0, len(buffer)):
@@ -186,11 +190,11 @@ def _lines_backwards(path: Path, end: int, floor: int) -> Iterator[tuple[int, by
         yield end, tail
 
 
-def _last_line_end(path: Path, size: int) -> int:
+def _last_line_end(path: Path, size: int, block: int) -> int:
     """Return the offset behind the last newline before `size`; `size` where there is none near."""
-    block = _read(path, max(0, size - _BLOCK_BYTES), size)
-    newline = block.rfind(b"\n")
-    return size if newline < 0 else size - len(block) + newline + 1
+    end = _read(path, max(0, size - block), size)
+    newline = end.rfind(b"\n")
+    return size if newline < 0 else size - len(end) + newline + 1
 
 
 def _parsed(raws: Sequence[bytes], host: str) -> list[LogLine]:

@@ -1,6 +1,9 @@
 """`herringbone top` without a terminal view."""
 
 import json
+import os
+import pty
+import subprocess
 import sys
 
 from tests.sdk.views.top.made import HOSTILE, training
@@ -29,13 +32,21 @@ def test_once_and_json(herringbone, make_job):
     assert (digits["metric"], digits["eta"], digits["last_line"]) == ("", None, HOSTILE.rpartition("\r")[2])
 
 
-def test_without_textual_the_table_is_shown_and_the_extra_named(herringbone, make_job, monkeypatch):
+WITHOUT_TEXTUAL = """
+import sys
+sys.modules["textual.app"] = None
+from herringbone.cli.__main__ import main
+sys.exit(main(["top"]))
+"""
+
+
+def test_without_textual_the_table_is_shown_and_the_extra_named(make_job):
     make_job("digits-1", training())
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.delitem(sys.modules, "herringbone.views.top.app", raising=False)
-    monkeypatch.setitem(sys.modules, "textual.app", None)
-    code, out, err = herringbone("top")
-    assert code == 0
-    assert "digits-1" in out
-    assert "run pip install '.[top]' in your clone of Herringbone" in err
+    ours, theirs = pty.openpty()
+    command, variables = [sys.executable, "-c", WITHOUT_TEXTUAL], {**os.environ, "TERM": "xterm"}
+    run = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=variables)
+    assert run.returncode == 0
+    assert b"digits-1" in os.read(ours, 65_536)
+    assert b"run pip install '.[top]' in your clone of Herringbone" in run.stderr
+    os.close(ours)
+    os.close(theirs)
