@@ -1,8 +1,9 @@
 """`herringbone rm`, over rows and folders that are made by hand."""
 
-import io
 import json
 import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -60,22 +61,19 @@ def test_the_exit_code_tells_whether_something_was_removed(herringbone, jobs):
     assert jobs() == ["runs-4", "digits-2", "digits-1"]
 
 
-class Terminal(io.StringIO):
-    """A terminal on which somebody has typed."""
-
-    def isatty(self):
-        return True
-
-
-def test_chosen_jobs_need_a_yes(herringbone, jobs, monkeypatch):
+def test_chosen_jobs_need_a_yes(herringbone, jobs):
     code, out, err = herringbone("rm", "--older-than", "1d", "--status", "Completed")
     assert (code, out) == (2, "")
     assert "train-3" in err
     assert "add --yes" in err
-    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    code, _, err = herringbone("rm", "--status", "Completed")
-    assert (code, len(jobs())) == (2, 4)
-    assert "remove these 2 jobs? [y/N]: " in err
+    ours, terminal = pty.openpty()
+    os.write(ours, b"n\n")
+    command = [sys.executable, "-m", "herringbone", "rm", "--status", "Completed"]
+    run = subprocess.run(command, stdin=terminal, capture_output=True, text=True)
+    os.close(ours)
+    os.close(terminal)
+    assert (run.returncode, len(jobs())) == (2, 4)
+    assert "remove these 2 jobs? [y/N]:" in run.stderr
     code, out, _ = herringbone("rm", "--older-than", "1d", "--status", "Completed", "--yes")
     assert (code, jobs()) == (0, ["runs-4", "digits-2"])
     assert herringbone("rm", "--older-than", "0m", "--status", "Stopped")[:2] == (0, "freed 0 bytes of 0 jobs\n")

@@ -40,9 +40,6 @@ from herringbone_parallel.core.prediction.stages import Partition, Stages
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
 # layer multiplies once for its input and once for its weight.
 _WEIGHT_PART = 0.5
-# The work of a pipeline's runtime, as small pipelines show it: of a step, a microbatch, a call that every rank sees,
-# and a value at each of its ends, with the gradient that comes back.
-_STEP_S, _MICROBATCH_S, _CALL_S, _VALUE_S = 8e-4, 2e-4, 6e-5, 1.05e-3
 # The bounds by the origin of the figures, as parts of the expected time.
 _TIMED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.35, 0.6, 0.3
 
@@ -66,6 +63,19 @@ class _Pipeline(NamedTuple):
         return simulate(programs, pipeline=self.schedule, active=self.active, link=self.link, cores=self.cores).step_s
 
 
+class RuntimeSeconds(NamedTuple):
+    """The work of a pipeline's runtime, in seconds of a processor, as small pipelines show it.
+
+    Of a step, a microbatch, a call that every rank sees, and a value at each of its ends, with the gradient that comes
+    back.
+    """
+
+    step: float = 8e-4
+    microbatch: float = 2e-4
+    call: float = 6e-5
+    value: float = 1.05e-3
+
+
 class _Runtime(NamedTuple):
     """Processor seconds of the pipeline's runtime: of a step, and of a microbatch on a rank of each partition."""
 
@@ -81,7 +91,15 @@ class StepModel:
     `timings` count for hosts whose device has the same name as the timed one.
     """
 
-    def __init__(self, measurement: Measurement, timings: Timings | None = None, stages: Stages | None = None) -> None:
+    def __init__(
+        self,
+        measurement: Measurement,
+        timings: Timings | None = None,
+        stages: Stages | None = None,
+        *,
+        runtime: RuntimeSeconds = RuntimeSeconds(),  # noqa: B008 - frozen
+    ) -> None:
+        self._runtime = runtime
         self._measurement = measurement
         self._timings = timings
         self._stages = stages or Stages(measurement)
@@ -303,13 +321,13 @@ class StepModel:
         return np.array([call.phase == Phase.FORWARD and call.microbatch == 0 for call in calls], dtype=bool)
 
 
-def _runtime(partition: Partition, timings: Timings | None) -> _Runtime:
+def _runtime(partition: Partition, timings: Timings | None, seconds: RuntimeSeconds) -> _Runtime:
     """Return the work of the pipeline's runtime [4]; none for ranks of unknown speed."""
     if partition.count == 1 or timings is None:
         return _Runtime(0.0, np.zeros(partition.count))
     ends = np.array([(message.source, message.target) for message in partition.messages], dtype=np.int64)
     values: Array = np.bincount(ends.ravel(), minlength=partition.count).astype(np.float64)
-    return _Runtime(_STEP_S, _MICROBATCH_S + partition.seen * _CALL_S + values * _VALUE_S)
+    return _Runtime(seconds.step, seconds.microbatch + partition.seen * seconds.call + values * seconds.value)
 
 
 def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
