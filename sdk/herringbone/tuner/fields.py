@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from herringbone.aws.fields import Field, take_options, to_members
+from herringbone.aws.fields import Member
+from herringbone.plan.options.members import take_options, to_members
 from herringbone.tuner.configs import HyperbandStrategyConfig, TuningJobCompletionCriteriaConfig, WarmStartTypes
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter, IntegerParameter
@@ -87,32 +88,30 @@ def _input(config: Any) -> dict[str, Any] | None:
     return config.to_input_req() or None
 
 
-FIELDS = (
-    Field("name", _NAME),
-    Field("strategy", f"{CONFIG}.Strategy"),
-    Field(
-        "hyperband",
+FIELDS = {
+    "name": Member(_NAME),
+    "strategy": Member(f"{CONFIG}.Strategy"),
+    "hyperband": Member(
         f"{CONFIG}.StrategyConfig.HyperbandStrategyConfig",
         _input,
         lambda each: HyperbandStrategyConfig(each.get("MaxResource"), each.get("MinResource", 1)),
     ),
-    Field("objective_type", f"{CONFIG}.HyperParameterTuningJobObjective.Type"),
-    Field("metric", f"{CONFIG}.HyperParameterTuningJobObjective.MetricName"),
-    Field("max_jobs", f"{CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs"),
-    Field("max_parallel_jobs", f"{CONFIG}.ResourceLimits.MaxParallelTrainingJobs"),
-    Field("max_runtime_in_seconds", f"{CONFIG}.ResourceLimits.MaxRuntimeInSeconds"),
-    Field("ranges", f"{CONFIG}.ParameterRanges", back=ranges_of),
-    Field("early_stopping_type", f"{CONFIG}.TrainingJobEarlyStoppingType"),
-    Field("completion", f"{CONFIG}.TuningJobCompletionCriteria", _input, _completion),
-    Field("seed", f"{CONFIG}.RandomSeed"),
-    Field("warm_start_type", "WarmStartConfig.WarmStartType", lambda kind: kind.value, WarmStartTypes),
-    Field(
-        "parents",
+    "objective_type": Member(f"{CONFIG}.HyperParameterTuningJobObjective.Type"),
+    "metric": Member(f"{CONFIG}.HyperParameterTuningJobObjective.MetricName"),
+    "max_jobs": Member(f"{CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs"),
+    "max_parallel_jobs": Member(f"{CONFIG}.ResourceLimits.MaxParallelTrainingJobs"),
+    "max_runtime_in_seconds": Member(f"{CONFIG}.ResourceLimits.MaxRuntimeInSeconds"),
+    "ranges": Member(f"{CONFIG}.ParameterRanges", back=ranges_of),
+    "early_stopping_type": Member(f"{CONFIG}.TrainingJobEarlyStoppingType"),
+    "completion": Member(f"{CONFIG}.TuningJobCompletionCriteria", _input, _completion),
+    "seed": Member(f"{CONFIG}.RandomSeed"),
+    "warm_start_type": Member("WarmStartConfig.WarmStartType", lambda kind: kind.value, WarmStartTypes),
+    "parents": Member(
         "WarmStartConfig.ParentHyperParameterTuningJobs",
         lambda names: [{_NAME: name} for name in sorted(names)] or None,
         lambda parents: tuple(parent[_NAME] for parent in parents),
     ),
-)
+}
 
 
 def members_of(definition: TuningDefinition) -> dict[str, Any]:

@@ -40,6 +40,9 @@ from herringbone_parallel.core.prediction.stages import Partition, Stages
 # The part of a backward that computes gradients of parameters, which zero_bubble runs later: about half, because a
 # layer multiplies once for its input and once for its weight.
 _WEIGHT_PART = 0.5
+# The work of a pipeline's runtime, as small pipelines show it: of a step, a microbatch, a call that every rank sees,
+# and a value at each of its ends, with the gradient that comes back.
+_STEP_S, _MICROBATCH_S, _CALL_S, _VALUE_S = 8e-4, 2e-4, 6e-5, 1.05e-3
 # The bounds by the origin of the figures, as parts of the expected time.
 _TIMED, _FROM_TABLE, _CPU_TABLE, _MESSAGES = 0.10, 0.35, 0.6, 0.3
 
@@ -64,16 +67,12 @@ class _Pipeline(NamedTuple):
 
 
 class RuntimeSeconds(NamedTuple):
-    """The work of a pipeline's runtime, in seconds of a processor, as small pipelines show it.
+    """Processor seconds of what the pipeline's runtime does."""
 
-    Of a step, a microbatch, a call that every rank sees, and a value at each of its ends, with the gradient that comes
-    back.
-    """
-
-    step: float = 8e-4
-    microbatch: float = 2e-4
-    call: float = 6e-5
-    value: float = 1.05e-3
+    step: float = _STEP_S
+    microbatch: float = _MICROBATCH_S
+    call: float = _CALL_S
+    value: float = _VALUE_S
 
 
 class _Runtime(NamedTuple):
@@ -140,7 +139,10 @@ class StepModel:
         links = Links(hosts, layout, timings)
         seconds = self._seconds(layout, hosts, partition)
         exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
-        runtime, slow = _runtime(partition, timings if links.on_cores else None), _slowdown(layout, hosts, timings)
+        runtime, slow = (
+            _runtime(partition, timings if links.on_cores else None, self._runtime),
+            _slowdown(layout, hosts, timings),
+        )
         if partition.count > 1:
             each_way = layout.microbatches * runtime.microbatch_s / 2
             passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
