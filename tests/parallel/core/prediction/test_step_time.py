@@ -14,6 +14,7 @@ from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.costs import Link as CostLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
+from herringbone_parallel.core.prediction import step_time
 from herringbone_parallel.core.prediction.layout import Layout, Library, ShardLimits
 from herringbone_parallel.core.prediction.measurement import (
     Call,
@@ -25,7 +26,7 @@ from herringbone_parallel.core.prediction.measurement import (
     Phase,
     Timings,
 )
-from herringbone_parallel.core.prediction.step_time import RuntimeSeconds, StepModel
+from herringbone_parallel.core.prediction.step_time import StepModel
 
 # Two layers of 1 s forward, 2 s backward and 0.5 s optimizer each, on a device of 1 FLOP/s.
 FORWARD, BACKWARD, UPDATE = (
@@ -261,13 +262,14 @@ def test_a_pipeline_on_fewer_cores_takes_the_time_of_its_work() -> None:
         (1, 13.0),
     ],
 )
-def test_a_pipeline_takes_the_time_of_its_runtime(cores: int, expected: float) -> None:
+def test_a_pipeline_takes_the_time_of_its_runtime(monkeypatch: pytest.MonkeyPatch, cores: int, expected: float) -> None:
     layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
     # 1 s for a microbatch: 0.1 s, 0.2 s for each of two modules, and 0.5 s for the value that passes.
-    runtime = RuntimeSeconds(step=1.0, microbatch=0.1, call=0.2, value=0.5)
+    for name, time_s in {"_STEP_S": 1.0, "_MICROBATCH_S": 0.1, "_CALL_S": 0.2, "_VALUE_S": 0.5}.items():
+        monkeypatch.setattr(step_time, name, time_s)
     value = Value(source="a", users=("b",), forward_bytes=0, backward_bytes=0)
     measured = replace(STEP, tree=replace(TREE, values=(value,)))
-    step = StepModel(measured, TIMED, runtime=runtime).step_time(layout, on_cores(2, cores))
+    step = StepModel(measured, TIMED).step_time(layout, on_cores(2, cores))
     assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
 
 
