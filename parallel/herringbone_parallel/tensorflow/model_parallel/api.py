@@ -34,6 +34,8 @@ from herringbone_parallel.core.groups import (  # noqa: E402
     CommGroup,
     RankType,
 )
+from herringbone_parallel.core.ranks import Ranks  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel import state as _state  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.checkpoint.manager import CheckpointManager  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.communication import (  # noqa: E402
     allgather,
@@ -47,30 +49,31 @@ from herringbone_parallel.tensorflow.model_parallel.communication import (  # no
 from herringbone_parallel.tensorflow.model_parallel.model import DistributedModel, register_post_partition_hook  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.placement.partition import partition  # noqa: E402
-from herringbone_parallel.tensorflow.model_parallel.ranks import (  # noqa: E402
-    dp_rank,
-    dp_size,
-    get_dp_group,
-    get_mp_group,
-    get_pp_group,
-    get_rdp_group,
-    get_tp_group,
-    get_world_group,
-    local_rank,
-    local_size,
-    mp_rank,
-    mp_size,
-    pp_rank,
-    pp_size,
-    rank,
-    rdp_rank,
-    rdp_size,
-    size,
-    tp_rank,
-    tp_size,
-)
 from herringbone_parallel.tensorflow.model_parallel.state import init, is_initialized, shutdown  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.step import step  # noqa: E402
+
+# This rank's numbers, sizes and groups; `core.ranks` explains them.
+_ranks = Ranks(_state.get)
+rank = _ranks.rank
+size = _ranks.size
+local_rank = _ranks.local_rank
+local_size = _ranks.local_size
+pp_rank = _ranks.pp_rank
+pp_size = _ranks.pp_size
+tp_rank = _ranks.tp_rank
+tp_size = _ranks.tp_size
+mp_rank = _ranks.mp_rank
+mp_size = _ranks.mp_size
+rdp_rank = _ranks.rdp_rank
+rdp_size = _ranks.rdp_size
+dp_rank = _ranks.dp_rank
+dp_size = _ranks.dp_size
+get_world_group = _ranks.get_world_group
+get_mp_group = _ranks.get_mp_group
+get_dp_group = _ranks.get_dp_group
+get_pp_group = _ranks.get_pp_group
+get_tp_group = _ranks.get_tp_group
+get_rdp_group = _ranks.get_rdp_group
 
 # start, model and step
 __all__ = ["init", "is_initialized", "shutdown", "DistributedModel", "partition", "register_post_partition_hook"]

@@ -64,29 +64,8 @@ from herringbone_parallel.torch.model_parallel.placement.creation import (
     set_partition,
 )
 from herringbone_parallel.torch.model_parallel.placement.placement import partition
-from herringbone_parallel.torch.model_parallel.ranks import (
-    dp_rank,
-    dp_size,
-    get_dp_group,
-    get_mp_group,
-    get_pp_group,
-    get_rdp_group,
-    get_tp_group,
-    get_world_group,
-    local_rank,
-    local_size,
-    mp_rank,
-    mp_size,
-    pp_rank,
-    pp_size,
-    rank,
-    rdp_rank,
-    rdp_size,
-    size,
-    tp_rank,
-    tp_size,
-)
 from herringbone_parallel.torch.model_parallel.state import init, is_initialized, is_tracing, shutdown
+from herringbone_parallel.torch.model_parallel.state import ranks as _ranks
 from herringbone_parallel.torch.model_parallel.step import step
 from herringbone_parallel.torch.model_parallel.tensor.marks import (
     set_tensor_parallelism,
@@ -94,6 +73,28 @@ from herringbone_parallel.torch.model_parallel.tensor.marks import (
     tp_register,
     tp_register_with_module,
 )
+
+# `core.ranks` explains them.
+rank = _ranks.rank
+size = _ranks.size
+local_rank = _ranks.local_rank
+local_size = _ranks.local_size
+pp_rank = _ranks.pp_rank
+pp_size = _ranks.pp_size
+tp_rank = _ranks.tp_rank
+tp_size = _ranks.tp_size
+mp_rank = _ranks.mp_rank
+mp_size = _ranks.mp_size
+rdp_rank = _ranks.rdp_rank
+rdp_size = _ranks.rdp_size
+dp_rank = _ranks.dp_rank
+dp_size = _ranks.dp_size
+get_world_group = _ranks.get_world_group
+get_mp_group = _ranks.get_mp_group
+get_dp_group = _ranks.get_dp_group
+get_pp_group = _ranks.get_pp_group
+get_tp_group = _ranks.get_tp_group
+get_rdp_group = _ranks.get_rdp_group
 
 __all__ = [
     "init", "is_initialized", "is_tracing", "shutdown",

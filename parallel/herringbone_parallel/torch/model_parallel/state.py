@@ -25,6 +25,7 @@ from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.core.ranks import Ranks
 from herringbone_parallel.torch import library_hooks
 from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
@@ -155,6 +156,10 @@ def get() -> State:
     if _state is None:
         raise ParallelError("smp.init() has not been called; call it first in the script")
     return _state
+
+
+# This rank's numbers, sizes and groups.
+ranks = Ranks(get)
 
 
 def is_initialized() -> bool:

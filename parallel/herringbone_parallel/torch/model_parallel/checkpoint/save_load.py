@@ -12,7 +12,7 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import replacing
-from herringbone_parallel.torch.model_parallel import ranks, state
+from herringbone_parallel.torch.model_parallel import state
 
 
 def save(
@@ -90,7 +90,7 @@ def read_whole(path: Path, **options: Any) -> Any:
 
 
 def _path(f: str | os.PathLike[str], partial: bool) -> Path:
-    return Path(f"{os.fspath(f)}_{ranks.mp_rank()}" if partial else f)
+    return Path(f"{os.fspath(f)}_{state.ranks.mp_rank()}" if partial else f)
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone_parallel.torch.model_parallel import ranks, state
+from herringbone_parallel.torch.model_parallel import state
 
 # The fields of the resolved settings whose parameters have other names.
 _RENAMED = ("tensor", "sharded", "precision", "placement")
@@ -72,4 +72,4 @@ class PublicState:
         return optimizers[-1] if optimizers else None
 
     def __repr__(self) -> str:
-        return f"<smp.state of rank {ranks.rank()}>" if self.initialized else "<smp.state before smp.init()>"
+        return f"<smp.state of rank {state.ranks.rank()}>" if self.initialized else "<smp.state before smp.init()>"

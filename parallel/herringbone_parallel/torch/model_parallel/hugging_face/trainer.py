@@ -28,7 +28,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import hugging_face_hooks
-from herringbone_parallel.torch.model_parallel import communication, ranks, state
+from herringbone_parallel.torch.model_parallel import communication, state
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
 from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
 
@@ -158,8 +158,8 @@ def _count_replicas() -> None:
 def _readers() -> tuple[int, int]:
     """Return the number of ranks that read different batches, and the index of this one, as the Trainer counts them."""
     if state.get().settings.prescaled_batch:
-        return ranks.rdp_size(), ranks.rdp_rank()
-    return ranks.dp_size(), ranks.dp_rank()
+        return state.ranks.rdp_size(), state.ranks.rdp_rank()
+    return state.ranks.dp_size(), state.ranks.dp_rank()
 
 
 def _of_replicas(tensor: torch.Tensor) -> list[torch.Tensor]:
