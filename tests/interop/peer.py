@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.interop.sts import sts
+from tests.aws_mock import mock_aws
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -33,7 +33,8 @@ def python(version: int) -> Path:
 @contextmanager
 def surroundings(compose: Path) -> Iterator[dict[str, str]]:
     """Yield the environment for the peer's process; remove its jobs' containers and files after the block."""
-    with tempfile.TemporaryDirectory(prefix="hb-peer-") as folder, sts() as url:
+    # The peer sends GetCallerIdentity to AWS before it runs a local job.
+    with tempfile.TemporaryDirectory(prefix="hb-peer-") as folder, mock_aws(Path(folder) / "aws.log") as url:
         # The peer requires "v2" in the version of the `docker compose` plugin, but accepts any program of this name.
         (Path(folder) / "docker-compose").symlink_to(compose)
         config = Path(folder) / "config.yaml"
