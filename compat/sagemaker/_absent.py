@@ -18,20 +18,20 @@ from typing import Any
 from herringbone import UnsupportedError
 
 # Modules of SDK v2 that are not here. What else comes after `sagemaker.`, as names of its version 3 do, has no module.
-MODULES = frozenset(
-    """
-    accept_types algorithm amazon amtviz apiutils async_inference automl aws_batch base_deserializers base_predictor
-    base_serializers batch_inference chainer clarify cli collection compute_resource_requirements config
-    container_base_model content_types dataset_definition deprecations deserializers djl_inference
-    drift_check_baselines enums environment_variables experiments explainer feature_store fw_utils git_utils
-    hyperparameters inference_recommender instance_types instance_types_gpu_info interactive_apps iterators jumpstart
-    lambda_helper lineage logs metadata_properties metric_definitions mlflow model model_card model_life_cycle
-    model_metrics model_monitor model_uris modules multidatamodel network partner_app payloads pipeline predictor
-    predictor_async processing resource_requirements rl script_uris serializer_utils serializers serve serverless
-    session_settings spark sparkml stabilityai telemetry training_compiler transformer user_agent utilities vpc_utils
-    workflow wrangler
-    """.split()
-)
+MODULES = frozenset([
+    "accept_types", "algorithm", "amazon", "amtviz", "apiutils", "async_inference", "automl", "aws_batch",
+    "base_deserializers", "base_predictor", "base_serializers", "batch_inference", "chainer", "clarify", "cli",
+    "collection", "compute_resource_requirements", "config", "container_base_model", "content_types",
+    "dataset_definition", "deprecations", "deserializers", "djl_inference", "drift_check_baselines", "enums",
+    "environment_variables", "experiments", "explainer", "feature_store", "fw_utils", "git_utils",
+    "hyperparameters", "inference_recommender", "instance_types", "instance_types_gpu_info", "interactive_apps",
+    "iterators", "jumpstart", "lambda_helper", "lineage", "logs", "metadata_properties", "metric_definitions",
+    "mlflow", "model", "model_card", "model_life_cycle", "model_metrics", "model_monitor", "model_uris", "modules",
+    "multidatamodel", "network", "partner_app", "payloads", "pipeline", "predictor", "predictor_async",
+    "processing", "resource_requirements", "rl", "script_uris", "serializer_utils", "serializers", "serve",
+    "serverless", "session_settings", "spark", "sparkml", "stabilityai", "telemetry", "training_compiler",
+    "transformer", "user_agent", "utilities", "vpc_utils", "workflow", "wrangler",
+])  # fmt: skip
 
 
 def refusal(path: str) -> UnsupportedError:

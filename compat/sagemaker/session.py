@@ -146,7 +146,7 @@ class Session:
         if not source.exists():
             raise herringbone.InputError(f"upload_data: {path}: no such file or folder")
         if not _notebook.buckets_are_folders() and (
-            bucket is None or bucket == self._default_bucket_name_override and _notebook.on_own_hosts(os.environ)
+            bucket is None or (bucket == self._default_bucket_name_override and _notebook.on_own_hosts(os.environ))
         ):
             if extra_args is not None:
                 raise herringbone.UnsupportedError("upload_data: extra_args: nothing is uploaded here; leave it out")
@@ -156,9 +156,7 @@ class Session:
         top = source.parent if source.is_file() else source
         client = self.s3_client
         for file in files:
-            client.upload_file(
-                str(file), bucket, _key(prefix, file.relative_to(top).as_posix()), ExtraArgs=extra_args
-            )
+            client.upload_file(str(file), bucket, _key(prefix, file.relative_to(top).as_posix()), ExtraArgs=extra_args)
         return f"s3://{bucket}/{_key(prefix, source.name if source.is_file() else '')}".rstrip("/")
 
     def upload_string_as_file_body(self, body: str, bucket: str, key: str, kms_key: str | None = None) -> str:

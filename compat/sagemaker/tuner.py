@@ -58,7 +58,9 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
             if name != "experiment_config" or kwargs.get(name) is None:
                 kwargs.pop(name, None)
         if "experiment_config" in kwargs:
-            raise herringbone.UnsupportedError("fit: experiment_config: there is no experiment service here; leave it out")
+            raise herringbone.UnsupportedError(
+                "fit: experiment_config: there is no experiment service here; leave it out"
+            )
         # Of AWS's own attach, which rebuilds an estimator of that class; here a search keeps its request.
         del include_cls_metadata
         return super().fit(inputs, job_name, estimator_kwargs=estimator_kwargs, wait=wait, **kwargs)

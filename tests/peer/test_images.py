@@ -4,10 +4,10 @@ import json
 import subprocess
 
 import pytest
+from tests.peer.test_peer import HERE, PEER_PYTHON
 
 from herringbone.aws.image_uris import image_uri
 from herringbone_contract.errors import OptionError, UnsupportedError
-from tests.peer.test_peer import HERE, PEER_PYTHON
 
 FRAMEWORKS = ("pytorch", "tensorflow", "mxnet", "huggingface", "sklearn", "xgboost")
 

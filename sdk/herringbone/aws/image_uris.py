@@ -83,13 +83,11 @@ _PYTHONS = {
     "mxnet": {(1, 7): "py3", (1, 8): "py37", (1, 9): "py38"},
 }
 # Algorithms of AWS's own: their images train in its service alone.
-_ALGORITHMS_OF_AWS = frozenset(
-    """
-    blazingtext factorization-machines forecasting-deepar image-classification image-classification-neo ipinsights
-    kmeans knn lda linear-learner ntm object-detection object2vec pca randomcutforest semantic-segmentation seq2seq
-    autogluon
-    """.split()
-)
+_ALGORITHMS_OF_AWS = (
+    "blazingtext", "factorization-machines", "forecasting-deepar", "image-classification",
+    "image-classification-neo", "ipinsights", "kmeans", "knn", "lda", "linear-learner", "ntm", "object-detection",
+    "object2vec", "pca", "randomcutforest", "semantic-segmentation", "seq2seq", "autogluon",
+)  # fmt: skip
 # (version of transformers, framework and its version) -> Python, and the end of the tag.
 _HUGGING_FACE = {
     (transformers, base): (python, system)
@@ -193,7 +191,7 @@ def _python(framework: str, numbers: tuple[int, ...]) -> str | None:
 def _check_algorithm(framework: str, version: str, instance_type: str) -> None:
     if version in ("1", "latest"):
         raise UnsupportedError(
-            f"image_uri: {framework} {version} is an algorithm of AWS's own, without scripts; give a version such as 1.7-1"
+            f"image_uri: {framework} {version} is an algorithm of AWS's own, without scripts; give one such as 1.7-1"
         )
     if _algorithm_suffix(framework, version) and num_gpus(instance_type):
         raise UnsupportedError(f"instance_type: AWS's image of {framework} {version} uses no GPU; give a type without")

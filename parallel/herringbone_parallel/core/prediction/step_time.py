@@ -66,15 +66,6 @@ class _Pipeline(NamedTuple):
         return simulate(programs, pipeline=self.schedule, active=self.active, link=self.link, cores=self.cores).step_s
 
 
-class RuntimeSeconds(NamedTuple):
-    """Processor seconds of what the pipeline's runtime does."""
-
-    step: float = _STEP_S
-    microbatch: float = _MICROBATCH_S
-    call: float = _CALL_S
-    value: float = _VALUE_S
-
-
 class _Runtime(NamedTuple):
     """Processor seconds of the pipeline's runtime: of a step, and of a microbatch on a rank of each partition."""
 
@@ -90,15 +81,7 @@ class StepModel:
     `timings` count for hosts whose device has the same name as the timed one.
     """
 
-    def __init__(
-        self,
-        measurement: Measurement,
-        timings: Timings | None = None,
-        stages: Stages | None = None,
-        *,
-        runtime: RuntimeSeconds = RuntimeSeconds(),  # noqa: B008 - frozen
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, measurement: Measurement, timings: Timings | None = None, stages: Stages | None = None) -> None:
         self._measurement = measurement
         self._timings = timings
         self._stages = stages or Stages(measurement)
@@ -139,10 +122,7 @@ class StepModel:
         links = Links(hosts, layout, timings)
         seconds = self._seconds(layout, hosts, partition)
         exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
-        runtime, slow = (
-            _runtime(partition, timings if links.on_cores else None, self._runtime),
-            _slowdown(layout, hosts, timings),
-        )
+        runtime, slow = _runtime(partition, timings if links.on_cores else None), _slowdown(layout, hosts, timings)
         if partition.count > 1:
             each_way = layout.microbatches * runtime.microbatch_s / 2
             passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
@@ -323,13 +303,13 @@ class StepModel:
         return np.array([call.phase == Phase.FORWARD and call.microbatch == 0 for call in calls], dtype=bool)
 
 
-def _runtime(partition: Partition, timings: Timings | None, seconds: RuntimeSeconds) -> _Runtime:
+def _runtime(partition: Partition, timings: Timings | None) -> _Runtime:
     """Return the work of the pipeline's runtime [4]; none for ranks of unknown speed."""
     if partition.count == 1 or timings is None:
         return _Runtime(0.0, np.zeros(partition.count))
     ends = np.array([(message.source, message.target) for message in partition.messages], dtype=np.int64)
     values: Array = np.bincount(ends.ravel(), minlength=partition.count).astype(np.float64)
-    return _Runtime(seconds.step, seconds.microbatch + partition.seen * seconds.call + values * seconds.value)
+    return _Runtime(_STEP_S, _MICROBATCH_S + partition.seen * _CALL_S + values * _VALUE_S)
 
 
 def _slowdown(layout: Layout, hosts: Hosts, timings: Timings | None) -> float:
