@@ -9,12 +9,14 @@ What hosts, processes or runs pipelines can be imported too, and refuses to be u
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
-from sagemaker import _absent, _alone
+from sagemaker import _absent, _account, _alone
 
 _alone.check()
 _absent.serve_imports()
+_account.begin(os.environ)
 
 # Like the SDK that it stands for, so that scripts which compare versions choose their branch for v2.
 __version__ = "2.257.7+herringbone"
@@ -33,14 +35,17 @@ _NAMES = {
 _MODULES = frozenset(
     (
         "analytics", "debugger", "estimator", "exceptions", "huggingface", "image_uris", "inputs", "instance_group",
-        "local", "mxnet", "parameter", "pytorch", "remote_function", "s3", "session", "sklearn", "tensorflow", "tuner",
-        "utils", "xgboost",
+        "job", "local", "mxnet", "parameter", "pytorch", "remote_function", "s3", "s3_utils", "session", "sklearn",
+        "tensorflow", "tuner", "utils", "xgboost",
     )
 )  # fmt: skip
 # Functions of the SDK's top level that are not here.
 _FUNCTIONS = frozenset(
-    ("container_def", "get_model_package_args", "pipeline_container_def", "production_variant", "image_uri_config")
-)
+    (
+        "container_def", "get_model_package_args", "image_uri_config", "pipeline_container_def", "production_variant",
+        "warn_v2_deprecation",
+    )
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ So a notebook trains, and ends at the line that asks for what is not here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -46,6 +46,21 @@ def refusal(path: str) -> UnsupportedError:
         " give that file to AWS's own SDK in an environment of its own, or to boto3. docs/start/from-aws.md lists the"
         " names that are here"
     )
+
+
+def refuse_methods(kind: type, names: Sequence[str]) -> None:
+    """Give a class methods that refuse to be called."""
+
+    def refusing(name: str) -> Callable[..., None]:
+        def refuse(self: Any, *_: Any, **__: Any) -> None:
+            raise refusal(f"{type(self).__name__}.{name}")
+
+        refuse.__name__ = name
+        refuse.__doc__ = "Is not here, and says what to do instead."
+        return refuse
+
+    for name in names:
+        setattr(kind, name, refusing(name))
 
 
 class Placeholder(type):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from herringbone import InstanceGroup, OptionError
+from herringbone import Estimator, InstanceGroup, OptionError
 from herringbone.aws.image_uris import image_uri
 from herringbone.plan.frameworks import IMAGES
 from sagemaker import _absent
+from sagemaker.job import TrainingJob
 
 # The instance type of all jobs of these names, whatever the notebook says: its jobs then run there.
 INSTANCE_TYPE_VARIABLE = "HERRINGBONE_INSTANCE_TYPE"
@@ -28,14 +29,12 @@ _RENAMED = {
     "distributions": "distribution",
 }
 # What an estimator of SDK v2 has beside training.
-_REFUSED = frozenset(
-    (
-        "compile_model", "create_model", "delete_endpoint", "deploy", "disable_profiling", "disable_remote_debug",
-        "enable_default_profiling", "enable_remote_debug", "get_app_url", "get_remote_debug_config",
-        "get_session_chaining_config", "latest_job_debugger_artifacts_path", "latest_job_profiler_artifacts_path",
-        "latest_job_tensorboard_artifacts_path", "prepare_workflow_for_training", "register", "transformer",
-        "update_profiler",
-    )
+_REFUSED = (
+    "compile_model", "create_model", "delete_endpoint", "deploy", "disable_profiling", "disable_remote_debug",
+    "enable_default_profiling", "enable_remote_debug", "get_app_url", "get_remote_debug_config",
+    "get_session_chaining_config", "latest_job_debugger_artifacts_path", "latest_job_profiler_artifacts_path",
+    "latest_job_tensorboard_artifacts_path", "prepare_workflow_for_training", "register", "transformer",
+    "update_profiler",
 )  # fmt: skip
 
 
@@ -47,6 +46,11 @@ def on_own_hosts(environ: Mapping[str, str]) -> bool:
     """
     chosen = environ.get(INSTANCE_TYPE_VARIABLE, "")
     return bool(chosen) and not chosen.startswith("ml.")
+
+
+def asked(session: Any) -> Any:
+    """Return the session to ask for a job: none on your own hosts, whose jobs no service has."""
+    return None if on_own_hosts(os.environ) else session
 
 
 def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -94,15 +98,24 @@ def region_of(session: Any, environ: Mapping[str, str]) -> str:
     return str(region)
 
 
-if TYPE_CHECKING:
-    # The class that follows this one in each estimator's bases.
-    from herringbone import Estimator as _Base
-else:
-    _Base = object
-
-
-class Notebook(_Base):
+class Notebook(Estimator):
     """Adapts keyword arguments, and names AWS's image on `ml.*`; the first base of each estimator here."""
+
+    # Names of hyperparameters and places, which SDK v2's classes have.
+    LAUNCH_PT_XLA_ENV_NAME = "sagemaker_pytorch_xla_multi_worker_enabled"
+    LAUNCH_PS_ENV_NAME = "sagemaker_parameter_server_enabled"
+    LAUNCH_MPI_ENV_NAME = "sagemaker_mpi_enabled"
+    LAUNCH_SM_DDP_ENV_NAME = "sagemaker_distributed_dataparallel_enabled"
+    LAUNCH_MWMS_ENV_NAME = "sagemaker_multi_worker_mirrored_strategy_enabled"
+    LAUNCH_PYTORCH_DDP_ENV_NAME = "sagemaker_pytorch_ddp_enabled"
+    LAUNCH_TORCH_DISTRIBUTED_ENV_NAME = "sagemaker_torch_distributed_enabled"
+    INSTANCE_TYPE = INSTANCE_TYPE_ENV_NAME = "sagemaker_instance_type"
+    MPI_NUM_PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
+    MPI_CUSTOM_MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+    SM_DDP_CUSTOM_MPI_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+    CONTAINER_CODE_CHANNEL_SOURCEDIR_PATH = "/opt/ml/input/data/code/sourcedir.tar.gz"
+    UNSUPPORTED_DLC_IMAGE_FOR_SM_PARALLELISM = ("2.0.1-gpu-py310-cu121",)
+    JOB_CLASS_NAME = "training-job"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options = adapted(options, os.environ)
@@ -120,10 +133,16 @@ class Notebook(_Base):
                 base_version=base_of(options),
             )
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _REFUSED:
-            raise _absent.refusal(f"{type(self).__name__}.{name}")
-        return super().__getattr__(name)  # type: ignore[misc]
+    @classmethod
+    def attach(cls, training_job_name: str, sagemaker_session: Any = None, model_channel_name: str = "model") -> Any:
+        """Return the estimator of an earlier job; it returns at once, and has all of the job's settings."""
+        del model_channel_name
+        return super().attach(training_job_name, asked(sagemaker_session))
+
+    @property
+    def latest_training_job(self) -> TrainingJob | None:
+        """The job of the last `fit` (or `attach`), as SDK v2 shows it; None before the first."""
+        return TrainingJob(self.jobs[-1].name, self.jobs[-1]._backend) if self.jobs else None
 
     @property
     def metric_definitions(self) -> list[dict[str, str]]:
@@ -162,3 +181,6 @@ class Notebook(_Base):
         if not self.options.subnets:
             return None
         return {"Subnets": list(self.options.subnets), "SecurityGroupIds": list(self.options.security_group_ids or ())}
+
+
+_absent.refuse_methods(Notebook, _REFUSED)

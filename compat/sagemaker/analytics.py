@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import herringbone
 from herringbone import HyperparameterTuner, UnsupportedError
+from herringbone.tuner.analytics import TunerAnalytics
 from sagemaker import _absent
+from sagemaker._notebook import asked
 
 METRICS_PERIOD_DEFAULT = 60
 
@@ -37,7 +39,7 @@ class TrainingJobAnalytics:
         period: int | None = None,
     ) -> None:
         del period
-        self.name = training_job_name
+        self._name = training_job_name
         self._metric_names = list(metric_names or ())
         self._session = sagemaker_session
         self._start, self._end = start_time, end_time
@@ -46,6 +48,11 @@ class TrainingJobAnalytics:
     def __repr__(self) -> str:
         return f"<sagemaker.TrainingJobAnalytics for {self.name}>"
 
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self._name
+
     def clear_cache(self) -> None:
         """Forget the values that were read."""
         self._rows = None
@@ -53,7 +60,11 @@ class TrainingJobAnalytics:
     def rows(self, force_refresh: bool = False) -> list[dict[str, Any]]:
         """Return the rows without pandas."""
         if self._rows is None or force_refresh:
-            found = [metric for metric in herringbone.attach(self.name, self._session).metrics() if self._takes(metric)]
+            found = [
+                metric
+                for metric in herringbone.attach(self.name, asked(self._session)).metrics()
+                if self._takes(metric)
+            ]
             first = min((metric.time for metric in found), default=None)
             self._rows = [
                 {
@@ -79,18 +90,16 @@ class TrainingJobAnalytics:
         self.dataframe().to_csv(filename)
 
 
-class HyperparameterTuningJobAnalytics:
-    """The trials of a search, one row for each; see `herringbone.tuner.analytics`."""
+class HyperparameterTuningJobAnalytics(TunerAnalytics):
+    """The trials of a search, one row for each."""
 
     def __init__(self, hyperparameter_tuning_job_name: str, sagemaker_session: Any = None) -> None:
-        self.name = hyperparameter_tuning_job_name
-        self._found = HyperparameterTuner.attach(hyperparameter_tuning_job_name, sagemaker_session).analytics()
+        tuning = HyperparameterTuner.attach(hyperparameter_tuning_job_name, asked(sagemaker_session)).latest_tuning_job
+        super().__init__(cast("Any", tuning))
 
-    def __repr__(self) -> str:
-        return f"<sagemaker.HyperparameterTuningJobAnalytics for {self.name}>"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name)
+    def clear_cache(self) -> None:
+        """Forget the trials that were read."""
+        self._trials = None
 
 
 def _table(rows: list[dict[str, Any]], columns: list[str]) -> Any:

@@ -30,5 +30,6 @@ class Estimator(Notebook, herringbone.Estimator):
         super().__init__(**{name: value for name, value in given.items() if value is not None}, **options)
 
 
-EstimatorBase = herringbone.Estimator
+# Its subclasses are all estimators, for scripts that ask.
+EstimatorBase = Notebook
 __getattr__ = partial(_absent.absent, __name__)

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from herringbone import FileSystemInput, ShuffleConfig, TrainingInput
+import herringbone
+from herringbone import FileSystemInput, ShuffleConfig
 from sagemaker import _absent
 
 __all__ = ["TrainingInput", "FileSystemInput", "ShuffleConfig"]
+
+
+class TrainingInput(herringbone.TrainingInput, frozen=True):
+    """See `herringbone.TrainingInput`."""
+
+    hub_access_config: Any = None
+    model_access_config: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("hub_access_config", "model_access_config"):
+            if getattr(self, name) is not None:
+                raise _absent.refusal(f"TrainingInput.{name}")
+
+
+_absent.refuse_methods(TrainingInput, ("add_hub_access_config", "add_model_access_config"))
 __getattr__ = partial(_absent.absent, __name__)

@@ -64,18 +64,22 @@ class S3Uploader:
 
     @staticmethod
     def upload_string_as_file_body(
-        body: str, desired_s3_uri: str, kms_key: str | None = None, sagemaker_session: Session | None = None
+        body: str | bytes, desired_s3_uri: str, kms_key: str | None = None, sagemaker_session: Session | None = None
     ) -> str:
         """Write a text into an object, and return its address."""
         if not is_s3_url(desired_s3_uri):
             path = _local(desired_s3_uri)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(body)
+            path.write_bytes(body.encode() if isinstance(body, str) else body)
             return desired_s3_uri
         session = sagemaker_session or Session()
         return session.upload_string_as_file_body(body, *parse_s3_url(desired_s3_uri), kms_key)
 
-    upload_bytes = upload
+    @staticmethod
+    def upload_bytes(b: Any, s3_uri: str, kms_key: str | None = None, sagemaker_session: Session | None = None) -> str:
+        """Write bytes, or what a binary file has, into an object, and return its address."""
+        content = b if isinstance(b, (bytes, bytearray)) else b.read()
+        return S3Uploader.upload_string_as_file_body(content, s3_uri, kms_key, sagemaker_session)
 
 
 class S3Downloader:

@@ -11,6 +11,7 @@ from typing import Any
 import herringbone
 from herringbone import TrainingInput
 from sagemaker import _absent, _notebook
+from sagemaker.job import as_aws
 
 # The name of SDK v1.
 s3_input = TrainingInput
@@ -145,9 +146,7 @@ class Session:
         source = Path(path)
         if not source.exists():
             raise herringbone.InputError(f"upload_data: {path}: no such file or folder")
-        if not _notebook.buckets_are_folders() and (
-            bucket is None or (bucket == self._default_bucket_name_override and _notebook.on_own_hosts(os.environ))
-        ):
+        if not self._has_bucket(bucket):
             if extra_args is not None:
                 raise herringbone.UnsupportedError("upload_data: extra_args: nothing is uploaded here; leave it out")
             return f"file://{source.resolve()}"
@@ -159,7 +158,13 @@ class Session:
             client.upload_file(str(file), bucket, _key(prefix, file.relative_to(top).as_posix()), ExtraArgs=extra_args)
         return f"s3://{bucket}/{_key(prefix, source.name if source.is_file() else '')}".rstrip("/")
 
-    def upload_string_as_file_body(self, body: str, bucket: str, key: str, kms_key: str | None = None) -> str:
+    def _has_bucket(self, bucket: str | None) -> bool:
+        """Say whether data must go to a bucket: where one stands in for AWS's, or where another one is named."""
+        own = bucket is None or (_notebook.on_own_hosts(os.environ) and bucket == self._default_bucket_name_override)
+        # A session that boto3 has not made may know nothing of buckets.
+        return not own or ("AWS_ENDPOINT_URL" in os.environ and hasattr(self.boto_session, "get_available_services"))
+
+    def upload_string_as_file_body(self, body: str | bytes, bucket: str, key: str, kms_key: str | None = None) -> str:
         """Write a text into an object, and return its address."""
         more = {"SSEKMSKeyId": kms_key, "ServerSideEncryption": "aws:kms"} if kms_key else {}
         self.s3_client.put_object(Body=body, Bucket=bucket, Key=key, **more)
@@ -193,39 +198,43 @@ class Session:
 
     # Jobs
 
-    def logs_for_job(self, job_name: str, wait: bool = False, poll: int = 10, log_type: str = "All") -> None:
+    def logs_for_job(
+        self, job_name: str, wait: bool = False, poll: int = 10, log_type: str = "All", timeout: float | None = None
+    ) -> None:
         """Show a job's log; with `wait`, to its end."""
         del poll, log_type
-        for line in herringbone.attach(job_name, self).logs(follow=wait):
+        if timeout is not None:
+            raise herringbone.UnsupportedError("logs_for_job: timeout: not served; wait_for_job has none, either")
+        for line in herringbone.attach(job_name, _notebook.asked(self)).logs(follow=wait):
             print(line.text)
 
     def wait_for_job(self, job: str, poll: int = 5) -> dict[str, Any]:
         """Wait until a job is over, and return its description."""
         del poll
-        return herringbone.attach(job, self).wait().describe()
+        return as_aws(herringbone.attach(job, _notebook.asked(self)).wait().describe())
 
     def describe_training_job(self, job_name: str) -> dict[str, Any]:
         """Return the description of a job."""
-        return herringbone.attach(job_name, self).describe()
+        return as_aws(herringbone.attach(job_name, _notebook.asked(self)).describe())
 
     def stop_training_job(self, job_name: str) -> None:
         """Stop a job."""
-        herringbone.attach(job_name, self).stop()
+        herringbone.attach(job_name, _notebook.asked(self)).stop()
 
     def describe_tuning_job(self, job_name: str) -> dict[str, Any]:
         """Return the description of a search."""
-        return herringbone.HyperparameterTuner.attach(job_name, self).describe()
+        return herringbone.HyperparameterTuner.attach(job_name, _notebook.asked(self)).describe()
 
     def wait_for_tuning_job(self, job: str, poll: int = 5) -> dict[str, Any]:
         """Wait until a search is over, and return its description."""
         del poll
-        tuner = herringbone.HyperparameterTuner.attach(job, self)
+        tuner = herringbone.HyperparameterTuner.attach(job, _notebook.asked(self))
         tuner.wait()
         return tuner.describe()
 
     def stop_tuning_job(self, name: str) -> None:
         """Stop a search."""
-        herringbone.HyperparameterTuner.attach(name, self).stop_tuning_job()
+        herringbone.HyperparameterTuner.attach(name, _notebook.asked(self)).stop_tuning_job()
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> None:

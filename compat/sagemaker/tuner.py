@@ -18,6 +18,7 @@ from herringbone import (
     WarmStartTypes,
 )
 from sagemaker import _absent
+from sagemaker._notebook import asked
 
 __all__ = [
     "HyperparameterTuner",
@@ -65,10 +66,10 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
         del include_cls_metadata
         return super().fit(inputs, job_name, estimator_kwargs=estimator_kwargs, wait=wait, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _REFUSED:
-            raise _absent.refusal(f"HyperparameterTuner.{name}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    @classmethod
+    def attach(cls, tuning_job_name: str, sagemaker_session: Any = None, *_: Any, **__: Any) -> Any:
+        """Return the tuner of an earlier search."""
+        return super().attach(tuning_job_name, asked(sagemaker_session))
 
     @property
     def sagemaker_session(self) -> Any:
@@ -76,10 +77,8 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
         return self.estimator.sagemaker_session
 
 
-_REFUSED = frozenset(
-    (
-        "delete_endpoint", "deploy", "override_resource_config", "visualize_job", "visualize_jobs",
-        "hyperparameter_ranges_dict",
-    )
-)  # fmt: skip
+_absent.refuse_methods(
+    HyperparameterTuner,
+    ("delete_endpoint", "deploy", "override_resource_config", "visualize_job", "visualize_jobs"),
+)
 __getattr__ = partial(_absent.absent, __name__)

@@ -68,11 +68,22 @@ answers = {
     "retrieved": sagemaker.image_uris.retrieve("pytorch", "eu-west-1", "2.1.0", "py310", "ml.m5.xlarge",
                                                image_scope="training"),
 }
-for code in ("from sagemaker.pytorch import PyTorchModel", "import sagemaker.processing", "sagemaker.Model"):
+for code in (
+    "from sagemaker.pytorch import PyTorchModel; PyTorchModel(model_data='m')",
+    "import sagemaker.workflow.pipeline; sagemaker.workflow.pipeline.Pipeline()",
+    "type('Mine', (sagemaker.Model,), {})()",
+    "LocalSession().create_model()",
+    "Estimator('image:1', instance_type='local').deploy(1, 'ml.m5.large')",
+):
     try:
         exec(code)
-    except ImportError as error:
+    except herringbone.UnsupportedError as error:
         answers[code] = str(error)
+for name in ("sagemaker.train", "sagemaker.core.resources"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        answers[name] = str(error)
 print(json.dumps(answers))
 """
 
@@ -90,11 +101,14 @@ def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
     assert answers["uri"] == f"{registry}/huggingface-pytorch-training:{tag}"
     assert answers["sklearn"] == "246618743249.dkr.ecr.us-west-2.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3"
     assert answers["retrieved"].endswith("eu-west-1.amazonaws.com/pytorch-training:2.1.0-cpu-py310")
-    for name in ("sagemaker.pytorch.PyTorchModel", "sagemaker.processing", "sagemaker.Model"):
-        message = next(
-            text for code, text in answers.items() if code.startswith(("from", "import", "sagem")) and name in text
-        )
-        assert "Herringbone trains, and has no such" in message
+    for name in (
+        "sagemaker.pytorch.PyTorchModel", "sagemaker.workflow.pipeline.Pipeline", "sagemaker.Model",
+        "sagemaker.Session.create_model", "Estimator.deploy",
+    ):  # fmt: skip
+        assert any(str(text).startswith(f"{name}: Herringbone trains, and neither") for text in answers.values()), name
+    # Scripts of version 3 look for its modules.
+    assert answers["sagemaker.train"].startswith("sagemaker.train: no module of SDK v2")
+    assert answers["sagemaker.core.resources"].startswith("sagemaker.core: no module of SDK v2")
 
 
 def test_it_refuses_to_be_imported_next_to_the_real_one(run, tmp_path):

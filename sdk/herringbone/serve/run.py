@@ -35,10 +35,14 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The address to listen at, and the files of TLS; port 0 takes a free one."""
+    """The address to listen at, and the files of TLS; port 0 takes a free one.
+
+    `descriptor` is a listener that this process has inherited.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
+    descriptor: int | None = None
     certificate: Path | None = None
     private_key: Path | None = None
 
@@ -156,6 +160,8 @@ class _looking:  # noqa: N801 - a context manager
 
 
 def _listen(listener: Listener) -> socket.socket:
+    if listener.descriptor is not None:
+        return socket.socket(fileno=listener.descriptor)
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

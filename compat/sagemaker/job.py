@@ -1,0 +1,74 @@
+"""`sagemaker.job`: jobs as SDK v2 shows them, with the members and types of AWS's DescribeTrainingJob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import herringbone
+from sagemaker import _absent
+
+# Members that AWS always describes, and that a job on own hosts may lack.
+_ALWAYS: Mapping[str, Any] = {
+    "ModelArtifacts": {"S3ModelArtifacts": ""},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+    "EnableNetworkIsolation": False,
+    "EnableInterContainerTrafficEncryption": False,
+    "EnableManagedSpotTraining": False,
+}
+_ACCOUNT = "000000000000"
+
+
+class TrainingJob(herringbone.TrainingJob):
+    """A job of an estimator."""
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job."""
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return AWS's description of the job: times as times, and the members that AWS always has."""
+        return as_aws(super().describe())
+
+    def wait(self, logs: bool | str = True, timeout: float | None = None) -> Any:
+        """Wait until the job is over; show the log unless `logs` is False or "None"."""
+        return super().wait(timeout, logs=logs not in (False, None, "None"))
+
+
+def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with AWS's types, and with the members that AWS always has.
+
+    >>> as_aws({"TrainingJobName": "a", "CreationTime": "2026-11-29T10:00:00+00:00"})["CreationTime"].hour
+    10
+    """
+    found: dict[str, Any] = {name: _typed(name, value) for name, value in description.items()}
+    for name, value in _ALWAYS.items():
+        found.setdefault(name, value)
+    found.setdefault(
+        "TrainingJobArn", f"arn:aws:sagemaker:us-east-1:{_ACCOUNT}:training-job/{found['TrainingJobName']}"
+    )
+    # At AWS it is "" without a key, and SDK v2 reads it.
+    found["OutputDataConfig"] = {"KmsKeyId": "", **found.get("OutputDataConfig", {})}
+    if (seconds := found.get("TrainingTimeInSeconds")) is not None:
+        found.setdefault("BillableTimeInSeconds", seconds)
+    ends = [found[name] for name in ("CreationTime", "TrainingStartTime", "TrainingEndTime") if name in found]
+    if ends:
+        found.setdefault("LastModifiedTime", max(ends))
+    return found
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return a value with AWS's type: members that end so are times."""
+    if isinstance(value, dict):
+        return {key: _typed(key, each) for key, each in value.items()} if name != "HyperParameters" else value
+    if isinstance(value, list):
+        return [_typed(name, each) for each in value]
+    if isinstance(value, str) and name.endswith(("Time", "Timestamp")):
+        return datetime.fromisoformat(value)
+    return value
+
+
+__getattr__ = partial(_absent.absent, __name__)

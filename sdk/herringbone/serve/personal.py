@@ -1,0 +1,150 @@
+"""The service of one user's own processes: it starts with the first that joins, and ends with the last one and its jobs.
+
+    os.environ.update(join(find_home(), "local_process"))      # AWS's SDKs in this process now talk to the service
+
+    HOME/buckets                    a folder for each bucket
+    HOME/service/keys.json          has the key of these processes, as the user `notebooks`
+    HOME/service/personal.json      the address of the service that runs
+    HOME/service/personal.start     locked while a process joins, and while the service decides to end
+    HOME/service/personal.members   shared by the processes that have joined; the service alone can lock it once they end
+
+A process binds the port and the service inherits it, so calls wait until it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.records.home import Home, find_home
+from herringbone.records.index import JobIndex
+from herringbone.serve.settings import DEFAULT_REGION, Settings
+from herringbone.serve.signing.keys import AccessKey, KeyFile
+from herringbone.system.processes import identity, is_alive
+from herringbone_contract.errors import InputError, UnsupportedError
+from herringbone_contract.files import locked, try_locked, write_whole
+
+if TYPE_CHECKING:
+    import io
+
+_USER = "notebooks"
+_LOOK_SECONDS = 2.0
+_members: list[io.FileIO] = []
+
+
+def join(home: Home, backend: str) -> dict[str, str]:
+    """Start the service unless it runs, and return the variables by which AWS's SDKs find it, for this process.
+
+    `backend` is the instance type of jobs that are created through the service that this call starts. Raises
+    `InputError` while `herringbone serve` has the home, `UnsupportedError` where a package is missing.
+    """
+    missing = [name for name in ("starlette", "uvicorn", "boto3") if find_spec(name) is None]
+    if missing:
+        raise UnsupportedError(f"the stand-in for AWS needs {', '.join(missing)}: pip install 'herringbone[serve]'")
+    home.make()
+    folder = home.path / "service"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with locked(folder / "personal.start"):
+        (folder / "personal.members").touch(mode=0o600)
+        # Kept until this process ends.
+        _members.append(locked(folder / "personal.members", shared=True))
+        key = _key(KeyFile(folder / "keys.json"))
+        running = _read(folder / "personal.json")
+        if not running or not is_alive(running["process"]):
+            running = _start(home, folder, backend, running.get("port", 0))
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{running['port']}",
+        "AWS_ACCESS_KEY_ID": key.key_id,
+        "AWS_SECRET_ACCESS_KEY": key.secret,
+        "AWS_DEFAULT_REGION": DEFAULT_REGION,
+    }
+
+
+def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
+    free = try_locked(folder / "lock")
+    if free is None:
+        raise InputError(
+            f"herringbone serve runs for {home.path}: set AWS_ENDPOINT_URL to the address that it has printed, and a key"
+            " of `herringbone serve keys add`"
+        )
+    free.close()
+    (home.path / "buckets").mkdir(mode=0o700, exist_ok=True)
+    with _bound(port) as listener, (folder / "personal.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "herringbone.serve.personal", str(listener.fileno()), backend],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            cwd="/",
+        )
+        # It belongs to all processes that join, and outlives this one.
+        process.returncode = 0
+        running = {"process": identity(process.pid), "port": listener.getsockname()[1]}
+    write_whole(folder / "personal.json", json.dumps(running).encode())
+    return running
+
+
+def _bound(port: int) -> socket.socket:
+    """Return a listener on the port of before, which notebooks may have kept, or on a free one."""
+    for number in (port, 0):
+        listener = socket.socket()
+        with suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", number))
+            listener.listen(1024)
+            return listener
+        listener.close()
+    raise InputError("no port of 127.0.0.1 is free")
+
+
+def _key(keys: KeyFile) -> AccessKey:
+    return next((key for key in keys.all() if key.name == _USER), None) or keys.add(_USER, sees_all=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        if isinstance(found := json.loads(path.read_bytes()), dict):
+            return found
+    return {}
+
+
+def main(descriptor: int, backend: str) -> None:
+    """Serve at an inherited listener until nobody needs the service."""
+    from herringbone.serve.run import Listener, serve
+
+    home = find_home()
+    folder = home.path / "service"
+    threading.Thread(target=_end_with_the_last, args=(home, folder), daemon=True).start()
+    settings = Settings(backend=backend, buckets=str(home.path / "buckets"), s3_calls_per_second=10_000.0)
+    serve(settings, KeyFile(folder / "keys.json"), Listener(descriptor=descriptor), print)
+
+
+def _end_with_the_last(home: Home, folder: Path) -> None:
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        # Whoever joins meanwhile waits, and then finds no service.
+        with locked(folder / "personal.start"):
+            alone = try_locked(folder / "personal.members")
+            if alone is None:
+                continue
+            with alone:
+                if not JobIndex(home.index).running():
+                    (folder / "personal.json").unlink(missing_ok=True)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,128 @@
+"""A project of SDK v2 on own hosts without an account: buckets are folders, and a service here is AWS's API."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+NO_ACCOUNT = {
+    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION"), ""),
+    "AWS_SHARED_CREDENTIALS_FILE": "/none",
+    "AWS_CONFIG_FILE": "/none",
+    "HERRINGBONE_INSTANCE_TYPE": "local_process",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+# The lines with which notebooks begin and end.
+NOTEBOOK = """
+import boto3, json, sagemaker
+from sagemaker.pytorch import PyTorch
+from sagemaker.s3 import S3Downloader, S3Uploader
+from sagemaker.serializers import CSVSerializer
+
+session = sagemaker.Session()
+bucket, role, region = session.default_bucket(), sagemaker.get_execution_role(), boto3.Session().region_name
+found = {"bucket": bucket, "role": role, "region": region}
+rows = session.upload_data("rows", bucket=bucket, key_prefix="p/rows")
+boto3.Session().resource("s3").Bucket(bucket).Object("p/rows/more.csv").upload_file("rows/part.csv")
+found["rows"] = [rows, S3Downloader.list(rows), S3Uploader.upload("rows", f"s3://{bucket}/again")]
+estimator = PyTorch(
+    "fit.py", source_dir="code", role=role, train_instance_type="ml.m5.large", train_instance_count=1,
+    framework_version="2.1", py_version="py310", output_path=f"s3://{bucket}/out", sagemaker_session=session,
+    metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], tags=[{"Key": "team", "Value": "a"}],
+)
+estimator.fit({"train": rows}, logs=False)
+job = estimator.latest_training_job
+described = job.describe()
+found["job"] = [job.job_name == job.name, described["CreationTime"].year, described["OutputDataConfig"]["KmsKeyId"],
+                described["TrainingJobArn"].endswith(f"/{job.name}"), described["BillableTimeInSeconds"] >= 0]
+found["cost"] = [row["value"] for row in estimator.training_job_analytics.rows()]
+found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/model.tar.gz",
+                  len(S3Downloader.read_bytes(estimator.model_data)) > 0]
+found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
+found["attached"] = PyTorch.attach(job.name, sagemaker_session=session).latest_training_job.name == job.name
+try:
+    estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)
+except Exception as error:
+    found["deploy"] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+FIT = """
+import os
+print(sorted(os.listdir(os.environ["SM_CHANNEL_TRAIN"])))
+for step in (1, 2, 4):
+    print(f"step {step} cost={1 / step}", flush=True)
+open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w").write("w")
+"""
+
+
+def service_of(home: Path) -> dict[str, object]:
+    path = home / "service" / "personal.json"
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+@pytest.mark.e2e
+def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, tmp_path):
+    for name, text in {"code/fit.py": FIT, "rows/part.csv": "1,2\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = run(NOTEBOOK, env=NO_ACCOUNT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    bucket = "sagemaker-us-east-1-000000000000"
+    assert (found["bucket"], found["region"]) == (bucket, "us-east-1")
+    assert found["role"].startswith("arn:aws:iam::000000000000:role/")
+    rows = f"s3://{bucket}/p/rows"
+    assert found["rows"] == [rows, [f"{rows}/more.csv", f"{rows}/part.csv"], f"s3://{bucket}/again"]
+    assert found["job"] == [True, found["job"][1], "", True, True]
+    assert found["cost"] == [1.0, 0.5, 0.25]
+    assert found["model"] == [True, True]
+    assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
+    assert found["attached"]
+    assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
+    assert "no account of AWS is asked: buckets are the folders in" in done.stderr
+    home = tmp_path / "home"
+    assert (home / "buckets" / bucket / "p" / "rows" / "part.csv").read_text() == "1,2\n"
+    end = time.monotonic() + 30
+    while service_of(home):
+        assert time.monotonic() < end, (home / "service" / "personal.log").read_text()
+        time.sleep(0.1)
+
+
+TWO = """
+import os, subprocess, sys, sagemaker
+if sys.argv[1] == "first":
+    environ = {**os.environ, "AWS_ENDPOINT_URL": "", "AWS_ACCESS_KEY_ID": ""}
+    words = [sys.executable, __file__, "second"]
+    other = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
+    assert os.environ["AWS_ENDPOINT_URL"] in other.stdout, other
+print(os.environ["AWS_ENDPOINT_URL"], sagemaker.Session().account_id())
+"""
+
+
+def test_processes_share_one_service(run, tmp_path):
+    (tmp_path / "two.py").write_text(TWO)
+    done = run("two.py", "first", env=NO_ACCOUNT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" 000000000000\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"AWS_PROFILE": "team"}, "s3:// and AWS's API are those of the account in AWS_PROFILE"),
+        ({"AWS_SHARED_CREDENTIALS_FILE": __file__}, f"those of the account in {__file__}"),
+        ({"HERRINGBONE_ACCOUNT": "aws"}, ""),
+        ({"HERRINGBONE_INSTANCE_TYPE": "ml.m5.large"}, ""),
+        ({"TRAINING_JOB_NAME": "a"}, ""),
+    ],
+)
+def test_a_configured_account_is_not_taken_over(run, tmp_path, env, said):
+    done = run("import os, sagemaker; print(os.environ.get('AWS_ENDPOINT_URL'))", env={**NO_ACCOUNT, **env})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("None", "")
+    assert said in done.stderr
+    assert bool(said) == bool(done.stderr)
+    assert not service_of(tmp_path / "home")
