@@ -43,7 +43,7 @@ def refusal(path: str) -> UnsupportedError:
     return UnsupportedError(
         f"{path}: Herringbone trains, and neither hosts, processes nor runs pipelines. The model of a job is the file"
         " estimator.model_data (a copy of its files: estimator.latest_training_job.download_model(folder)); to host it,"
-        " give that file to AWS's own SDK in an environment of its own, or to boto3. docs/start/from-aws.md lists the"
+        " give that file to AWS's own SDK in an environment of its own, or to boto3. docs/start/move-in.md lists the"
         " names that are here"
     )
 
@@ -112,7 +112,7 @@ class _Absent(MetaPathFinder, Loader):
         if parts[1] in MODULES or (len(parts) > 2 and parent is not None):
             return ModuleSpec(name, self, is_package=True)
         raise ModuleNotFoundError(
-            f"{name}: no module of SDK v2, whose names Herringbone has; docs/start/from-aws.md lists them", name=name
+            f"{name}: no module of SDK v2, whose names Herringbone has; docs/start/move-in.md lists them", name=name
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

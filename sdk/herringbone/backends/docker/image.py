@@ -74,9 +74,13 @@ def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
     # Other estimators take an image of any framework.
     framework = IMAGES.get(plan.estimator)
     version = image_version(plan)
-    name = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
+    listed = engine.get("/images/json", filters=filters(framework=framework, device=device))
+    kind = framework or "pytorch"
+    name = choose(listed, version)
+    if name is None and (name := choose(listed, None)) is not None:
+        # A project of AWS's names the version of AWS's image, and a script seldom needs that one.
+        Console(sys.stderr).say(f"framework_version {version}: the engine has no such {kind} image; using {name}")
     if name is None:
-        kind = framework or "pytorch"
         missing = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"
         gpu = " --device cuda" if device == "cuda" else ""
         raise ImageError(
