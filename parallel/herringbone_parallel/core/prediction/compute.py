@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import Hosts
-from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Parameter, Phase, Timings
+from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Parameter, Phase, Timings, nearest
 from herringbone_parallel.core.prediction.shards import units_of_modules
 from herringbone_parallel.core.prediction.sharing import divided_calls, splits_of_modules
 from herringbone_parallel.core.prediction.stages import Partition
@@ -201,19 +201,10 @@ def _around_shared(measurement: Measurement) -> NDArray[np.bool_]:
     return around
 
 
-def _parent(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
 def _again(measurement: Measurement) -> NDArray[np.bool_]:
     """Return True for modules below one whose forward may be run again."""
-    roots = {module.path for module in measurement.modules if module.checkpoint}
-    # Parents come before their children.
-    below: set[str] = set()
-    for module in measurement.modules:
-        if module.path in roots or _parent(module.path) in below:
-            below.add(module.path)
-    return np.array([module.path in below for module in measurement.modules], dtype=bool)
+    found = nearest(measurement, lambda module: module.checkpoint)
+    return np.array([number is not None for number in found], dtype=bool)
 
 
 def _part_of_parameters(partition: Partition) -> Array:

@@ -14,6 +14,7 @@ moment. Tensors live from one moment to another.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Annotated, Any, TypeVar
 
@@ -60,7 +61,8 @@ class Module(Struct, frozen=True, array_like=True):
 
     `split` says how tensor parallelism divides the module's weights: "column", "row", "embedding", or "" for modules
     that every rank has whole. `unit` is True for a module whose parameters are gathered and freed together when
-    training states are sharded. `checkpoint` is True for one whose forward may be run again instead of kept.
+    training states are sharded, `late` for a unit whose inputs need no gradient: `fully_shard` reduces its gradients at
+    the end of a backward. `checkpoint` is True for one whose forward may be run again instead of kept.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Module(Struct, frozen=True, array_like=True):
     split: str = ""
     unit: bool = False
     checkpoint: bool = False
+    late: bool = False
 
 
 class Parameter(Struct, frozen=True, array_like=True):
@@ -167,6 +170,26 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...]
     notes: tuple[str, ...] = ()
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """Yield a path and all paths above it, "" last.
+
+    >>> list(prefixes("a.b"))
+    ['a.b', 'a', '']
+    """
+    yield path
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def nearest(measurement: Measurement, is_meant: Callable[[Module], object]) -> list[int | None]:
+    """Return, for each module, the nearest module around it that is meant, itself included; None without one."""
+    meant = {module.path: number for number, module in enumerate(measurement.modules) if is_meant(module)}
+    return [
+        next((meant[path] for path in prefixes(module.path) if path in meant), None) for module in measurement.modules
+    ]
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase
+from herringbone_parallel.core.prediction.measurement import Kind, Measurement, Phase, nearest
 from herringbone_parallel.core.prediction.timeline import Bytes, Timeline
 
 _ROOT = 0
@@ -135,11 +135,13 @@ class Units:
         end = 2 * max(span.last for span in backward) + 1
         blocks = [(span.unit, 2 * span.last + 1) for span in backward if span.unit != _ROOT]
         # The root has no span of its own in a backward: it is reduced when all others are.
-        reductions = [*sorted(blocks, key=lambda block: block[1]), (_ROOT, end)]
+        reductions = sorted([*blocks, (_ROOT, end)], key=lambda block: (block[1], reduced[block[0]]))
         stops = [slot for _, slot in reductions[1:]] + [end + 1]
         for (unit, slot), stop in zip(reductions, stops, strict=True):
-            _hold(changes, slot, max(stop, slot + 1), reduced[unit])
-            _hold(changes, slot, slot + 1, lasting[unit])
+            # Units that end together are reduced one after the other: the largest one counts.
+            if slot < stop:
+                _hold(changes, slot, stop, reduced[unit])
+                _hold(changes, slot, slot + 1, lasting[unit])
             if first:
                 grown[min(slot, len(grown) - 1)] += reduced[unit] / ranks
             else:
@@ -185,16 +187,7 @@ def _hold(changes: Bytes, start: int, stop: int, size: float) -> None:
 
 def units_of_modules(measurement: Measurement) -> NDArray[np.int64]:
     """Return the unit of each module: the nearest module around it that is a unit, else the root."""
-    index = {module.path: number for number, module in enumerate(measurement.modules)}
-    units = np.zeros(len(measurement.modules), dtype=np.int64)
-    for number, module in enumerate(measurement.modules):
-        path = module.path
-        while path and not measurement.modules[index[path]].unit:
-            path = path.rpartition(".")[0]
-            while path and path not in index:
-                path = path.rpartition(".")[0]
-        units[number] = index[path] if path else _ROOT
-    return units
+    return np.array([unit or _ROOT for unit in nearest(measurement, lambda module: module.unit)], dtype=np.int64)
 
 
 def _passes(measurement: Measurement, units: NDArray[np.int64]) -> list[tuple[list[Span], list[Span]]]:
@@ -209,6 +202,10 @@ def _passes(measurement: Measurement, units: NDArray[np.int64]) -> list[tuple[li
         unit = int(units[call.module])
         first = spans[unit].first if unit in spans else number
         spans[unit] = Span(unit, first, number)
+    for _, backward in passes.values():
+        end = max((span.last for span in backward.values()), default=0)
+        late = [unit for unit in backward if measurement.modules[unit].late]
+        backward.update({unit: backward[unit]._replace(last=end) for unit in late})
     return [
         (sorted(forward.values(), key=lambda span: span.first), sorted(backward.values(), key=lambda span: span.first))
         for _, (forward, backward) in sorted(passes.items())

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from herringbone_parallel.core.prediction.measurement import Measurement, Phase
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase, nearest
 
 Array = NDArray[np.float64]
 COLUMN, ROW = "column", "row"
@@ -73,12 +73,5 @@ class Elements:
 
 def splits_of_modules(measurement: Measurement) -> list[str]:
     """Return how each module is divided: as it says itself, or as the nearest module around it that is divided."""
-    index = {module.path: number for number, module in enumerate(measurement.modules)}
-    splits = []
-    for module in measurement.modules:
-        path, split = module.path, module.split
-        while path and not split:
-            path = path.rpartition(".")[0]
-            split = measurement.modules[index[path]].split if path in index else ""
-        splits.append(split)
-    return splits
+    divided = nearest(measurement, lambda module: module.split)
+    return ["" if number is None else measurement.modules[number].split for number in divided]

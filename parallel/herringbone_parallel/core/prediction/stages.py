@@ -25,7 +25,7 @@ from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.work import CPU
 from herringbone_parallel.core.prediction.layout import Layout
-from herringbone_parallel.core.prediction.measurement import Measurement, Phase
+from herringbone_parallel.core.prediction.measurement import Measurement, Phase, prefixes
 
 # The same as those of `torch.model_parallel.placement.partitioning`, so that the partition is the runtime's.
 _REVISIT_COST = {"simple": 0.03}
@@ -183,7 +183,7 @@ class Stages:
         """Return the partition of each module: that of all parameters in it, else `SEVERAL`."""
         below: dict[str, set[int]] = {}
         for path, partition in assigned.items():
-            for prefix in _prefixes(path):
+            for prefix in prefixes(path):
                 below.setdefault(prefix, set()).add(partition)
         homes = np.full(len(self._measurement.modules), SEVERAL, dtype=np.int64)
         for path, index in self._index.items():
@@ -229,7 +229,7 @@ class Stages:
         # Of each module: the outermost one around it that one partition runs. Parents come before their children.
         outermost = np.full(len(homes), SEVERAL)
         for path, index in self._index.items():
-            above = next((above for above in _prefixes(path) if above in self._index and above != path), None)
+            above = next((above for above in prefixes(path) if above in self._index and above != path), None)
             around = SEVERAL if above is None else outermost[self._index[above]]
             outermost[index] = index if around == SEVERAL and homes[index] != SEVERAL else around
         modules = outermost[self._call_modules[self._first_forward]]
@@ -247,7 +247,7 @@ class Stages:
         first = [-1] * len(self._measurement.modules)
         forward = np.flatnonzero(self._phases == Phase.FORWARD)
         for call in forward[::-1].tolist():
-            for path in _prefixes(self._measurement.modules[self._call_modules[call]].path):
+            for path in prefixes(self._measurement.modules[self._call_modules[call]].path):
                 if path in self._index:
                     first[self._index[path]] = call
         return first
@@ -264,18 +264,6 @@ def _filled(partitions: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.zeros_like(partitions)
     positions = np.searchsorted(known, np.arange(len(partitions)), side="right") - 1
     return partitions[known[np.maximum(positions, 0)]]
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    """Yield a path and all paths above it, "" last.
-
-    >>> list(_prefixes("a.b"))
-    ['a.b', 'a', '']
-    """
-    yield path
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
 
 
 def _scaled(tree: CostTree, size: float, live: int) -> CostTree:

@@ -66,6 +66,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.forwards: list[tuple[int, int, int | None]] = []
         # The moments of those that a backward may follow.
         self.recorded: set[int] = set()
+        # Modules that were called with a tensor that needs a gradient.
+        self.fed: set[int] = set()
         # Before this moment, the script made its model and optimizer.
         self.prepared = 0
         self.paused = 0
@@ -145,6 +147,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
             return
         number = self.modules.number(module)
+        if any(tensor.requires_grad for tensor in tensors_of((args, kwargs or {}))):
+            self.fed.add(number)
         recomputes = torch._C._current_autograd_node() is not None
         if not thread.frames and not recomputes:
             self._begin_forward(number, args, kwargs)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
+from msgspec import structs
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
@@ -77,6 +78,7 @@ def measurement_of(recorder: Recorder, facts: Facts) -> Measurement:
         )
     names = _names(recorder, start, end, facts)
     number_of = [names.numbers.get(id(module), 0) for module in recorder.modules] + [0]
+    fed = {number_of[number] for number in recorder.fed}
     optimizers = {id(step.optimizer): step.optimizer for step in recorder.steps}.values()
     parameters = list(_parameters(names, optimizers, facts.masters))
     owners = _Owners(recorder, names, optimizers, facts.masters)
@@ -95,7 +97,10 @@ def measurement_of(recorder: Recorder, facts: Facts) -> Measurement:
         data_workers=facts.data_workers,
         epoch_samples=facts.epoch_samples,
         tree=facts.tree,
-        modules=tuple(names.modules),
+        modules=tuple(
+            structs.replace(module, late=module.unit and number not in fed)
+            for number, module in enumerate(names.modules)
+        ),
         parameters=tuple(parameters),
         operations=tuple(recorder.operations[old] for old in used),
         calls=tuple(

@@ -140,6 +140,16 @@ def test_kept_gradients_of_an_aggregation_are_always_there() -> None:
     assert (held.gradients, held.activations) == (4000, 100 * (40 + 100 + 200) + 3000)
 
 
+def test_a_unit_whose_inputs_need_no_gradient_is_whole_until_the_backward_ends() -> None:
+    modules = tuple(msgspec.structs.replace(module, late=module.path == "second") for module in two_layers().modules)
+    layout = Layout(mesh=Mesh(shard=2), library=Library.FULLY_SHARD)
+    (soon,), (late,) = (MemoryModel(step).memory(layout) for step in (two_layers(), two_layers(modules=modules)))
+    # The first layer is reduced while the second one has 3,000 bytes of parameters and of gradients. Before, only the
+    # second one was there when it was reduced.
+    assert (soon.gradients, late.gradients) == (4500, 6000)
+    assert soon.peak < late.peak
+
+
 def test_recomputed_activations_are_not_kept() -> None:
     modules = tuple(msgspec.structs.replace(module, checkpoint=module.path != "") for module in two_layers().modules)
     model = MemoryModel(two_layers(modules=modules))

@@ -66,8 +66,21 @@ def test_calls_belong_to_modules_and_phases() -> None:
     assert updated == owners
     blocks = [module.path for module in measurement.modules if module.unit]
     assert blocks == ["layers.0", "layers.1"]
+    # Their inputs need gradients, because the embedding is trained.
+    assert not any(module.late for module in measurement.modules)
     splits = {module.path: module.split for module in measurement.modules if module.split}
     assert (splits["layers.0.linear1"], splits["layers.0.linear2"]) == ("column", "row")
+
+
+def test_units_that_get_no_gradient_to_pass_on_are_late() -> None:
+    def train() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    assert [module.path for module in measured(train).modules if module.late] == ["0"]
 
 
 @pytest.mark.parametrize("train", [train_convolutions, train_words, train_recurrent])
