@@ -27,9 +27,8 @@ Dict = dict[str, Any]
 
 
 class Candidate(NamedTuple):
-    """A layout on hosts, and the dict that asks for it."""
+    """A layout, and the dict that asks for it."""
 
-    hosts: Hosts
     layout: Layout
     distribution: Dict
 
@@ -52,7 +51,7 @@ def candidates(measurement: Measurement, hosts: Hosts, base: Mapping[str, Any]) 
         # Several drafts may be one layout: a rule or a default has made them equal.
         if layout not in known:
             known.add(layout)
-            yield Candidate(hosts, layout, distribution)
+            yield Candidate(layout, distribution)
 
 
 def _drafts(measurement: Measurement, hosts: Hosts, base: Mapping[str, Any]) -> Iterator[tuple[Mesh, Dict]]:

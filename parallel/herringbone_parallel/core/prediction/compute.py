@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from herringbone_contract.prediction.devices import Device
 from herringbone_contract.prediction.question import Hosts
-from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Parameter, Phase, Timings, nearest
+from herringbone_parallel.core.prediction.measurement import Measurement, Operation, Phase, Timings, nearest
 from herringbone_parallel.core.prediction.shards import units_of_modules
 from herringbone_parallel.core.prediction.sharing import divided_calls, splits_of_modules
 from herringbone_parallel.core.prediction.stages import Partition
@@ -212,19 +212,18 @@ def _part_of_parameters(partition: Partition) -> Array:
     return counts / counts.sum() if counts.sum() else np.full(partition.count, 1 / partition.count)
 
 
-def ready_times(measurement: Measurement, costs: Costs) -> list[tuple[Parameter, float]]:
+def ready_times(measurement: Measurement, costs: Costs) -> list[tuple[int, float]]:
     """Return trained parameters in the order of their gradients, with the part of the backward that is over by then."""
     modules = np.array([call.module for call in measurement.calls], dtype=np.int64)
     backward = costs.parts == Part.BACKWARD
-    seconds = np.where(backward, costs.starts + costs.busy, 0.0)
-    until = np.cumsum(seconds)
+    until = np.cumsum(np.where(backward, costs.starts + costs.busy, 0.0))
     total = float(until[-1]) if len(until) else 0.0
     # The last call of each module in the backward: numpy keeps the last of several assignments.
     last = np.full(len(measurement.modules), total)
     last[modules[backward]] = until[backward]
     ready = [
-        (parameter, float(last[parameter.module]) / total if total else 1.0)
-        for parameter in measurement.parameters
+        (index, float(last[parameter.module]) / total if total else 1.0)
+        for index, parameter in enumerate(measurement.parameters)
         if parameter.trainable
     ]
     return sorted(ready, key=lambda pair: pair[1])

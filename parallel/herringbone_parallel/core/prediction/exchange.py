@@ -1,7 +1,7 @@
 """Estimates the messages of a rank in a step: gradients, sharded states, split layers, sequences.
 
-    exchanges = Exchanges(measurement, costs_on)
-    exchanges.of(layout, hosts, partition, seconds, links).exposed
+    exchanges = Exchanges(measurement, costs)
+    exchanges.of(layout, partition, seconds, links).exposed
 
 What depends on the measurement alone is computed once, because a search asks for hundreds of layouts.
 """
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from herringbone_contract.prediction.question import Hosts
 from herringbone_parallel.core.prediction.communication import (
     BUCKET_COPIES,
     SHARD_COPIES,
@@ -61,29 +59,26 @@ class Exchange(NamedTuple):
 
 
 class Exchanges:
-    """The messages of one measured step for any layout; `costs_on` returns the costs of its calls on some hosts."""
+    """The messages of one measured step for any layout; `costs` are those of its calls."""
 
-    def __init__(self, measurement: Measurement, costs_on: Callable[[Hosts], Costs]) -> None:
+    def __init__(self, measurement: Measurement, costs: Costs) -> None:
         self._measurement = measurement
-        self._costs_on = costs_on
+        self._ready = ready_times(measurement, costs)
         self._elements = Elements(measurement)
         self._units = sum(module.unit for module in measurement.modules)
-        # By device, number of partitions, assignment, parts, ranks of a tensor group, and elements.
-        self._known_buckets: dict[tuple[str, int, int, int, int, float], list[tuple[int, float]]] = {}
-        self._ready: dict[str, list[tuple[int, float, int]]] = {}
+        # By number of partitions, assignment, parts, ranks of a tensor group, and elements.
+        self._known_buckets: dict[tuple[int, int, int, int, float], list[tuple[int, float]]] = {}
 
-    def of(self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
+    def of(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
         """Return the messages of the partition that has the most parameters [2]."""
         return _sum(
-            self._gradients(layout, hosts, partition, seconds, links),
+            self._gradients(layout, partition, seconds, links),
             self._shards(layout, partition, seconds, links),
             self._tensor_parallel(layout, partition.count, links),
             self._contexts(layout, links),
         )
 
-    def _gradients(
-        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
-    ) -> Exchange:
+    def _gradients(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Exchange:
         """Return the sums of gradients over replicas, in buckets that leave while the backward goes on."""
         mesh = layout.mesh
         part, most = mesh.tensor * mesh.shard * mesh.context, math.inf
@@ -95,7 +90,7 @@ class Exchanges:
             return Exchange()
         # Backwards before the last one of a step only add up their gradients.
         last_s = float(seconds.backward.max()) / layout.microbatches
-        buckets = self._buckets(hosts, partition, part, mesh.tensor, most)
+        buckets = self._buckets(partition, part, mesh.tensor, most)
         if not buckets:
             return Exchange()
         sums = [Sum(size, ready * last_s) for size, ready in buckets]
@@ -185,21 +180,19 @@ class Exchanges:
         seconds = 3 * (layout.mesh.context - 1) * group.send_s(sent)
         return Exchange(seconds, seconds)
 
-    def _buckets(
-        self, hosts: Hosts, partition: Partition, part: int, tensor: int, most: float
-    ) -> list[tuple[int, float]]:
+    def _buckets(self, partition: Partition, part: int, tensor: int, most: float) -> list[tuple[int, float]]:
         """Return the buckets of the partition with the most parameters, of which a rank has one of `part` parts.
 
         They have the parameters of fewer than `most` elements on a rank of `tensor` ranks that share layers. A bucket
         is its bytes, and the part of the backward that is over when it is complete.
         """
-        key = (device_key(hosts), partition.count, partition.assignment, part, tensor, most)
+        key = (partition.count, partition.assignment, part, tensor, most)
         if key not in self._known_buckets:
             homes, largest = partition.parameters, int(np.argmax(self._sizes(partition)))
             smaller = self._elements.of_rank(tensor) < most
             ready = [
-                (size // part, at)
-                for index, at, size in self._ready_times(hosts)
+                (self._measurement.parameters[index].bytes // part, at)
+                for index, at in self._ready
                 if homes[index] == largest and smaller[index]
             ]
             sizes = [("gradient", size) for size, _ in ready]
@@ -207,17 +200,6 @@ class Exchanges:
             buckets = [(sum(ready[i][0] for i in bucket), ready[bucket[-1]][1]) for bucket in cut]
             self._known_buckets[key] = buckets
         return self._known_buckets[key]
-
-    def _ready_times(self, hosts: Hosts) -> list[tuple[int, float, int]]:
-        """Return index, part of the backward and bytes of each gradient, in the order in which they are final."""
-        key = device_key(hosts)
-        if key not in self._ready:
-            index = {parameter.name: number for number, parameter in enumerate(self._measurement.parameters)}
-            self._ready[key] = [
-                (index[parameter.name], ready, parameter.bytes)
-                for parameter, ready in ready_times(self._measurement, self._costs_on(hosts))
-            ]
-        return self._ready[key]
 
     @cached_property
     def _gradient_bytes(self) -> Array:
@@ -258,13 +240,6 @@ class Exchanges:
 
 def _sum(*parts: Exchange) -> Exchange:
     return Exchange(sum(part.exposed for part in parts), sum(part.work for part in parts))
-
-
-def device_key(hosts: Hosts) -> str:
-    """Return a text that is the same for hosts whose ranks compute equally fast."""
-    # Devices that users describe themselves may share a name, so all figures are in the key.
-    ranks = None if hosts.cores is None else (hosts.cores, hosts.ranks_per_host)
-    return repr((hosts.device, ranks))
 
 
 def _summed_bytes(split: str, shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:

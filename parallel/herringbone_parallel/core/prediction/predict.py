@@ -1,7 +1,7 @@
 """Predicts memory, time and money of one layout on a set of hosts.
 
-    predictor = Predictor(measurement)                          # aggregates the measurement once
-    predictor.planned(hosts, {"torch_distributed": {"enabled": True}}).step.seconds
+    predictor = Predictor(measurement, hosts)                   # aggregates the measurement once
+    predictor.planned({"torch_distributed": {"enabled": True}}).step.seconds
 
 `search` asks the same predictor for many layouts.
 """
@@ -36,7 +36,7 @@ _SECONDS_OF_HOUR = 3600.0
 
 
 class Predictor:
-    """Predictions of one measured step; everything that depends on the measurement alone is computed once.
+    """Predictions of one measured step on some hosts; what does not depend on the layout is computed once.
 
     `timings` serve hosts whose device has their name. A search may take partitions that are `good_enough`: proven to
     cost at most this fraction more than the best. `memory` and `steps` replace the models in tests.
@@ -45,39 +45,32 @@ class Predictor:
     def __init__(
         self,
         measurement: Measurement,
+        hosts: Hosts,
         timings: Timings | None = None,
         *,
         good_enough: float = 0.0,
         memory: MemoryModel | None = None,
         steps: StepModel | None = None,
     ) -> None:
-        self.measurement = measurement
+        self.measurement, self.hosts = measurement, hosts
         # Memory and time are those of the same partition.
         stages = Stages(measurement, good_enough)
         self._memory = memory or MemoryModel(measurement, stages)
-        self._steps = steps or StepModel(measurement, timings, stages)
+        self._steps = steps or StepModel(measurement, hosts, timings, stages)
 
-    def planned(
-        self,
-        hosts: Hosts,
-        distribution: Mapping[str, Any],
-        *,
-        work: Work | None = None,
-        scale: float = 1.0,
-    ) -> Prediction:
+    def planned(self, distribution: Mapping[str, Any], *, work: Work | None = None, scale: float = 1.0) -> Prediction:
         """Return the prediction of the dict as the user wrote it; a dict that cannot run has a refusal.
 
-        predictor.planned(hosts, {"torch_distributed": {"enabled": True}}, work=Work(steps=1000))
+        predictor.planned({"torch_distributed": {"enabled": True}}, work=Work(steps=1000))
         """
         try:
-            layout = layout_on(hosts, distribution, self.measurement)
+            layout = layout_on(self.hosts, distribution, self.measurement)
         except (DistributionError, ParallelError) as error:
-            return refused(hosts, distribution, str(error))
-        return self.of_layout(hosts, layout, distribution, work=work, scale=scale, planned=True)
+            return refused(self.hosts, distribution, str(error))
+        return self.of_layout(layout, distribution, work=work, scale=scale, planned=True)
 
     def of_layout(
         self,
-        hosts: Hosts,
         layout: Layout,
         distribution: Mapping[str, Any],
         *,
@@ -91,13 +84,13 @@ class Predictor:
         The layout that a job is `planned` with has `TOLERANCE`, and the time of its ranks if they ran on this machine.
         `step` is the time of a step where the caller knows it already, by `step_time`.
         """
-        scaled = replace(layout, batch_scale=layout.batch_scale * scale)
+        hosts, scaled = self.hosts, replace(layout, batch_scale=layout.batch_scale * scale)
         try:
             memory = self._memory.memory(scaled, "cpu" if hosts.cores is not None else "cuda")
             held = held_bytes(memory, hosts, layout)
             refusal = _refusal(held, hosts, TOLERANCE if planned else 1.0)
             if step is None and refusal is None:
-                step = (self._steps.planned if planned else self._steps.step_time)(scaled, hosts)
+                step = (self._steps.planned if planned else self._steps.step_time)(scaled)
         except (DistributionError, ParallelError) as error:
             return refused(hosts, distribution, str(error), layout.mesh)
         prediction = Prediction(
@@ -115,9 +108,9 @@ class Predictor:
         reasons = _reasons(held / hosts.device.memory_bytes, step)
         return msgspec.structs.replace(prediction, reasons=reasons)
 
-    def step_time(self, hosts: Hosts, layout: Layout) -> StepTime:
+    def step_time(self, layout: Layout) -> StepTime:
         """Return the seconds of a step, whether it fits or not."""
-        return self._steps.step_time(layout, hosts)
+        return self._steps.step_time(layout)
 
 
 def layout_on(hosts: Hosts, distribution: Mapping[str, Any], measurement: Measurement) -> Layout:

@@ -38,12 +38,11 @@ _TIE = 1.02
 def answer(question: Question, measurement: Measurement, timings: Timings | None = None) -> Answer:
     """Return the predictions that a question asks for: of its own dict, and with `search` of other layouts."""
     # The partition of the job's own dict is the one that the ranks will decide.
-    planned = Predictor(measurement, timings).planned(
-        question.hosts, question.distribution, work=question.work, scale=question.scale
-    )
+    predictor = Predictor(measurement, question.hosts, timings)
+    planned = predictor.planned(question.distribution, work=question.work, scale=question.scale)
     if question.search is None:
         return Answer(planned=planned, notes=measurement.notes)
-    layouts, left_out = search(Predictor(measurement, timings, good_enough=_GOOD_ENOUGH), question)
+    layouts, left_out = search(Predictor(measurement, question.hosts, timings, good_enough=_GOOD_ENOUGH), question)
     return Answer(planned=planned, layouts=layouts, notes=(*measurement.notes, *left_out))
 
 
@@ -106,8 +105,8 @@ class Ranking:
                 timed.append(self._timed(candidate))
             except (DistributionError, ParallelError) as error:
                 # Such as a model with too few modules for its partitions.
-                hosts, layout, distribution = candidate
-                self.impossible.append(refused(hosts, distribution, str(error), layout.mesh))
+                layout, distribution = candidate
+                self.impossible.append(refused(self._predictor.hosts, distribution, str(error), layout.mesh))
         good: list[tuple[_Timed, Prediction]] = []
         for one in sorted(timed, key=lambda one: one.cost):
             if len(good) == limit:
@@ -127,14 +126,14 @@ class Ranking:
 
         def held(large: tuple[Candidate, Prediction]) -> int:
             candidate, prediction = large
-            return held_bytes(prediction.memory, candidate.hosts, candidate.layout)
+            return held_bytes(prediction.memory, self._predictor.hosts, candidate.layout)
 
         return [self._with_remedy(*large) for large in sorted(self._large, key=held)[:limit]]
 
     def _timed(self, candidate: Candidate) -> _Timed:
-        hosts, layout, _ = candidate
+        layout = candidate.layout
         scaled = replace(layout, batch_scale=layout.batch_scale * self._question.scale)
-        step = self._predictor.step_time(hosts, scaled)
+        step = self._predictor.step_time(scaled)
         return _Timed(step.seconds.expected / (layout.batch_scale * layout.mesh.batches), candidate, step)
 
     def _predict(self, candidate: Candidate, step: StepTime | None) -> Prediction:

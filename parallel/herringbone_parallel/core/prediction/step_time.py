@@ -1,7 +1,7 @@
-"""Predicts the seconds of a training step for any layout on any hosts.
+"""Predicts the seconds of a training step for any layout on some hosts.
 
-    model = StepModel(measurement, timings, stages)
-    model.step_time(layout, hosts).seconds.expected
+    model = StepModel(measurement, hosts, timings, stages)
+    model.step_time(layout).seconds.expected
 
 [1] Each rank computes forward, backward and optimizer step of its own partition, divided by the ranks that share it.
 [2] Ranks exchange data. What computation hides costs nothing on a GPU.
@@ -31,7 +31,7 @@ from herringbone_parallel.core.pipeline.simulate import Link as PipelineLink
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 from herringbone_parallel.core.prediction.communication import Links
 from herringbone_parallel.core.prediction.compute import Array, Costs, Part, Work, device_of_rank, threads_of
-from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds, device_key
+from herringbone_parallel.core.prediction.exchange import Exchange, Exchanges, Seconds
 from herringbone_parallel.core.prediction.layout import Layout, Library, layout_of
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase, Timings
 from herringbone_parallel.core.prediction.sharing import Elements
@@ -76,33 +76,36 @@ class _Runtime(NamedTuple):
 class StepModel:
     """Predicts step times from one measured step; what depends on the measurement alone is computed once.
 
-        StepModel(measurement).step_time(layout, hosts)
+        StepModel(measurement, hosts).step_time(layout)
 
     `timings` count for hosts whose device has the same name as the timed one.
     """
 
-    def __init__(self, measurement: Measurement, timings: Timings | None = None, stages: Stages | None = None) -> None:
-        self._measurement = measurement
-        self._timings = timings
+    def __init__(
+        self, measurement: Measurement, hosts: Hosts, timings: Timings | None = None, stages: Stages | None = None
+    ) -> None:
+        self._measurement, self._hosts = measurement, hosts
+        self._timings = timings if timings is not None and timings.device == hosts.device.name else None
         self._stages = stages or Stages(measurement)
-        self._costs: dict[str, Costs] = {}
+        device = hosts.device if self._timings is not None else device_of_rank(hosts)
+        self._costs = Costs(measurement, device, self._timings)
         # By the number of partitions and the assignment, as below.
-        self._works: dict[tuple[str, int, int], Work] = {}
-        self._ways: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+        self._works: dict[tuple[int, int], Work] = {}
+        self._ways: dict[tuple[int, int], list[tuple[int, float]]] = {}
         self._simulated: dict[_Pipeline, float] = {}
         self._elements = Elements(measurement)
-        self._exchanges = Exchanges(measurement, lambda hosts: self._costs_on(hosts)[0])
+        self._exchanges = Exchanges(measurement, self._costs)
 
-    def planned(self, layout: Layout, hosts: Hosts) -> StepTime:
+    def planned(self, layout: Layout) -> StepTime:
         """Return the seconds of a step of the job's layout: as its ranks took it here, and scaled for other batches."""
-        estimated, timings = self.step_time(layout, hosts), self._costs_on(hosts)[1]
-        job = None if timings is None else timings.job
+        estimated, hosts = self.step_time(layout), self._hosts
+        job = None if self._timings is None else self._timings.job
         if job is None or hosts.count * hosts.ranks_per_host != job.ranks:
             return estimated
         own = layout_of(parse(job.distribution), job.ranks, self._measurement)
         if replace(own, batch_scale=layout.batch_scale) != layout:
             return estimated
-        factor = job.seconds / self.step_time(own, hosts).seconds.expected
+        factor = job.seconds / self.step_time(own).seconds.expected
         low, step, high = (factor * seconds for seconds in msgspec.structs.astuple(estimated.seconds))
         data = factor * estimated.data
         compute = min(estimated.compute, step - data)
@@ -116,17 +119,17 @@ class StepModel:
             reasons=estimated.reasons,
         )
 
-    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+    def step_time(self, layout: Layout) -> StepTime:
         """Return the seconds of a step, with bounds and their reasons."""
-        partition, timings = self._stages.of(layout), self._costs_on(hosts)[1]
+        partition, hosts, timings = self._stages.of(layout), self._hosts, self._timings
         links = Links(hosts, layout, timings)
-        seconds = self._seconds(layout, hosts, partition)
-        exchange = self._exchanges.of(layout, hosts, partition, seconds, links)
+        seconds = self._seconds(layout, partition)
+        exchange = self._exchanges.of(layout, partition, seconds, links)
         runtime, slow = _runtime(partition, timings if links.on_cores else None), _slowdown(layout, hosts, timings)
         if partition.count > 1:
             each_way = layout.microbatches * runtime.microbatch_s / 2
             passes = seconds._replace(forward=seconds.forward + each_way, backward=seconds.backward + each_way)
-            step = self._pipeline_s(self._pipeline(layout, hosts, partition, passes, links))
+            step = self._pipeline_s(self._pipeline(layout, partition, passes, links))
             step += (exchange.exposed + runtime.step_s) * slow
             step += max(float(seconds.optimizer.max()), float(seconds.optimizer.mean()) * slow)
         else:
@@ -136,7 +139,7 @@ class StepModel:
             runtime_s = runtime.step_s + layout.microbatches * float(runtime.microbatch_s.mean())
             step = max(step, (float(seconds.total.mean()) + exchange.work + runtime_s) * slow)
         compute, data = float(seconds.total.max()), self._data_s(layout, step, slow)
-        low, high, reasons = self._bounds(layout, hosts, exchange, step, links)
+        low, high, reasons = self._bounds(layout, exchange, step, links)
         communication = min(exchange.work if links.on_cores else exchange.exposed, step)
         return StepTime(
             seconds=Range(low=(step + data) * low, expected=step + data, high=(step + data) * high),
@@ -147,23 +150,15 @@ class StepModel:
             reasons=reasons,
         )
 
-    def _costs_on(self, hosts: Hosts) -> tuple[Costs, Timings | None]:
-        timings = self._timings if self._timings is not None and self._timings.device == hosts.device.name else None
-        key = device_key(hosts)
-        if key not in self._costs:
-            device = hosts.device if timings is not None else device_of_rank(hosts)
-            self._costs[key] = Costs(self._measurement, device, timings)
-        return self._costs[key], timings
-
-    def _work(self, hosts: Hosts, partition: Partition) -> Work:
-        key = (device_key(hosts), partition.count, partition.assignment)
+    def _work(self, partition: Partition) -> Work:
+        key = (partition.count, partition.assignment)
         if key not in self._works:
-            self._works[key] = self._costs_on(hosts)[0].work(partition)
+            self._works[key] = self._costs.work(partition)
         return self._works[key]
 
-    def _seconds(self, layout: Layout, hosts: Hosts, partition: Partition) -> Seconds:
+    def _seconds(self, layout: Layout, partition: Partition) -> Seconds:
         """Return the work of one rank of each partition [1]."""
-        work, mesh = self._work(hosts, partition), layout.mesh
+        work, mesh = self._work(partition), layout.mesh
         passes = layout.microbatches / self._measurement.microbatches
         # The ranks of a context have a part of each sequence.
         scale = layout.batch_scale / mesh.context
@@ -192,14 +187,12 @@ class StepModel:
             self._simulated[pipeline] = pipeline.step_s()
         return self._simulated[pipeline]
 
-    def _pipeline(
-        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
-    ) -> _Pipeline:
-        group = links.group("P")
-        segments = self._segments(layout, hosts, partition, seconds, links)
+    def _pipeline(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> _Pipeline:
+        group, hosts = links.group("P"), self._hosts
+        segments = self._segments(layout, partition, seconds, links)
         cores = np.inf
         if hosts.cores is not None:
-            threads = threads_of(hosts, self._costs_on(hosts)[1])
+            threads = threads_of(hosts, self._timings)
             # The other pipelines of a host have the same work, so each gets its part of the cores.
             cores = hosts.cores / threads * group.local / hosts.ranks_per_host * group.hosts
         link = group.outside if group.hosts > 1 else group.inside
@@ -212,11 +205,9 @@ class StepModel:
             float(cores),
         )
 
-    def _segments(
-        self, layout: Layout, hosts: Hosts, partition: Partition, seconds: Seconds, links: Links
-    ) -> Iterator[Segment]:
+    def _segments(self, layout: Layout, partition: Partition, seconds: Seconds, links: Links) -> Iterator[Segment]:
         group = links.group("P")
-        way = self._way(hosts, partition)
+        way = self._way(partition)
         visits = np.bincount([rank for rank, _ in way], minlength=partition.count)
         forward, backward = seconds.forward / layout.microbatches, seconds.backward / layout.microbatches
         for position, (rank, part) in enumerate(way):
@@ -233,15 +224,14 @@ class StepModel:
                 sent_bytes=size,
             )
 
-    def _way(self, hosts: Hosts, partition: Partition) -> list[tuple[int, float]]:
+    def _way(self, partition: Partition) -> list[tuple[int, float]]:
         """Return the partitions that a forward passes, each with its part of the work that its rank does in a forward.
 
         A visit may have few calls and much work: that of a head next to those of the embedding that it shares.
         """
-        key = (device_key(hosts), partition.count, partition.assignment)
+        key = (partition.count, partition.assignment)
         if key not in self._ways:
-            costs = self._costs_on(hosts)[0]
-            seconds = np.where(self._first_forward, costs.starts + costs.busy, 0.0)
+            seconds = np.where(self._first_forward, self._costs.starts + self._costs.busy, 0.0)
             homes = np.array([visit.partition for visit in partition.visits], dtype=np.int64)
             works = np.array([seconds[visit.start : visit.end].sum() for visit in partition.visits])
             of_ranks = np.bincount(homes, weights=works, minlength=partition.count)
@@ -259,10 +249,10 @@ class StepModel:
         return max(0.0, batch_s / workers - step_s) if workers else batch_s * slow
 
     def _bounds(
-        self, layout: Layout, hosts: Hosts, exchange: Exchange, step_s: float, links: Links
+        self, layout: Layout, exchange: Exchange, step_s: float, links: Links
     ) -> tuple[float, float, tuple[str, ...]]:
         """Return the bounds, as factors of the expected time, and their reasons."""
-        timings, name = self._costs_on(hosts)[1], hosts.device.name
+        hosts, timings, name = self._hosts, self._timings, self._hosts.device.name
         if timings is not None:
             spread = _TIMED
             reasons = [f"whole steps of the script were timed on {name}"]

@@ -37,7 +37,7 @@ class Formulas(MemoryModel):
         share = self.bytes_needed // (mesh.pipeline * mesh.tensor * mesh.shard)
         return (Memory(parameters=share // (4 if layout.checkpointing else 1)),) * mesh.pipeline
 
-    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+    def step_time(self, layout: Layout) -> StepTime:
         mesh = layout.mesh
         idle = (mesh.pipeline - 1) / layout.microbatches * self.seconds_of_equal_parts(layout)
         exchange = 0.1 * (mesh.tensor > 1) + 0.05 * (mesh.shard > 1)
@@ -76,8 +76,8 @@ def hosts(count: int = 1, ranks: int = 4, **changes: object) -> Hosts:
     )
 
 
-def predictor(measurement: Measurement, formulas: Formulas) -> Predictor:
-    return Predictor(measurement, memory=formulas, steps=Steps(formulas))
+def predictor(measurement: Measurement, formulas: Formulas, on: Hosts | None = None) -> Predictor:
+    return Predictor(measurement, on or hosts(), memory=formulas, steps=Steps(formulas))
 
 
 def asked(on: Hosts, limit: int = 50, **changes: object) -> Question:
@@ -141,7 +141,7 @@ class Near(Formulas):
         super().__init__(GIB)
         self.part = part
 
-    def step_time(self, layout: Layout, hosts: Hosts) -> StepTime:
+    def step_time(self, layout: Layout) -> StepTime:
         expected = layout.batch_scale * layout.mesh.batches * (1 - self.part * (layout.mesh.tensor > 1))
         seconds = Range(low=expected, expected=expected, high=expected)
         return StepTime(seconds=seconds, compute=expected, communication=0.0, idle=0.0, data=0.0)
@@ -181,7 +181,7 @@ def test_the_answer_has_the_dict_to_paste():
     predictions, _ = search(predictor(measured("smp"), Formulas(GIB)), asked(hosts(), distribution=V1))
     for prediction in predictions:
         if prediction.refusal is None:
-            again = predictor(measured("smp"), Formulas(GIB)).planned(hosts(), prediction.distribution)
+            again = predictor(measured("smp"), Formulas(GIB)).planned(prediction.distribution)
             assert again.mesh == prediction.mesh
             assert again.step == prediction.step
 
@@ -197,12 +197,12 @@ def test_a_layout_that_fits_with_checkpointing_says_so():
 def test_the_table_is_that_of_all_layouts(needed, limit):
     """A ranking leaves nothing out: memory that fits for all layouts, for some, and for none."""
     question, measurement = asked(hosts(ranks=16), distribution=V1, limit=limit), measured("smp", split="row")
-    every = predictor(measurement, Formulas(needed))
+    every = predictor(measurement, Formulas(needed), hosts(ranks=16))
     found = [one for one in candidates(measurement, hosts(ranks=16), V1) if isinstance(one, Candidate)]
     predictions = [every.of_layout(*one) for one in found]
     fitting = sorted((one for one in predictions if one.refusal is None), key=lambda one: -one.samples_per_second)
     large = sorted((one for one in predictions if one.refusal), key=lambda one: max(part.peak for part in one.memory))
-    shown = search(predictor(measurement, Formulas(needed)), question)[0]
+    shown = search(predictor(measurement, Formulas(needed), hosts(ranks=16)), question)[0]
     good = [one for one in shown if one.refusal is None]
     assert good == fitting[: len(good)]
     assert len(good) == min(len(fitting), limit - len(shown[len(good) :]))
@@ -222,8 +222,9 @@ def test_layouts_that_do_not_fit_are_counted_and_the_nearest_are_shown():
 
 def test_ranks_share_the_memory_of_their_device():
     formulas = Formulas(6 * GIB)
-    prediction = predictor(measured("DistributedDataParallel"), formulas).planned(
-        hosts(devices=1, cores=2), {"torch_distributed": {"enabled": True}}
+    on = hosts(devices=1, cores=2)
+    prediction = predictor(measured("DistributedDataParallel"), formulas, on).planned(
+        {"torch_distributed": {"enabled": True}}
     )
     assert prediction.refusal == "4 ranks on test need 24.0 GiB at the peak, and there are 8.0 GiB"
     assert prediction.device_bytes == 2 * GIB
@@ -236,17 +237,17 @@ def test_ranks_share_the_memory_of_their_device():
 
 def test_a_peak_within_the_error_of_the_prediction_is_a_warning_for_the_planned_dict():
     near = predictor(measured("DistributedDataParallel"), Formulas(int(8.2 * GIB)))
-    planned = near.planned(hosts(), {"torch_distributed": {"enabled": True}})
+    planned = near.planned({"torch_distributed": {"enabled": True}})
     assert planned.refusal is None
     assert "2% above the device's memory" in planned.reasons[-1]
 
 
 def test_a_dict_that_no_plan_would_accept_is_refused_with_its_sentence():
-    planned = predictor(measured("smp"), Formulas(GIB)).planned(hosts(ranks=3), V1)
+    planned = predictor(measured("smp"), Formulas(GIB), hosts(ranks=3)).planned(V1)
     assert planned.refusal is not None
     assert "does not divide 3 ranks" in planned.refusal
     unserved = {"pytorchxla": {"enabled": True}}
-    planned = predictor(measured(""), Formulas(GIB)).planned(hosts(), unserved)
+    planned = predictor(measured(""), Formulas(GIB)).planned(unserved)
     assert planned.refusal is not None
     assert "PyTorch/XLA" in planned.refusal
 

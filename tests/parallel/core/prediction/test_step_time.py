@@ -86,7 +86,7 @@ def on_gpus(ranks: int, device: Device = GPU) -> Hosts:
 
 
 def seconds(layout: Layout, hosts: Hosts, timings: Timings | None = None) -> float:
-    step = StepModel(STEP, timings).step_time(layout, hosts)
+    step = StepModel(STEP, hosts, timings).step_time(layout)
     assert step.seconds.low < step.seconds.expected < step.seconds.high
     assert step.reasons
     parts = step.compute + step.communication + step.idle + step.data
@@ -96,7 +96,7 @@ def seconds(layout: Layout, hosts: Hosts, timings: Timings | None = None) -> flo
 
 def test_one_rank_computes_all() -> None:
     assert seconds(Layout(), on_gpus(1)) == pytest.approx(7.0)
-    assert StepModel(STEP).step_time(Layout(), on_gpus(1)).compute == pytest.approx(7.0)
+    assert StepModel(STEP, on_gpus(1)).step_time(Layout()).compute == pytest.approx(7.0)
 
 
 def test_twice_the_batch_is_twice_the_work_but_of_the_optimizer() -> None:
@@ -179,7 +179,7 @@ def test_version_1_divides_large_parameters_and_gathers_them_once(
     measured = replace(STEP, microbatches=2)
     # The ranks agree by a gather and a sum of 8 bytes.
     agreed = 8 / 2 / 128 + 2 * 8 / 2 / 128
-    seconds_of_step = StepModel(measured, timings).step_time(layout, hosts).seconds.expected
+    seconds_of_step = StepModel(measured, hosts, timings).step_time(layout).seconds.expected
     assert seconds_of_step == pytest.approx(expected + agreed, rel=1e-3)
 
 
@@ -217,14 +217,14 @@ def test_a_tensor_group_computes_on_all_of_its_batches_in_its_layers_alone(presc
     measured = replace(STEP, modules=modules, calls=calls)
     layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1, batch_scale=2.0, prescaled_batch=prescaled)
     fast = replace(GPU, link=Link(bytes_per_second=1e15))
-    assert StepModel(measured).step_time(layout, on_gpus(2, fast)).seconds.expected == pytest.approx(expected)
+    assert StepModel(measured, on_gpus(2, fast)).step_time(layout).seconds.expected == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("prescaled", "expected"), [(False, 3.0), (True, 6.0)])
 def test_each_rank_of_a_tensor_group_waits_for_its_own_batch(prescaled: bool, expected: float) -> None:
     measured = replace(STEP, data_seconds=3.0)
     layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1, batch_scale=2.0, prescaled_batch=prescaled)
-    assert StepModel(measured).step_time(layout, on_gpus(2)).data == pytest.approx(expected)
+    assert StepModel(measured, on_gpus(2)).step_time(layout).data == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("split", "expected"), [("column", 1.0), ("row", 4.0), ("", 0.0)])
@@ -235,7 +235,7 @@ def test_a_column_sums_the_gradient_of_its_input_and_a_row_its_result(split: str
     layout = Layout(mesh=Mesh(tensor=2), library=Library.VERSION1)
     links = (Link(bytes_per_second=128.0), Link(bytes_per_second=1e15))
     slow, fast = (
-        StepModel(measured).step_time(layout, on_gpus(2, replace(GPU, link=link))).seconds.expected for link in links
+        StepModel(measured, on_gpus(2, replace(GPU, link=link))).step_time(layout).seconds.expected for link in links
     )
     # The first layer is a column in each case.
     assert slow - fast == pytest.approx(1.0 + expected)
@@ -269,7 +269,7 @@ def test_a_pipeline_takes_the_time_of_its_runtime(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(step_time, name, time_s)
     value = Value(source="a", users=("b",), forward_bytes=0, backward_bytes=0)
     measured = replace(STEP, tree=replace(TREE, values=(value,)))
-    step = StepModel(measured, TIMED).step_time(layout, on_cores(2, cores))
+    step = StepModel(measured, on_cores(2, cores), TIMED).step_time(layout)
     assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
 
 
@@ -292,10 +292,10 @@ def test_timed_steps_replace_the_figures_of_the_device() -> None:
 def test_timed_modules_divide_a_step(modules: dict[str, tuple[float, float]], expected: float | None) -> None:
     timings = replace(TIMED, modules=modules, collectives={})
     # In all the modules take what the step took.
-    assert StepModel(STEP, timings).step_time(Layout(), on_cores(2, 2)).compute == pytest.approx(7.0)
+    assert StepModel(STEP, on_cores(2, 2), timings).step_time(Layout()).compute == pytest.approx(7.0)
     if expected is not None:
         layout = Layout(mesh=Mesh(pipeline=2), library=Library.VERSION1, microbatches=2, active=4)
-        step = StepModel(STEP, timings).step_time(layout, on_cores(2, 2))
+        step = StepModel(STEP, on_cores(2, 2), timings).step_time(layout)
         assert step.seconds.expected == pytest.approx(expected, rel=1e-2)
 
 
@@ -304,29 +304,29 @@ def test_the_layout_of_the_job_takes_the_time_that_its_ranks_took(scale: float, 
     measured = replace(STEP, wrapper="DistributedDataParallel")
     job = Job(distribution={"mpi": {"enabled": True, "processes_per_host": 2}}, ranks=2, seconds=10.0)
     fast = {"all_reduce": Link(latency_s=0.0, bytes_per_second=1e15)}
-    model = StepModel(measured, replace(TIMED, job=job, collectives=fast))
+    model = StepModel(measured, on_cores(2, 2), replace(TIMED, job=job, collectives=fast))
     layout = Layout(mesh=Mesh(replicate=2), library=Library.DDP, batch_scale=scale)
-    step = model.planned(layout, on_cores(2, 2))
+    step = model.planned(layout)
     assert step.seconds.expected == pytest.approx(expected, rel=1e-3)
     assert step.seconds.low < step.seconds.expected < step.seconds.high
     assert step.compute + step.communication + step.idle + step.data == pytest.approx(step.seconds.expected)
     # A search compares estimates, and other layouts did not run.
-    assert model.step_time(layout, on_cores(2, 2)).seconds.expected == pytest.approx(expected * 0.7, rel=1e-2)
+    assert model.step_time(layout).seconds.expected == pytest.approx(expected * 0.7, rel=1e-2)
     other = replace_layout(layout, aggregation=2)
-    assert model.planned(other, on_cores(2, 2)) == model.step_time(other, on_cores(2, 2))
+    assert model.planned(other) == model.step_time(other)
 
 
 def test_ranks_that_share_cores_prepare_their_batches_in_turn() -> None:
     measured = replace(STEP, data_seconds=3.0)
     layout = Layout(mesh=Mesh(replicate=4), library=Library.DDP)
-    step = StepModel(measured, TIMED).step_time(layout, on_cores(4, 2))
+    step = StepModel(measured, on_cores(4, 2), TIMED).step_time(layout)
     assert step.data == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize(("workers", "expected"), [(0, 10.0), (1, 7.0)])
 def test_batches_are_waited_for_unless_workers_prepare_them(workers: int, expected: float) -> None:
     measured = replace(STEP, data_seconds=3.0, data_workers=workers)
-    assert StepModel(measured).step_time(Layout(), on_gpus(1)).seconds.expected == pytest.approx(expected)
+    assert StepModel(measured, on_gpus(1)).step_time(Layout()).seconds.expected == pytest.approx(expected)
 
 
 def test_a_gpu_that_computes_faster_than_operations_start_waits_for_the_processor() -> None:
@@ -336,7 +336,7 @@ def test_a_gpu_that_computes_faster_than_operations_start_waits_for_the_processo
 
 def test_a_network_that_nobody_knows_is_supposed_and_named() -> None:
     hosts = Hosts(name="pair", count=2, ranks_per_host=1, device=GPU)
-    step = StepModel(STEP).step_time(Layout(mesh=Mesh(replicate=2), library=Library.DDP), hosts)
+    step = StepModel(STEP, hosts).step_time(Layout(mesh=Mesh(replicate=2), library=Library.DDP))
     assert any("10 Gbit/s" in reason for reason in step.reasons)
 
 
@@ -359,7 +359,7 @@ def test_a_visit_has_the_work_of_its_calls_whatever_their_number(calls: int) -> 
     device = replace(GPU, link=Link(bytes_per_second=1e15))
     way = [Segment(0, 0.25, 1 / 3), Segment(1, 0.5, 1.0), Segment(0, 0.5, 2 / 3)]
     expected = simulate([way] * 2, pipeline="interleaved", active=4).step_s + 0.5
-    assert StepModel(step).step_time(layout, on_gpus(2, device)).seconds.expected == pytest.approx(expected)
+    assert StepModel(step, on_gpus(2, device)).step_time(layout).seconds.expected == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -369,6 +369,6 @@ def test_bounds_of_a_busy_machine_reach_from_a_quiet_one_to_one_as_busy(
     slowdown: float, threads: int, factors: tuple[float, float]
 ) -> None:
     timings = replace(TIMED, threads=threads, slowdown=slowdown)
-    step = StepModel(STEP, timings).step_time(Layout(), on_cores(1, threads))
+    step = StepModel(STEP, on_cores(1, threads), timings).step_time(Layout())
     assert (step.seconds.low, step.seconds.high) == pytest.approx(tuple(step.seconds.expected * one for one in factors))
     assert [reason for reason in step.reasons if "8 times as long" in reason] == list(step.reasons[1:])
