@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.decide import decide
-from herringbone_parallel.core.partition.work import CPU
 from herringbone_parallel.core.prediction.layout import Layout
 from herringbone_parallel.core.prediction.measurement import Measurement, Phase, prefixes
 
@@ -51,15 +50,11 @@ class _Moved(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """Successive calls of a microbatch's forward on one partition, from `start` up to `end`; `seconds` is an estimate.
-
-    The estimate serves to order events, as that of the partitioner does; predictions of time have their own.
-    """
+    """Successive calls of a microbatch's forward on one partition, from `start` up to `end`."""
 
     partition: int
     start: int
     end: int
-    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,13 +212,11 @@ class Stages:
                 yield _Moved(int(source), target, value)
 
     def _visits(self, calls: NDArray[np.int64]) -> Iterator[Visit]:
-        operations, forward = self._measurement.operations, self._first_forward
+        forward = self._first_forward
         borders = np.flatnonzero(np.diff(calls[forward])) + 1
         for run in np.split(forward, borders):
-            used = (operations[self._measurement.calls[call].operation] for call in run.tolist())
-            seconds = sum(CPU.seconds(operation.operations, operation.moved_bytes) for operation in used)
             if len(run):
-                yield Visit(int(calls[run[0]]), int(run[0]), int(run[-1]) + 1, seconds)
+                yield Visit(int(calls[run[0]]), int(run[0]), int(run[-1]) + 1)
 
     def _seen(self, homes: NDArray[np.int64]) -> int:
         # Of each module: the outermost one around it that one partition runs. Parents come before their children.
