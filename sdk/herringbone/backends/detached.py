@@ -203,11 +203,8 @@ class DetachedBackend(OwnHostsBackend):
         # Imported here: only clients that look into a running job need it.
         from herringbone.access.requests import FolderAnswers
 
-        hosts = self._index.get(name).plan_dict.get("hosts", ())
-        folder = self._home.job(name)
-        return FolderAnswers(
-            folder, [host["name"] for host in hosts], request, lambda: self._signal(name, REQUEST_SIGNAL)
-        )
+        hosts, folder = self._host_names(name), self._home.job(name)
+        return FolderAnswers(folder, hosts, request, lambda: self._signal(name, REQUEST_SIGNAL))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:

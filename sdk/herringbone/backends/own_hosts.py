@@ -53,15 +53,16 @@ class OwnHostsBackend(ABC):
             raise OptionError(f"sagemaker_session: job {name} runs on {self.name}, which asks no service")
 
     def logs(self, name: str) -> LogSource:
-        hosts = self._index.get(name).plan_dict.get("hosts", ())
-        return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
+        return FileLogs(map(self._home.job(name).log, self._host_names(name)))
 
     def events(self, name: str) -> EventSource:
         # Imported here: a job that is only submitted has no reader of events.
         from herringbone.events.source import FileEvents
 
-        hosts = self._index.get(name).plan_dict.get("hosts", ())
-        return FileEvents(self._home.job(name).all_events(host["name"] for host in hosts))
+        return FileEvents(self._home.job(name).all_events(self._host_names(name)))
+
+    def _host_names(self, name: str) -> list[str]:
+        return [host["name"] for host in self._index.get(name).plan_dict.get("hosts", ())]
 
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
         return None

@@ -88,7 +88,7 @@ def unused(plan: JobPlan) -> tuple[str, ...]:
     """Return the options of the plan that have no effect here."""
     has_image = bool(plan.arguments.image_uri)
     # `framework_version` chooses among our images, each of which has a single Python version.
-    return tuple(sorted(unused_of(plan, ("framework_version", "py_version") if has_image else ("py_version",))))
+    return unused_of(plan, ("framework_version", "py_version") if has_image else ("py_version",))
 
 
 def _has_gpus(plan: JobPlan) -> bool:

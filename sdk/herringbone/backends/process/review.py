@@ -61,10 +61,7 @@ def review(
     _check_syntax(plan.source)
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
     refuse(_NAME, missing_package(plan, package))
-    unused = unused_of(plan, _UNUSED)
-    if plan.arguments.image_uri:
-        unused.append("image_uri")
-    return tuple(sorted(unused))
+    return unused_of(plan, (*_UNUSED, "image_uri"))
 
 
 def _gpus_of_host(plan: JobPlan, probe: Probe | None) -> int:

@@ -6,6 +6,7 @@ These checks look at names and permissions and change nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,15 +129,20 @@ def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
     return low_disk_warnings(dict(free.values()))
 
 
-def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
-    """Return the options that the user set and that have no effect: those of `UNUSED` and of `unused`."""
+def unused_of(plan: JobPlan, unused: Sequence[str], *, used: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the options that the user set and that have no effect, sorted: those of `UNUSED` and of `unused`.
+
+    `used` are those of `UNUSED` that have an effect on this backend; with `image_uri` in `unused`, that counts, too.
+    """
     options = changed_options(plan.options)
     # `changed_options` leaves the session out, because it is no plain value.
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None and not uses_s3(plan) else []
-    used = OF_LINES if plan.queue and plan.backend in WITH_LINES else ()
+    used = (*used, *(OF_LINES if plan.queue and plan.backend in WITH_LINES else ()))
+    image = ["image_uri"] if plan.arguments.image_uri and "image_uri" in unused else []
     # Where a version chooses an image of ours, it is the version of the first one.
     versions = unused_versions(plan, () if "framework_version" in unused else HUGGING_FACE_VERSIONS[:1])
-    return [name for name in (*UNUSED, *unused) if name in options and name not in used] + session + versions
+    names = [name for name in (*UNUSED, *unused) if name in options and name not in used]
+    return tuple(sorted([*names, *session, *versions, *image]))
 
 
 def brings_packages(plan: JobPlan) -> bool:

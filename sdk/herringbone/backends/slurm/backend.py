@@ -155,23 +155,18 @@ class SlurmBackend(OwnHostsBackend):
         # Imported here: only clients that look into a running job need it.
         from herringbone.access.requests import FolderAnswers
 
-        record = self._index.get(name)
-        slurm, job = self._slurm_job(record)
-        hosts = [host["name"] for host in record.plan_dict.get("hosts", ())]
+        slurm, job = self._slurm_job(self._index.get(name))
         # The controller is the batch script's own process. The script ignores this signal before the controller takes
         # it, and a pending job has no batch script.
-        return FolderAnswers(
-            self._home.job(name), hosts, request, lambda: _cancel(slurm, "--batch", "--signal=USR1", job)
-        )
+        hosts, folder = self._host_names(name), self._home.job(name)
+        return FolderAnswers(folder, hosts, request, lambda: _cancel(slurm, "--batch", "--signal=USR1", job))
 
     def access(self, name: str, host: str) -> HostAccess:
         from herringbone.backends.slurm.access import NodeWays
         from herringbone.protocols.host_access import CommandAccess
 
-        record = self._index.get(name)
-        slurm, job = self._slurm_job(record)
-        names = [each["name"] for each in record.plan_dict.get("hosts", ())]
-        nodes = dict(zip(names, self._report(name).get("nodes", ()), strict=False))
+        slurm, job = self._slurm_job(self._index.get(name))
+        nodes = dict(zip(self._host_names(name), self._report(name).get("nodes", ()), strict=False))
         if host not in nodes:
             raise RequestError(f"job {name}: Slurm has not started {host} yet; wait until the job trains")
         folder = self._home.job(name)

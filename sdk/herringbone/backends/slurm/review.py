@@ -89,7 +89,7 @@ def _check_s3(plan: JobPlan) -> None:
 
 def unused(plan: JobPlan) -> tuple[str, ...]:
     """Return the options of the plan that have no effect here."""
-    return tuple(sorted(name for name in unused_of(plan, _UNUSED) if name not in _USED))
+    return unused_of(plan, _UNUSED, used=_USED)
 
 
 def check_cluster(plan: JobPlan, slurm: SlurmCommands, words: Sequence[str], script: str) -> None:

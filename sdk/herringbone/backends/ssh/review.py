@@ -51,10 +51,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     gpus = {_gpus_on(plan, machine) for machine in machines}
     check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
-    unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
-    if plan.arguments.image_uri and not in_containers:
-        unused.append("image_uri")
-    return tuple(sorted(unused))
+    return unused_of(plan, (*_UNUSED[runtime], *([] if in_containers else ["image_uri"])), used=_USED)
 
 
 def _gpus_on(plan: JobPlan, machine: Machine) -> int | None:
