@@ -86,13 +86,93 @@ _EXIT_SECONDS, _EXIT_POLL_SECONDS = 0.1, 0.001
 _children: set[str] = set()
 
 
-class DetachedBackend(OwnHostsBackend):
+class DetachedJobs(OwnHostsBackend):
+    """The verbs about jobs whose controllers are processes of this machine."""
+
+    pace = _PACE
+
+    def describe(self, name: str) -> JobRecord:
+        record = self._index.get(name)
+        process = record.controller or record.client
+        if record.done:
+            _reap(record.controller)
+            # Of a job that waited in line, this was its waiter.
+            _reap(record.client)
+            return record
+        # The job is over, and its controller could not write so: the index was locked, or its disk full.
+        if (columns := EndFile(self._home.job(name).end).read()) is not None:
+            return settle_end(self._index, record, columns)
+        if process_lives(record, process):
+            return record
+        # The controller may have written the job's end and exited between reading the row and looking at the process.
+        record = self._index.get(name)
+        return record if record.done else self._mark_as_lost(record)
+
+    def ask(self, name: str, request: Request) -> Answers:
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.access.requests import FolderAnswers
+
+        hosts, folder = self._host_names(name), self._home.job(name)
+        return FolderAnswers(folder, hosts, request, lambda: self._signal(name, REQUEST_SIGNAL))
+
+    def stop(self, name: str, grace: float | None = None) -> None:
+        if grace is not None:
+            self._index.update(name, unless_done=True, stop_grace=grace)
+        # The controller reads the grace from the row when the signal arrives, so the row is written first.
+        self._signal(name, signal.SIGTERM)
+
+    def kill(self, name: str) -> None:
+        # SIGINT kills, as a second Ctrl-C would; SIGTERM is the request to stop.
+        self._signal(name, signal.SIGINT)
+        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
+
+    def _check_here(self, record: JobRecord) -> None:
+        """Raise `LaunchError` for a job whose processes cannot be seen from here."""
+        if elsewhere := unseen(record):
+            # Its pids belong to other processes here, or to none.
+            raise LaunchError(elsewhere)
+
+    def _signal(self, name: str, number: int) -> None:
+        record = self.describe(name)
+        self._check_here(record)
+        # Between `claim` and the start of the controller, a job has a name and no process to signal.
+        while not record.done and record.controller is None:
+            # A waiter leaves the line, unless its job is being started; the controller gets the signal then. A request
+            # to a job that has no ranks yet must not end it.
+            if number in CONTROLLER_SIGNALS:
+                signal_waiter(record)
+            time.sleep(_POLL_SECONDS)
+            # `describe` also notices a client that died here, so this loop ends.
+            record = self.describe(name)
+        if not record.done and record.controller is not None:
+            # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
+            with suppress(ProcessLookupError):
+                os.kill(pid_of(record.controller), number)
+                # A controller that SIGSTOP has paused takes no signal before it continues. A running one ignores this.
+                os.kill(pid_of(record.controller), signal.SIGCONT)
+
+    def _last_words(self, name: str) -> str:
+        return self._home.job(name).controller_words() or "its log is empty"
+
+    def _mark_as_lost(self, record: JobRecord) -> JobRecord:
+        """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
+        # Without a controller it was the client that died.
+        if record.controller is None:
+            failure = waiter_died() if record.secondary_status == PENDING else client_died("the job had a controller")
+        else:
+            words = self._last_words(record.name)
+            failure = Failure(message=f"the process that watched the job was killed, or its machine restarted: {words}")
+        settled = settle(self._index, record.name, failure)
+        if record.run_folder is not None:
+            shutil.rmtree(record.run_folder, ignore_errors=True)
+        return settled
+
+
+class DetachedBackend(DetachedJobs):
     """Runs jobs below `home`; `controller` is the command that starts a controller.
 
     `patience` is how long, in seconds, hosts may outlive the first failed host before they get SIGTERM.
     """
-
-    pace = _PACE
 
     def __init__(
         self, home: Home, *, controller: tuple[str, ...] = CONTROLLER, patience: float = PATIENCE_SECONDS
@@ -182,41 +262,6 @@ class DetachedBackend(OwnHostsBackend):
         # The controller outlives this Python on purpose, which Popen would report as a leak; `_reap` reaps it.
         controller.returncode = 0
 
-    def describe(self, name: str) -> JobRecord:
-        record = self._index.get(name)
-        process = record.controller or record.client
-        if record.done:
-            _reap(record.controller)
-            # Of a job that waited in line, this was its waiter.
-            _reap(record.client)
-            return record
-        # The job is over, and its controller could not write so: the index was locked, or its disk full.
-        if (columns := EndFile(self._home.job(name).end).read()) is not None:
-            return settle_end(self._index, record, columns)
-        if process_lives(record, process):
-            return record
-        # The controller may have written the job's end and exited between reading the row and looking at the process.
-        record = self._index.get(name)
-        return record if record.done else self._mark_as_lost(record)
-
-    def ask(self, name: str, request: Request) -> Answers:
-        # Imported here: only clients that look into a running job need it.
-        from herringbone.access.requests import FolderAnswers
-
-        hosts, folder = self._host_names(name), self._home.job(name)
-        return FolderAnswers(folder, hosts, request, lambda: self._signal(name, REQUEST_SIGNAL))
-
-    def stop(self, name: str, grace: float | None = None) -> None:
-        if grace is not None:
-            self._index.update(name, unless_done=True, stop_grace=grace)
-        # The controller reads the grace from the row when the signal arrives, so the row is written first.
-        self._signal(name, signal.SIGTERM)
-
-    def kill(self, name: str) -> None:
-        # SIGINT kills, as a second Ctrl-C would; SIGTERM is the request to stop.
-        self._signal(name, signal.SIGINT)
-        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
-
     def _prepare(
         self, plan: JobPlan, controller: subprocess.Popen[bytes], inherited: Sequence[int], slot: Claim | None
     ) -> None:
@@ -242,31 +287,6 @@ class DetachedBackend(OwnHostsBackend):
             shutil.rmtree(run_folder, ignore_errors=True)
             raise
 
-    def _check_here(self, record: JobRecord) -> None:
-        """Raise `LaunchError` for a job whose processes cannot be seen from here."""
-        if elsewhere := unseen(record):
-            # Its pids belong to other processes here, or to none.
-            raise LaunchError(elsewhere)
-
-    def _signal(self, name: str, number: int) -> None:
-        record = self.describe(name)
-        self._check_here(record)
-        # Between `claim` and the start of the controller, a job has a name and no process to signal.
-        while not record.done and record.controller is None:
-            # A waiter leaves the line, unless its job is being started; the controller gets the signal then. A request
-            # to a job that has no ranks yet must not end it.
-            if number in CONTROLLER_SIGNALS:
-                signal_waiter(record)
-            time.sleep(_POLL_SECONDS)
-            # `describe` also notices a client that died here, so this loop ends.
-            record = self.describe(name)
-        if not record.done and record.controller is not None:
-            # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
-            with suppress(ProcessLookupError):
-                os.kill(pid_of(record.controller), number)
-                # A controller that SIGSTOP has paused takes no signal before it continues. A running one ignores this.
-                os.kill(pid_of(record.controller), signal.SIGCONT)
-
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the controller, whose Python starts while the client writes the job's folder."""
         folder = self._home.job(name)
@@ -285,9 +305,6 @@ class DetachedBackend(OwnHostsBackend):
         except BrokenPipeError:
             raise LaunchError(f"the job's controller did not start: {self._last_words(config['job'])}") from None
 
-    def _last_words(self, name: str) -> str:
-        return self._home.job(name).controller_words() or "its log is empty"
-
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         config = base_config(plan, self._home)
         config["index"], config["run_folder"], config["patience"] = str(self._home.index), run_folder, self._patience
@@ -299,19 +316,6 @@ class DetachedBackend(OwnHostsBackend):
     def _pipes(self, plan: JobPlan) -> PipesConfig | None:
         """Return the FIFOs that the job's controller has filled."""
         return pipes_config(plan, self._home, plan.hosts)
-
-    def _mark_as_lost(self, record: JobRecord) -> JobRecord:
-        """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
-        # Without a controller it was the client that died.
-        if record.controller is None:
-            failure = waiter_died() if record.secondary_status == PENDING else client_died("the job had a controller")
-        else:
-            words = self._last_words(record.name)
-            failure = Failure(message=f"the process that watched the job was killed, or its machine restarted: {words}")
-        settled = settle(self._index, record.name, failure)
-        if record.run_folder is not None:
-            shutil.rmtree(record.run_folder, ignore_errors=True)
-        return settled
 
 
 def base_config(plan: JobPlan, home: Home) -> ControllerConfig:

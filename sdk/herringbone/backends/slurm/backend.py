@@ -64,12 +64,8 @@ def make_backend() -> SlurmBackend:
     return SlurmBackend(find_home(), os.environ)
 
 
-class SlurmBackend(OwnHostsBackend):
-    """Runs jobs below `home`, a folder that the cluster's nodes see under the same name, with this Python.
-
-    `connect` returns Slurm's commands, on this machine or at a login node. Slurm is asked about a job at most once in
-    `ask_seconds`; in between the job's folder answers.
-    """
+class SlurmJobs(OwnHostsBackend):
+    """The verbs about jobs that Slurm has; see `SlurmBackend`."""
 
     name = "slurm"
     pace = _PACE
@@ -88,35 +84,8 @@ class SlurmBackend(OwnHostsBackend):
         self._ask_seconds = ask_seconds
         # `time.monotonic()` of the last question to Slurm, by job.
         self._asked: dict[str, float] = {}
+        # The program that runs images, by login node.
         self._runtimes: dict[str | None, Runtime] = {}
-
-    def review(self, plan: JobPlan) -> tuple[str, ...]:
-        review.check(plan)
-        words, script = self._request(plan)
-        review.check_cluster(plan, self._slurm(plan), words, script)
-        return review.unused(plan)
-
-    def request(self, plan: JobPlan) -> dict[str, Any] | None:
-        words, script = self._request(plan)
-        return {"command": words, "script": script}
-
-    def submit(self, plan: JobPlan) -> None:
-        login = settings_of(plan).login
-        slurm = self._slurm(plan)
-        service = json.dumps({"login": login})
-        with claim(plan, self.name, self._home, service=service, stopped_on_interrupt=False) as job:
-            job.make_folder()
-            self._home.job(plan.job_name).logs.mkdir()
-            plan = staged(plan, self._home, self._index)
-            try:
-                self._prepare(plan)
-                self._index.update(plan.job_name, client=None, service=_service(self._send(plan, slurm), login))
-            except BaseException:
-                # sbatch may have been cut short after Slurm took the job, so look for jobs of this folder.
-                with contextlib.suppress(SlurmError):
-                    for sent in self._all_of(plan.job_name, slurm):
-                        _cancel(slurm, sent.id)
-                raise
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -211,52 +180,6 @@ class SlurmBackend(OwnHostsBackend):
         _cancel(slurm, job)
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
 
-    def _request(self, plan: JobPlan) -> tuple[list[str], str]:
-        folder = self._home.job(plan.job_name)
-        context = ScriptContext(folder, sys.executable, self._environ)
-        return sbatch_words(folder), batch_script(plan, context, grace=stop_grace(), runtime=self._runtime(plan))
-
-    def _runtime(self, plan: JobPlan) -> Runtime | None:
-        """Return the program that runs the job's image on the cluster, None for a job without an image."""
-        settings = settings_of(plan)
-        if image_of(plan) is None:
-            return None
-        if settings.container_runtime is not None:
-            return settings.container_runtime
-        # Each question to the login node takes a while, and `review` and `submit` both need the answer.
-        if settings.login not in self._runtimes:
-            self._runtimes[settings.login] = find_runtime(self._slurm(plan))
-        return self._runtimes[settings.login]
-
-    def _prepare(self, plan: JobPlan) -> None:
-        """Write the job's folder: the hosts' trees and the controller's config."""
-        folder = self._home.job(plan.job_name)
-        JobEvents(folder.job_events).state(PENDING)
-        interface = LOOPBACK if len(plan.hosts) == 1 else ""
-        for host in plan.hosts:
-            fill_host(plan, host, folder, exclude=self._home.path, interface=interface)
-        report = self._report_path(plan.job_name)
-        config = config_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
-        # Its mode is 0600 from the first byte on: others must never be able to read it.
-        write_whole(config_path(folder), json.dumps(config).encode())
-
-    def _send(self, plan: JobPlan, slurm: SlurmCommands) -> str:
-        """Hand the job to Slurm and return its id there."""
-        words, script = self._request(plan)
-        settings = settings_of(plan)
-        selection = [f"--partition={partition_of(plan)}"]
-        selection += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
-        # The job's folder exists by now, so a node can be asked whether it sees it.
-        check_shared(
-            self._home.job(plan.job_name).path,
-            slurm,
-            partition=selection,
-            this_host=socket.gethostname(),
-            mounts=Path("/proc/mounts").read_text(),
-        )
-        # With several clusters, sbatch's answer names the cluster as well: "123;name".
-        return slurm.ask(*words, stdin=script).strip().partition(";")[0]
-
     def _settle_submission(self, record: JobRecord, job: SlurmJob | None) -> JobRecord:
         """Settle a job whose client died while it submitted: Slurm has the job, or never got it."""
         if job is None:
@@ -302,6 +225,88 @@ class SlurmBackend(OwnHostsBackend):
 
     def _report(self, name: str) -> dict[str, Any]:
         return read_report(self._report_path(name))
+
+
+class SlurmBackend(SlurmJobs):
+    """Runs jobs below `home`, a folder that the cluster's nodes see under the same name, with this Python.
+
+    `connect` returns Slurm's commands, on this machine or at a login node. Slurm is asked about a job at most once in
+    `ask_seconds`; in between the job's folder answers.
+    """
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:
+        review.check(plan)
+        words, script = self._request(plan)
+        review.check_cluster(plan, self._slurm(plan), words, script)
+        return review.unused(plan)
+
+    def request(self, plan: JobPlan) -> dict[str, Any] | None:
+        words, script = self._request(plan)
+        return {"command": words, "script": script}
+
+    def submit(self, plan: JobPlan) -> None:
+        login = settings_of(plan).login
+        slurm = self._slurm(plan)
+        service = json.dumps({"login": login})
+        with claim(plan, self.name, self._home, service=service, stopped_on_interrupt=False) as job:
+            job.make_folder()
+            self._home.job(plan.job_name).logs.mkdir()
+            plan = staged(plan, self._home, self._index)
+            try:
+                self._prepare(plan)
+                self._index.update(plan.job_name, client=None, service=_service(self._send(plan, slurm), login))
+            except BaseException:
+                # sbatch may have been cut short after Slurm took the job, so look for jobs of this folder.
+                with contextlib.suppress(SlurmError):
+                    for sent in self._all_of(plan.job_name, slurm):
+                        _cancel(slurm, sent.id)
+                raise
+
+    def _request(self, plan: JobPlan) -> tuple[list[str], str]:
+        folder = self._home.job(plan.job_name)
+        context = ScriptContext(folder, sys.executable, self._environ)
+        return sbatch_words(folder), batch_script(plan, context, grace=stop_grace(), runtime=self._runtime(plan))
+
+    def _runtime(self, plan: JobPlan) -> Runtime | None:
+        """Return the program that runs the job's image on the cluster, None for a job without an image."""
+        settings = settings_of(plan)
+        if image_of(plan) is None:
+            return None
+        if settings.container_runtime is not None:
+            return settings.container_runtime
+        # Each question to the login node takes a while, and `review` and `submit` both need the answer.
+        if settings.login not in self._runtimes:
+            self._runtimes[settings.login] = find_runtime(self._slurm(plan))
+        return self._runtimes[settings.login]
+
+    def _prepare(self, plan: JobPlan) -> None:
+        """Write the job's folder: the hosts' trees and the controller's config."""
+        folder = self._home.job(plan.job_name)
+        JobEvents(folder.job_events).state(PENDING)
+        interface = LOOPBACK if len(plan.hosts) == 1 else ""
+        for host in plan.hosts:
+            fill_host(plan, host, folder, exclude=self._home.path, interface=interface)
+        report = self._report_path(plan.job_name)
+        config = config_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
+        # Its mode is 0600 from the first byte on: others must never be able to read it.
+        write_whole(config_path(folder), json.dumps(config).encode())
+
+    def _send(self, plan: JobPlan, slurm: SlurmCommands) -> str:
+        """Hand the job to Slurm and return its id there."""
+        words, script = self._request(plan)
+        settings = settings_of(plan)
+        selection = [f"--partition={partition_of(plan)}"]
+        selection += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
+        # The job's folder exists by now, so a node can be asked whether it sees it.
+        check_shared(
+            self._home.job(plan.job_name).path,
+            slurm,
+            partition=selection,
+            this_host=socket.gethostname(),
+            mounts=Path("/proc/mounts").read_text(),
+        )
+        # With several clusters, sbatch's answer names the cluster as well: "123;name".
+        return slurm.ask(*words, stdin=script).strip().partition(";")[0]
 
     def _slurm(self, plan: JobPlan) -> SlurmCommands:
         return self._connect(settings_of(plan).login)
