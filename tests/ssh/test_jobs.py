@@ -64,13 +64,13 @@ def test_every_host_gets_its_data_and_adds_to_the_model(submit, machines, home):
     assert b"top-secret" not in home.index.read_bytes()
 
 
-def test_a_second_run_copies_nothing(submit, machines, transport, monkeypatch):
+def test_a_second_run_copies_nothing(submit, machines, transport):
     Path("data").mkdir()
     Path("data", "y.txt").write_text("other data")
     assert submit(SHOW, "data").wait().status == "Completed"
     before = {name: contents(machines.work(name)) for name in machines.names}
     copied = []
-    monkeypatch.setattr(type(transport), "send", lambda self, machine, local, remote: copied.append(machine.name))
+    transport.send = lambda machine, local, remote: copied.append(machine.name)
     job = submit(SHOW, "data")
     assert job.wait().status == "Completed", job.failure
     assert copied == []

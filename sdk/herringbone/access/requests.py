@@ -48,6 +48,7 @@ def ask(
     timeout: float = TIMEOUT_SECONDS,
     hosts: Sequence[str] | None = None,
     enough: Callable[[Event], bool] | None = None,
+    look_seconds: float = _DESCRIBE_SECONDS,
     **members: Any,
 ) -> dict[str, Event]:
     """Send a request to a job's hosts and return the answer of each, an event, by host.
@@ -56,7 +57,8 @@ def ask(
     {'port': 43125, ...}
 
     `hosts`: only these; None is all. Waits until all of them have answered or one answer is `enough`, and at most
-    `timeout` seconds: hosts without an answer are missing in the result then. Raises `RequestError` when the job is
+    `timeout` seconds: hosts without an answer are missing in the result then. Meanwhile it looks every `look_seconds`
+    whether the job still runs. Raises `RequestError` when the job is
     over or no host has answered, `UnsupportedError` where nothing can be asked.
     """
     record = backend.describe(name)
@@ -72,7 +74,7 @@ def ask(
     answers: dict[str, Event] = {}
     source = backend.ask(name, request)
     try:
-        deadline, next_look = time.monotonic() + timeout, time.monotonic() + _DESCRIBE_SECONDS
+        deadline, next_look = time.monotonic() + timeout, time.monotonic() + look_seconds
         while True:
             for event in source.read():
                 if event.get("id") == request["id"]:
@@ -85,7 +87,7 @@ def ask(
             if now >= deadline:
                 break
             if now >= next_look:
-                next_look = now + _DESCRIBE_SECONDS
+                next_look = now + look_seconds
                 if (status := backend.describe(name).status) != record.status and backend.describe(name).done:
                     raise RequestError(f"job {name} ended before it answered: it is {status}")
             time.sleep(_POLL_SECONDS)

@@ -80,7 +80,7 @@ class EventsFile:
     True
     """
 
-    def __init__(self, path: str, host: str, most_bytes: int = MAX_EVENTS_FILE_BYTES) -> None:
+    def __init__(self, path: str, host: str, *, most_bytes: int = MAX_EVENTS_FILE_BYTES) -> None:
         self._path, self._host, self._most_bytes = path, host, most_bytes
         self._file: AppendedFile | None = None
         self._size = 0

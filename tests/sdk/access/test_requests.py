@@ -81,7 +81,7 @@ def test_a_job_that_ends_meanwhile_ends_the_wait():
         records.pop() if records else JobRecord(name=name, backend="x", plan=first.plan, created=0.0, status="Stopped")
     )
     with pytest.raises(RequestError, match="job a ended before it answered: it is Stopped"):
-        ask(backend, "a", "stacks", timeout=5)
+        ask(backend, "a", "stacks", timeout=5, look_seconds=0.0)
 
 
 def test_a_controller_without_the_folder_of_requests_gets_no_signal(home):

@@ -73,7 +73,8 @@ def test_a_full_disk_loses_events_alone(tmp_path: Path) -> None:
 
 
 def test_the_file_of_events_is_bounded(tmp_path: Path) -> None:
-    file = EventsFile(str(tmp_path / "algo-1.events"), "algo-1", 150)
-    assert all(file.take(SAMPLE) for _ in range(9))
-    file.close()
-    assert len((tmp_path / "algo-1.events").read_bytes().splitlines()) == 150 // (len(SAMPLE))
+    path = tmp_path / "algo-1.events"
+    events = EventsFile(str(path), "algo-1", most_bytes=150)
+    assert all(events.take(SAMPLE.rstrip(b"\n")) for _ in range(9))
+    events.close()
+    assert len(path.read_bytes().splitlines()) == 150 // (len(SAMPLE))

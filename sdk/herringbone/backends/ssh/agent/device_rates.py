@@ -32,7 +32,7 @@ _DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "bfloa
 
 
 def measured(python: str = sys.executable) -> dict[str, Any]:
-    """Return the facts that the program prints; `trouble` is the reason why it has no rates.
+    """Return the facts that the program prints, run by `python`; `trouble` is the reason why it has no rates.
 
     >>> measured()                                                          # doctest: +SKIP
     {'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 42405855232, 'operations_per_second': {...}, ...}
