@@ -91,6 +91,7 @@ def test_a_request_that_a_socket_cuts_is_completed_before_the_next():
     host, _ = make_host("algo-1")
     ours, end = socket.socketpair()
     ours.setblocking(False)
+    end.settimeout(20)
     host.line = ours.fileno()
     # The kernel takes as much of a line as there is room for.
     first, second = b"1" * (1 << 19) + b"\n", b"second line\n"
