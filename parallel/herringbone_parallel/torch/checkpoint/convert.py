@@ -234,7 +234,7 @@ def _write_safetensors(target: Path, model: Mapping[str, Any]) -> int:
     planned = safetensors_file(target.name, described, numbers, {"format": "pt"})
     with replacing(target, synced=True) as partial:
         plan = PlannedFile(Path(partial).name, planned.header, planned.pieces)
-        write(target.parent, [plan], described, in_place(pieces, numbers), 0, "")
+        write(target.parent, [plan], described, in_place(pieces, numbers), 0, Peers.alone().host)
     return target.stat().st_size
 
 
