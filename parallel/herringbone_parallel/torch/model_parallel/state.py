@@ -319,5 +319,5 @@ def _open_transport(grid: Grid, rank: int, device: torch.device) -> Transport | 
                     if source != target:
                         pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
         if rank in ranks:
-            transport = Transport(ranks, group, pairs, rank=rank)
+            transport = Transport(rank, ranks, group, pairs)
     return transport

@@ -357,7 +357,7 @@ def test_a_checkpoint_loads_on_another_mesh(ranks: Ranks, tmp_path: Path) -> Non
 def refused(arguments: dict[str, Any]) -> None:
     from herringbone_parallel.torch.sharding import api as tsm
 
-    tsm.transform(made(0), **arguments)
+    tsm.shard(tsm.transform(made(0), **arguments), plan={"weight": "colwise"}, copy_initial_values=False)
 
 
 @pytest.mark.parametrize(
@@ -368,24 +368,12 @@ def refused(arguments: dict[str, Any]) -> None:
             "transform.config=.... sets fp8: Herringbone keeps the model's own layers, without FP8",
         ),
         ({"cp_comm_type": "ring"}, "cp_comm_type is p2p or all_gather, not 'ring'"),
+        pytest.param({}, "`transform` has split this model's layers already", marks=needs_shard),
     ],
 )
 def test_transform_refuses_by_name(ranks: Ranks, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RankFailedError, match=message):
         ranks.shard(refused, 1, {"hybrid_shard_degree": 1}, arguments)
-
-
-def planned_twice() -> None:
-    from herringbone_parallel.torch.sharding import api as tsm
-
-    model = tsm.transform(torch.nn.Linear(2, 2))
-    tsm.shard(model, plan={"weight": "colwise"}, copy_initial_values=False)
-
-
-@needs_shard
-def test_a_plan_after_transform_is_refused(ranks: Ranks) -> None:
-    with pytest.raises(RankFailedError, match="`transform` has split this model's layers already"):
-        ranks.shard(planned_twice, 1, {"hybrid_shard_degree": 1})
 
 
 def offloaded(checkpoint: bool) -> float:

@@ -86,7 +86,7 @@ Deliver = Callable[[int, Key, Any], None]
 class Transport:
     """Sends and receives for `rank`. `ranks` are the pipeline's global ranks; a peer is its index among them.
 
-        transport = Transport([0, 1], group, rank=0)
+        transport = Transport(0, [0, 1], group)
         transport.listen(step, deliver)             # deliver(source, key, content), in a receiving thread
         transport.send_tensor(1, key, tensor)
         transport.release()                         # before the tensor changes
@@ -98,11 +98,10 @@ class Transport:
 
     def __init__(
         self,
+        rank: int,
         ranks: Sequence[int],
         group: dist.ProcessGroup,
         pair_groups: dict[tuple[int, int], dist.ProcessGroup] | None = None,
-        *,
-        rank: int,
     ) -> None:
         self._ranks = list(ranks)
         self._rank = self._ranks.index(rank)

@@ -54,7 +54,7 @@ class Group:
 def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory() -> None:
     queues: defaultdict[Any, SimpleQueue[Any]] = defaultdict(SimpleQueue)
     groups: list[Any] = [Group(0, queues), Group(1, queues)]
-    ends = [Transport([0, 1], group, rank=rank) for rank, group in enumerate(groups)]
+    ends = [Transport(rank, [0, 1], group) for rank, group in enumerate(groups)]
     received = [0]
     ends[1].listen(1, lambda *_: received.__setitem__(0, received[0] + 1))
     for serial in range(MESSAGES):
@@ -73,7 +73,7 @@ def test_many_tiny_messages_are_answered_before_their_headers_fill_the_memory() 
 def test_a_send_to_a_peer_that_is_gone_leaves_it_to_the_receiving_thread_to_say_so() -> None:
     queues: defaultdict[Any, SimpleQueue[Any]] = defaultdict(SimpleQueue)
     group: Any = Group(0, queues)
-    transport = Transport([0, 1, 2], group, rank=0)
+    transport = Transport(0, [0, 1, 2], group)
     heard: SimpleQueue[Any] = SimpleQueue()
     transport.listen(1, lambda source, key, content: heard.put((source, key.purpose, content)))
     # gloo refuses the sends before the thread that receives from the peer wakes up.
