@@ -18,6 +18,7 @@ from tests.parallel.torch.sharding.releases import needs_shard
 
 STEPS = 3
 PLAN = {"layers.*.0": "colwise", "layers.*.2": "rowwise"}
+FP8 = "transform.config=.... sets fp8: Herringbone keeps the model's own layers, without FP8"
 
 
 class Small(nn.Module):
@@ -363,10 +364,7 @@ def refused(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"config": {"fp8": True}},
-            "transform.config=.... sets fp8: Herringbone keeps the model's own layers, without FP8",
-        ),
+        ({"config": {"fp8": True}}, FP8),
         ({"cp_comm_type": "ring"}, "cp_comm_type is p2p or all_gather, not 'ring'"),
         pytest.param({}, "`transform` has split this model's layers already", marks=needs_shard),
     ],
