@@ -40,7 +40,7 @@ _MAX_LOST = 3
 
 
 class Waits(NamedTuple):
-    """How a searcher waits: seconds after trouble, seconds between two looks at curves, and the wait itself."""
+    """The waits of a searcher: seconds after trouble, seconds between two looks at curves, and the wait itself."""
 
     trouble: float = _TROUBLE_SECONDS
     curve: float = _CURVE_SECONDS
