@@ -39,7 +39,7 @@ _TROUBLE_SECONDS = 2.0
 _MAX_LOST = 3
 
 
-class Waits(NamedTuple):
+class Waits(msgspec.Struct, frozen=True):
     """The waits of a searcher: seconds after trouble, seconds between two looks at curves, and the wait itself."""
 
     trouble: float = _TROUBLE_SECONDS
