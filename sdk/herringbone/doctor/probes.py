@@ -119,9 +119,8 @@ def find_shared_memory() -> Disk | None:
 
 def disk_of(path: Path, existing: Path) -> Disk:
     """Return the room for `path`, on the file system of `existing`."""
-    disk = os.statvfs(existing)
-    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    return Disk(str(path), os.access(existing, os.W_OK | os.X_OK), free, total)
+    disk = shutil.disk_usage(existing)
+    return Disk(str(path), os.access(existing, os.W_OK | os.X_OK), disk.free, disk.total)
 
 
 def find_limits() -> OpenFiles:

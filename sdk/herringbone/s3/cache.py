@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -50,7 +51,11 @@ class ObjectCache:
     """
 
     def __init__(self, folder: Path, *, limit: int, free_bytes: Callable[[Path], int] | None = None) -> None:
-        self._folder, self._limit, self._free_bytes = folder, limit, free_bytes or _free_bytes
+        self._folder, self._limit, self._free_bytes = (
+            folder,
+            limit,
+            free_bytes or (lambda folder: shutil.disk_usage(folder).free),
+        )
 
     def missing(self, objects: list[StoredObject], source: Buckets) -> int:
         """Return the bytes of the objects that are not here yet."""
@@ -195,11 +200,6 @@ def cache_limit(environ: dict[str, str] | os._Environ[str]) -> int:
     if not 0 <= number < float("inf"):
         raise OptionError(f"{LIMIT_VARIABLE}={text}: expected a number of GB, 0 or more")
     return int(number * 1e9)
-
-
-def _free_bytes(folder: Path) -> int:
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
 
 
 def _remove_oldest(entries: Iterable[tuple[int, int, Path]], excess: int) -> int:

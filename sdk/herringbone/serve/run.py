@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -163,19 +164,10 @@ def _listen(listener: Listener) -> socket.socket:
     if listener.descriptor is not None:
         return socket.socket(fileno=listener.descriptor)
     try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        server_socket = socket.socket(family, kind, protocol)
-    except OSError as error:
+        family, *_ = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((listener.host, listener.port), family=family, backlog=1024)
+    except socket.gaierror as error:
         raise InputError(f"--host {listener.host}: {error.strerror}; give an address of this machine") from None
-    try:
-        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server_socket.bind(address)
-        server_socket.listen(1024)
     except OSError as error:
-        server_socket.close()
-        raise InputError(
-            f"port {listener.port} of {listener.host}: {error.strerror}; name another one with --port"
-        ) from None
-    return server_socket
+        reason = os.strerror(error.errno or 0)
+        raise InputError(f"port {listener.port} of {listener.host}: {reason}; name another one with --port") from None

@@ -27,6 +27,8 @@ from herringbone.serve.actions import CONFIG, Fate, check_fates, fate_of
 from herringbone.serve.errors import ApiError, invalid, over_limit
 from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
+from herringbone.tuner.definition import ARGUMENTS
+from herringbone.tuner.fields import FIELDS as SEARCH_FIELDS
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import HerringboneError, UsageError
 
@@ -47,11 +49,8 @@ _MEMBERS = {
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
-    "hyperparameter_ranges": f"{CONFIG}.ParameterRanges",
+    **{ARGUMENTS.get(field.option, field.option): field.member for field in SEARCH_FIELDS},
     "strategy_config": f"{CONFIG}.StrategyConfig",
-    "strategy": f"{CONFIG}.Strategy",
-    "max_jobs": f"{CONFIG}.ResourceLimits.MaxNumberOfTrainingJobs",
-    "early_stopping_type": f"{CONFIG}.TrainingJobEarlyStoppingType",
     "warm_start_config": "WarmStartConfig",
     "autotune": f"{CONFIG}.ParameterRanges.AutoParameters",
     "complete_on_convergence": f"{CONFIG}.TuningJobCompletionCriteria.ConvergenceDetected",

@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from herringbone.system.processes import identity, may_live, place
 from herringbone_contract.errors import InputError
@@ -35,8 +35,7 @@ class JobRemovedError(Exception):
     """The job was removed under its exporter, which has nothing to do any more."""
 
 
-@dataclass(slots=True)
-class ExportState:
+class ExportState(msgspec.Struct):
     """The content of a place.
 
     `state` is the tracker's own: the id of its run, the size of its file. `rows` are those of `fold.Fold`. `values`
@@ -44,8 +43,8 @@ class ExportState:
     """
 
     destination: str
-    state: dict[str, Any] = field(default_factory=dict)
-    rows: list[list[Any]] = field(default_factory=list)
+    state: dict[str, Any] = {}
+    rows: list[list[Any]] = []
     values: int = 0
     ended: bool = False
     error: str = ""
@@ -90,7 +89,7 @@ class Place:
         return lock
 
     def _write(self, state: ExportState, *, exclusive: bool = False) -> None:
-        write_whole(self._exports / f"{self._stem}.json", json.dumps(asdict(state)).encode(), exclusive=exclusive)
+        write_whole(self._exports / f"{self._stem}.json", msgspec.json.encode(state), exclusive=exclusive)
 
 
 def make_exports(folder: JobFolder) -> Path:
@@ -133,11 +132,9 @@ def _described(job: str, path: Path, stored: ExportState) -> dict[str, Any]:
 
 def _read(path: Path) -> ExportState | None:
     # A damaged file is as none: the values are sent again.
-    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         if path.stat().st_size <= _MAX_BYTES:
-            raw: Mapping[str, Any] = json.loads(path.read_text())
-            names = {member.name for member in fields(ExportState)}
-            return ExportState(**{name: value for name, value in raw.items() if name in names})
+            return msgspec.json.decode(path.read_bytes(), type=ExportState)
     return None
 
 

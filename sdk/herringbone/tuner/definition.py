@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 # SageMaker's limit of combinations is the one of jobs; ours keeps a typing error from filling the disk.
 _MAX_JOBS = 10_000
 # The tuner's arguments whose members have shorter names here.
-_ARGUMENTS = {"metric": "objective_metric_name", "ranges": "hyperparameter_ranges", "seed": "random_seed"}
+ARGUMENTS = {"metric": "objective_metric_name", "ranges": "hyperparameter_ranges", "seed": "random_seed"}
 _CHOICES = {
     "objective_type": ("Maximize", "Minimize"),
     "strategy": ("Bayesian", "Random", "Hyperband", "Grid"),
@@ -120,7 +120,7 @@ def define(settings: Mapping[str, Any], *, without_ranges: bool = False) -> Tuni
     except msgspec.ValidationError as error:
         message = explain(error, settings, _CHOICES)
         member = re.split(r"\W", message, maxsplit=1)[0]
-        raise OptionError(_ARGUMENTS.get(member, member) + message[len(member) :]) from None
+        raise OptionError(ARGUMENTS.get(member, member) + message[len(member) :]) from None
     if len(definition.name) > MAX_NAME_CHARS or not _NAME.fullmatch(definition.name):
         raise OptionError(
             f"name: {definition.name!r}: a tuning job's name has letters, digits and single hyphens between them, at"

@@ -90,16 +90,12 @@ class _Runner(uvicorn.Server):
 
 
 def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
         # From now on a browser that is quicker than the server waits, and is not refused.
-        listener.listen(128)
+        return socket.create_server(("127.0.0.1", port), backlog=128)
     except OSError as error:
-        listener.close()
-        raise InputError(f"port {port} of 127.0.0.1: {error.strerror}; name another one with --port") from None
-    return listener
+        reason = os.strerror(error.errno or 0)
+        raise InputError(f"port {port} of 127.0.0.1: {reason}; name another one with --port") from None
 
 
 def _path(names: tuple[str, ...]) -> str:
