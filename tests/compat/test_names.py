@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from herringbone.convert.names import COUNTERPARTS
 from tests.compat.conftest import COMPAT
 
 # What a notebook of SDK v2 writes, its cells one after another.
@@ -109,6 +110,19 @@ def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
     # Scripts of version 3 look for its modules.
     assert answers["sagemaker.train"].startswith("sagemaker.train: no module of SDK v2")
     assert answers["sagemaker.core.resources"].startswith("sagemaker.core: no module of SDK v2")
+
+
+def test_each_name_that_convert_renames_is_here(run):
+    """A script runs with this package as it would run converted."""
+    code = f"""
+import importlib, herringbone
+for name, ours in {COUNTERPARTS!r}.items():
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    assert issubclass(found, getattr(herringbone, ours)), name
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_refuses_to_be_imported_next_to_the_real_one(run, tmp_path):

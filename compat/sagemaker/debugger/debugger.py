@@ -1,4 +1,4 @@
-"""`sagemaker.debugger`."""
+"""`sagemaker.debugger.debugger`."""
 
 from __future__ import annotations
 
