@@ -193,7 +193,7 @@ class Action(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something, so that its signed request must not run a second time."""
+        """True if it changes something, so that its signed request must not run a second time."""
         return not self.name.startswith(_READING)
 
 
