@@ -8,33 +8,34 @@ fit --> start_exporters --> python -m herringbone.trackers JOB DESTINATION      
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.review.trackers import check_installed
-from herringbone.events.metrics import job_metrics
 from herringbone.plan.destinations import Destination, parse_destinations
 from herringbone.show.console import Console
 from herringbone.system.detached_process import start_detached
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
-from herringbone.trackers.exporter import LIVE_PATIENCE_SECONDS, PATIENCE_SECONDS, Export, Exporter
-from herringbone.trackers.facts import JobFacts, facts_of
-from herringbone.trackers.place import ExportState, JobRemovedError, Place, make_exports
+from herringbone.trackers.exporter import (
+    LIVE_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    Describe,
+    Export,
+    Exporter,
+    SubmittedJob,
+)
+from herringbone.trackers.place import ExportState, Place, make_exports
 from herringbone.trackers.tracker import OpenTracker, open_tracker
 from herringbone_contract.errors import InputError
-from herringbone_contract.events.format import batches
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
-    from herringbone.protocols.backend import Backend, EventSource
-    from herringbone_contract.events.format import Event
+    from herringbone.protocols.backend import Backend
 
-# `TrainingJob.describe` of the job.
-Describe = Callable[[], Mapping[str, Any]]
 EXPORTER = (sys.executable, "-m", "herringbone.trackers")
 # Events arrive once a second; a service is asked less often.
 _SHORTEST_PAUSE = 1.0
@@ -96,7 +97,7 @@ def export_job(
     # Before the first one is exported, and before a folder is made.
     check_installed(destinations, where="export")
     return [
-        _export(_SubmittedJob(name, backend, describe), destination, system=system, progress=progress)
+        _export(SubmittedJob(name, backend, describe), destination, system=system, progress=progress)
         for destination in destinations
     ]
 
@@ -116,12 +117,12 @@ def follow_job(
     name: str, backend: Backend, describe: Describe, destination: Destination, *, tracker: OpenTracker = open_tracker
 ) -> Export:
     """Export a job until it is over; the whole life of the detached process."""
-    job = _SubmittedJob(name, backend, describe)
+    job = SubmittedJob(name, backend, describe)
     return _export(job, destination, follow=True, patience=LIVE_PATIENCE_SECONDS, tracker=tracker)
 
 
 def _export(
-    job: _SubmittedJob,
+    job: SubmittedJob,
     destination: Destination,
     *,
     system: bool = False,
@@ -146,41 +147,3 @@ def _export(
         # The trackers' packages print what standard output is not for, such as --json.
         stack.enter_context(redirect_stdout(sys.stderr))
         return exporter.run(follow=follow, pause=max(_SHORTEST_PAUSE, job.backend.pace.longest), patience=patience)
-
-
-class _SubmittedJob:
-    """A job of a backend, as an exporter sees it. Raises `JobNotFoundError`, before a folder is made."""
-
-    def __init__(self, name: str, backend: Backend, describe: Describe) -> None:
-        self.name, self.backend = name, backend
-        self._describe = describe
-        self._created = backend.describe(name).created
-        self._source: EventSource = backend.events(name)
-        self._has_metrics = False
-
-    def over(self) -> bool:
-        record = self.backend.describe(self.name)
-        # Another job has the name of the one that was removed.
-        if record.created != self._created:
-            raise JobRemovedError
-        return record.done
-
-    def facts(self) -> JobFacts:
-        return facts_of(self._describe(), backend=self.backend.name, created=self._created)
-
-    def read(self) -> list[Event]:
-        return self._noted(self._source.read())
-
-    def rest(self) -> Iterator[list[Event]]:
-        record = self.backend.describe(self.name)
-        yield from map(self._noted, self._source.rest(record.ended))
-        if not self._has_metrics:
-            # A job of an earlier release has no events: its metrics are in its log.
-            yield list(batches(metric.point for metric in job_metrics(record, self.backend)))
-
-    def _noted(self, events: list[Event]) -> list[Event]:
-        self._has_metrics = self._has_metrics or any(event["kind"] == "metrics" for event in events)
-        return events
-
-    def close(self) -> None:
-        self._source.close()

@@ -11,20 +11,25 @@ process that is killed in between sends one batch again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from herringbone.events.metrics import job_metrics
 from herringbone.system.polling import Pace, Pauses
+from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.fold import Fold
-from herringbone.trackers.place import ExportState, Place, this_process
+from herringbone.trackers.place import ExportState, JobRemovedError, Place, this_process
 from herringbone_contract.errors import ServiceError
+from herringbone_contract.events.format import batches
 
 if TYPE_CHECKING:
-    from herringbone.trackers.facts import JobFacts
+    from herringbone.protocols.backend import Backend, EventSource
     from herringbone.trackers.tracker import Tracker
     from herringbone_contract.events.format import Event, Point
 
 _Result = TypeVar("_Result")
+# `TrainingJob.describe` of the job.
+Describe = Callable[[], Mapping[str, Any]]
 
 BATCH = 1000
 # After a transient error.
@@ -33,20 +38,49 @@ _RETRIES = Pace(shortest=1.0, longest=60.0, slower=2.0, jitter=0.25)
 PATIENCE_SECONDS, LIVE_PATIENCE_SECONDS = 10.0, 600.0
 
 
-class Job(Protocol):
-    """A job as an exporter sees it; each method may raise `ServiceError`."""
+class SubmittedJob:
+    """A job of a backend, as an exporter sees it; each method may raise `ServiceError`.
+
+    Raises `JobNotFoundError`, before a folder is made.
+    """
+
+    def __init__(self, name: str, backend: Backend, describe: Describe) -> None:
+        self.name, self.backend = name, backend
+        self._describe = describe
+        self._created = backend.describe(name).created
+        self._source: EventSource = backend.events(name)
+        self._has_metrics = False
 
     def over(self) -> bool:
         """Report whether the job is over."""
+        record = self.backend.describe(self.name)
+        # Another job has the name of the one that was removed.
+        if record.created != self._created:
+            raise JobRemovedError
+        return record.done
 
     def facts(self) -> JobFacts:
         """Return what is known about the job."""
+        return facts_of(self._describe(), backend=self.backend.name, created=self._created)
 
     def read(self) -> list[Event]:
         """Return the events since the last call, the first ones at first; [] when there are none now."""
+        return self._noted(self._source.read())
 
     def rest(self) -> Iterator[list[Event]]:
         """Yield the remaining events of a job that is over; a service may deliver the last ones late."""
+        record = self.backend.describe(self.name)
+        yield from map(self._noted, self._source.rest(record.ended))
+        if not self._has_metrics:
+            # A job of an earlier release has no events: its metrics are in its log.
+            yield list(batches(metric.point for metric in job_metrics(record, self.backend)))
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        self._has_metrics = self._has_metrics or any(event["kind"] == "metrics" for event in events)
+        return events
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class Export(NamedTuple):
@@ -73,7 +107,7 @@ class Exporter:
 
     def __init__(
         self,
-        job: Job,
+        job: SubmittedJob,
         tracker: Callable[[], Tracker],
         place: Place,
         destination: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from herringbone.tuner.store import TrialRecord
     from herringbone.tuner.tuning import Tuning
 
-# The columns after the hyperparameters, as AWS's SDK names and orders them.
-COLUMNS = (
-    "TrainingJobName",
-    "TrainingJobStatus",
-    "FinalObjectiveValue",
-    "TrainingStartTime",
-    "TrainingEndTime",
-    "TrainingElapsedTimeSeconds",
-)
+# The columns after the hyperparameters, as AWS's SDK names and orders them, and their values.
+COLUMNS: dict[str, Callable[[TrialRecord], Any]] = {
+    "TrainingJobName": lambda trial: trial.job,
+    "TrainingJobStatus": lambda trial: trial.status,
+    "FinalObjectiveValue": lambda trial: trial.objective,
+    "TrainingStartTime": lambda trial: _moment(_start_of(trial)),
+    "TrainingEndTime": lambda trial: _moment(trial.ended),
+    "TrainingElapsedTimeSeconds": lambda trial: None if trial.ended is None else trial.ended - _start_of(trial),
+}
 
 
 class TunerAnalytics:
@@ -123,18 +123,12 @@ def _row(definition: TuningDefinition, trial: TrialRecord, names: Sequence[str])
     values = dict(trial.values)
     if trial.resource is not None and definition.resource_name is not None:
         values[definition.resource_name] = trial.resource
+    return {name: values.get(name) for name in names} | {name: value_of(trial) for name, value_of in COLUMNS.items()}
+
+
+def _start_of(trial: TrialRecord) -> float:
     # A trial of own hosts starts when it is proposed, unless it waits in line.
-    started = trial.proposed if trial.started is None else trial.started
-    elapsed = None if trial.ended is None else trial.ended - started
-    results = (
-        trial.job,
-        trial.status,
-        trial.objective,
-        _moment(started),
-        _moment(trial.ended),
-        elapsed,
-    )
-    return {**{name: values.get(name) for name in names}, **dict(zip(COLUMNS, results, strict=True))}
+    return trial.proposed if trial.started is None else trial.started
 
 
 def _moment(seconds: float | None) -> datetime | None:
