@@ -18,6 +18,10 @@ DEVICES = ("cpu", "cuda")
 _HASH_CHARS = 12
 
 
+_DEBIAN = "debian:bookworm-slim"
+_CUDA_12, _CUDA_13 = "nvidia/cuda:12.9.1-base-ubuntu24.04", "nvidia/cuda:13.0.2-base-ubuntu24.04"
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A framework for which images are built: its package and its base image for each device.
@@ -30,28 +34,22 @@ class Framework:
     bases: dict[str, str]
 
 
+def _framework_of(cpu: str, cuda: str | None = None, base: str = _CUDA_13) -> Framework:
+    if cuda is None:
+        return Framework({"cpu": cpu}, {"cpu": _DEBIAN})
+    return Framework({"cpu": cpu, "cuda": cuda}, {"cpu": _DEBIAN, "cuda": base})
+
+
 FRAMEWORKS = {
-    "pytorch": Framework(
-        packages={"cpu": "torch", "cuda": "torch"},
-        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:13.0.2-base-ubuntu24.04"},
-    ),
-    "tensorflow": Framework(
-        packages={"cpu": "tensorflow-cpu", "cuda": "tensorflow"},
-        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:12.9.1-base-ubuntu24.04"},
-    ),
+    "pytorch": _framework_of("torch", "torch"),
+    "tensorflow": _framework_of("tensorflow-cpu", "tensorflow", _CUDA_12),
     # MXNet's last packages for GPUs are for CUDA 11.2 and older.
-    "mxnet": Framework(packages={"cpu": "mxnet"}, bases={"cpu": "debian:bookworm-slim"}),
+    "mxnet": _framework_of("mxnet"),
     # transformers with PyTorch.
-    "huggingface": Framework(
-        packages={"cpu": "transformers", "cuda": "transformers"},
-        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:13.0.2-base-ubuntu24.04"},
-    ),
+    "huggingface": _framework_of("transformers", "transformers"),
     # scikit-learn has no build for GPUs.
-    "sklearn": Framework(packages={"cpu": "scikit-learn"}, bases={"cpu": "debian:bookworm-slim"}),
-    "xgboost": Framework(
-        packages={"cpu": "xgboost-cpu", "cuda": "xgboost"},
-        bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:12.9.1-base-ubuntu24.04"},
-    ),
+    "sklearn": _framework_of("scikit-learn"),
+    "xgboost": _framework_of("xgboost-cpu", "xgboost", _CUDA_12),
 }
 
 
