@@ -93,6 +93,16 @@ def listed(members: Mapping[str, Any], entry: Mapping[str, Any], kind: str = "Tr
     return True
 
 
+def sorted_by(kind: str, choice: str) -> Callable[[Mapping[str, Any]], str | float | None]:
+    """Return the key of an order of jobs of a kind: by Name, Status or CreationTime.
+
+    >>> sorted_by("TrainingJob", "Name")({"TrainingJobName": "digits"})
+    'digits'
+    """
+    member = choice if choice.endswith("Time") else f"{kind}{choice}"
+    return lambda entry: entry[member]
+
+
 _MEETS: Mapping[str, Callable[[Any, Any], bool]] = {
     "GreaterThan": lambda value, wanted: value > wanted,
     "GreaterThanOrEqualTo": lambda value, wanted: value >= wanted,

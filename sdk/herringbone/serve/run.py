@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,27 +137,25 @@ def _config(app: Service, listener: Listener) -> uvicorn.Config:
     )
 
 
-class _looking:  # noqa: N801 - a context manager
-    """Looks at the running jobs every two seconds, so that ends are settled although nobody asks."""
+@contextmanager
+def _looking(*looks: Callable[[], None]) -> Iterator[None]:
+    """Look at the running jobs every two seconds, so that ends are settled although nobody asks."""
+    ends = threading.Event()
 
-    def __init__(self, *looks: Callable[[], None]) -> None:
-        self._looks = looks
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join(5)
-
-    def _run(self) -> None:
-        while not self._ends.wait(_LOOK_SECONDS):
-            for look in self._looks:
+    def run() -> None:
+        while not ends.wait(_LOOK_SECONDS):
+            for look in looks:
                 # A machine that does not answer now is asked again.
                 with suppress(HerringboneError, OSError):
                     look()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join(5)
 
 
 def _listen(listener: Listener) -> socket.socket:

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from herringbone.plan.request import JobRequest
     from herringbone.protocols.backend import Backend
 
-_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
-
 
 class Trainings:
     """The actions on training jobs; each takes the call and the members of its request.
@@ -154,12 +152,10 @@ class Trainings:
 
     def list_training_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         entries = [describe.summary(record, row, self.settings) for record, row in self._rows(call)]
-        member = _SORT[request.get("SortBy", "CreationTime")]
+        key = listing.sorted_by("TrainingJob", request.get("SortBy", "CreationTime"))
         entries = [entry for entry in entries if listing.listed(request, entry)]
         # SageMaker's default order differs between its pages of documentation; its answers are newest first.
-        return page_of(
-            call, request, "TrainingJobSummaries", entries, key=lambda entry: entry[member], name="TrainingJobName"
-        )
+        return page_of(call, request, "TrainingJobSummaries", entries, key=key, name="TrainingJobName")
 
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,9 +41,7 @@ from herringbone.tuner.store import TuningState
 from herringbone.tuner.strategies.warm_start import prior_trials
 from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, UsageError
 
-_NAME, _STATUS = "HyperParameterTuningJobName", "HyperParameterTuningJobStatus"
-_SORT = {"Name": _NAME, "CreationTime": "CreationTime", "Status": _STATUS}
-_TRIAL_SORT = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
+_NAME = "HyperParameterTuningJobName"
 _START_SECONDS = 10.0
 
 
@@ -176,31 +174,23 @@ class Tunings:
     def list_hyper_parameter_tuning_jobs(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         entries = [members.summary(look, self._settings) for look in self._looks(call)]
         entries = [entry for entry in entries if listing.listed(request, entry, "HyperParameterTuningJob")]
-        return self._page(call, request, "HyperParameterTuningJobSummaries", entries, _SORT, _NAME)
+        key = listing.sorted_by("HyperParameterTuningJob", request.get("SortBy", "Name"))
+        # By name, ascending: SageMaker's defaults for lists of tuning jobs.
+        return page_of(
+            call, request, "HyperParameterTuningJobSummaries", entries, key=key, name=_NAME, order="Ascending"
+        )
 
     def list_training_jobs_for_hyper_parameter_tuning_job(self, call: Call, request: dict[str, Any]) -> dict[str, Any]:
         look = self._look(self._own(call, request[_NAME]))
         entries = [members.trial_summary(look, trial, self._settings) for trial in look.search.trials]
-        if request.get("StatusEquals") is not None:
-            entries = [entry for entry in entries if entry["TrainingJobStatus"] == request["StatusEquals"]]
+        entries = [entry for entry in entries if listing.listed(request, entry)]
+        key = listing.sorted_by("TrainingJob", request.get("SortBy", "Name"))
         if request.get("SortBy") == "FinalObjectiveMetricValue":
+            key = members.objective_value
             # As at AWS, jobs without an objective are not in this list.
-            entries = [entry for entry in entries if members.objective_value(entry) is not None]
-        return self._page(call, request, "TrainingJobSummaries", entries, _TRIAL_SORT, "TrainingJobName")
-
-    def _page(
-        self,
-        call: Call,
-        request: dict[str, Any],
-        answer: str,
-        entries: Sequence[dict[str, Any]],
-        sorts: dict[str, str],
-        name: str,
-    ) -> dict[str, Any]:
-        """Return a page of a list, whose defaults are SageMaker's for lists of tuning jobs: by name, ascending."""
-        member = sorts.get(request.get("SortBy", "Name"))
-        key = members.objective_value if member is None else lambda entry: entry[member]
-        return page_of(call, request, answer, entries, key=key, name=name, order="Ascending")
+            entries = [entry for entry in entries if key(entry) is not None]
+        name, order = "TrainingJobName", "Ascending"
+        return page_of(call, request, "TrainingJobSummaries", entries, key=key, name=name, order=order)
 
     def look_at_running(self) -> None:
         """Start the searchers again that are gone without having ended their searches."""
