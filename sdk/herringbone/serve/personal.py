@@ -1,4 +1,4 @@
-"""The service of one user's own processes: it starts with the first that joins, and ends with the last one and its jobs.
+"""The service of one user's own processes: it starts with the first that joins, and ends with the last and its jobs.
 
     os.environ.update(join(find_home(), "local_process"))      # AWS's SDKs in this process now talk to the service
 
@@ -6,7 +6,7 @@
     HOME/service/keys.json          has the key of these processes, as the user `notebooks`
     HOME/service/personal.json      the address of the service that runs
     HOME/service/personal.start     locked while a process joins, and while the service decides to end
-    HOME/service/personal.members   shared by the processes that have joined; the service alone can lock it once they end
+    HOME/service/personal.members   shared by the processes that have joined; the service can lock it once they end
 
 A process binds the port and the service inherits it, so calls wait until it answers.
 """
@@ -74,8 +74,8 @@ def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
     free = try_locked(folder / "lock")
     if free is None:
         raise InputError(
-            f"herringbone serve runs for {home.path}: set AWS_ENDPOINT_URL to the address that it has printed, and a key"
-            " of `herringbone serve keys add`"
+            f"herringbone serve runs for {home.path}: set AWS_ENDPOINT_URL to the address that it has printed, and the"
+            " variables of a key that `herringbone serve keys add` makes"
         )
     free.close()
     (home.path / "buckets").mkdir(mode=0o700, exist_ok=True)

@@ -49,7 +49,7 @@ _MEMBERS = {
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",
-    **{ARGUMENTS.get(field.option, field.option): field.member for field in SEARCH_FIELDS},
+    **{ARGUMENTS.get(option, option): member.path for option, member in SEARCH_FIELDS.items()},
     "strategy_config": f"{CONFIG}.StrategyConfig",
     "warm_start_config": "WarmStartConfig",
     "autotune": f"{CONFIG}.ParameterRanges.AutoParameters",

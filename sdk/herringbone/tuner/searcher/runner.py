@@ -13,7 +13,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
