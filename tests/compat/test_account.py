@@ -42,6 +42,8 @@ found["cost"] = [row["value"] for row in estimator.training_job_analytics.rows()
 found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/model.tar.gz",
                   len(S3Downloader.read_bytes(estimator.model_data)) > 0]
 found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
+told = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
+found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], told["FinalMetricDataList"][0]["Value"]]
 found["attached"] = PyTorch.attach(job.name, sagemaker_session=session).latest_training_job.name == job.name
 try:
     estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)
@@ -80,6 +82,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["cost"] == [1.0, 0.5, 0.25]
     assert found["model"] == [True, True]
     assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
+    assert found["told"] == ["Completed", "", 0.25]
     assert found["attached"]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
     assert "no account of AWS is asked: buckets are the folders in" in done.stderr

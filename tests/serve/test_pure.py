@@ -11,11 +11,12 @@ from herringbone.events.kinds import State
 from herringbone.records.index import JobRecord
 from herringbone.serve import identity, listing
 from herringbone.serve.describe import transitions
-from herringbone.serve.errors import ApiError
+from herringbone.serve.errors import ApiError, error_of
 from herringbone.serve.limits import Replays
 from herringbone.serve.records import Audit
 from herringbone.serve.settings import HostType, Mapping, Settings, check_account, parse_mapping
 from herringbone.serve.signing.keys import KeyFile
+from herringbone_contract import errors
 from herringbone_contract.errors import InputError
 
 
@@ -230,3 +231,21 @@ def test_calls_without_a_key_do_not_fill_the_audit(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     assert len(lines) == 102
     assert [line.get("unwritten") for line in lines[-2:]] == [900, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "status"),
+    [
+        ("OptionError", "ValidationException", 400),
+        ("ImageError", "ValidationException", 400),
+        ("JobNameError", "ResourceInUse", 400),
+        ("JobNotFoundError", "ResourceNotFound", 400),
+        ("AwsAccessError", "ValidationException", 400),
+        ("IndexBusyError", "ServiceUnavailable", 503),
+        ("EngineError", "ServiceUnavailable", 503),
+        ("HerringboneError", "InternalFailure", 500),
+    ],
+)
+def test_an_error_of_the_callers_is_not_repeated_by_their_sdk(kind, code, status):
+    answer = error_of(getattr(errors, kind)("no such image"))
+    assert (answer.code, answer.message, answer.status) == (code, "no such image", status)

@@ -278,7 +278,13 @@ class HyperparameterTuner:
         if job_name is not None:
             return check_tuning_name(job_name)
         base = self.options["base_tuning_job_name"] or base_job_name(self.estimator._request)
-        return default_tuning_name(base, datetime.now(timezone.utc))
+        now = datetime.now(timezone.utc)
+        if self._backend_name == _SAGEMAKER:
+            return default_tuning_name(base, now)
+        from herringbone.api.tuning.creation import free_name
+        from herringbone.records.home import find_home
+
+        return free_name(base, now, find_home())
 
     def definition(self, name: str) -> TuningDefinition:
         """Return what `fit` would search under this name; a seed that is not given is drawn only then."""

@@ -31,7 +31,7 @@ from herringbone.s3.front.refusals import HttpRequest
 from herringbone.serve import identity, model
 from herringbone.serve.actions import ACTIONS, check_fates
 from herringbone.serve.calls import Call
-from herringbone.serve.errors import ApiError, too_often
+from herringbone.serve.errors import ApiError, error_of, too_often
 from herringbone.serve.limits import Rate, Replays
 from herringbone.serve.signing.signature import Claim, check, parse
 from herringbone_contract.errors import HerringboneError
@@ -166,7 +166,7 @@ class Service:
         except ApiError as error:
             failure = error
         except HerringboneError as error:
-            failure = ApiError("InternalFailure", str(error), 500)
+            failure = error_of(error)
         except Exception:  # noqa: BLE001 - one call's bug must not end the service, and the log has it
             # The caller gets no details: they may be another user's.
             _LOG.exception("request %s", note["id"])

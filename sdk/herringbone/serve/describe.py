@@ -15,6 +15,12 @@ from herringbone.serve.settings import TUNING_JOB, Settings
 
 # Members of the request that DescribeTrainingJob's answer does not have.
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
+# Members of CreateTrainingJob that the description of a job on own hosts has, too.
+_REQUESTED = (
+    "TrainingJobName", "HyperParameters", "AlgorithmSpecification", "InputDataConfig", "OutputDataConfig",
+    "ResourceConfig", "StoppingCondition", "CheckpointConfig", "Environment", "RoleArn",
+)  # fmt: skip
+_NO_ROLE, _DAY = "arn:aws:iam::000000000000:role/none", 86_400
 _REASON_CHARS = 1024
 # SageMaker's own texts, which its SDKs print.
 _MESSAGES = {
@@ -49,6 +55,8 @@ def description(
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
         **summary(record, row, settings),
         "TuningJobArn": settings.arn(record.region, record.tuning, TUNING_JOB) if record.tuning else None,
+        # At AWS the key is "" where there is none, and its SDKs read it.
+        "OutputDataConfig": {"KmsKeyId": "", **record.request["OutputDataConfig"]},
         # SageMaker's shape requires an address, and names the place of the model from the beginning on.
         "ModelArtifacts": {"S3ModelArtifacts": "" if row.done and row.model is None else model_address(record)},
         "FailureReason": None if failure is None else f"AlgorithmError: {failure.render()}"[:_REASON_CHARS],
@@ -63,6 +71,16 @@ def description(
     for name in ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining"):
         members.setdefault(name, False)
     return {name: value for name, value in members.items() if value is not None}
+
+
+def request_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request that a job would have had that was not created by a call, from its own description.
+
+    >>> sorted(request_of({"TrainingJobName": "a", "Herringbone": {}, "InputDataConfig": []}))
+    ['RoleArn', 'StoppingCondition', 'TrainingJobName']
+    """
+    known = {name: described[name] for name in _REQUESTED if described.get(name)}
+    return {"RoleArn": _NO_ROLE, "StoppingCondition": {"MaxRuntimeInSeconds": _DAY}, **known}
 
 
 def summary(record: ServiceRecord, row: JobRecord, settings: Settings) -> dict[str, Any]:

@@ -127,7 +127,9 @@ def main(descriptor: int, backend: str) -> None:
     home = find_home()
     folder = home.path / "service"
     threading.Thread(target=_end_with_the_last, args=(home, folder), daemon=True).start()
-    settings = Settings(backend=backend, buckets=str(home.path / "buckets"), s3_calls_per_second=10_000.0)
+    settings = Settings(
+        backend=backend, buckets=str(home.path / "buckets"), adopter=_USER, s3_calls_per_second=10_000.0
+    )
     serve(settings, KeyFile(folder / "keys.json"), Listener(descriptor=descriptor), print)
 
 

@@ -42,7 +42,8 @@ from herringbone.serve.records import RecordFolder, Records, ServiceRecord
 from herringbone.serve.settings import Settings
 from herringbone.serve.translate import check_role, refused, translate
 from herringbone.serve.tunings.trials import Trials, use_of
-from herringbone_contract.errors import AwsError, HerringboneError, JobNameError, JobNotFoundError, UsageError
+from herringbone.trackers.description import describe_job
+from herringbone_contract.errors import AwsError, HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
@@ -157,9 +158,28 @@ class Trainings:
         # SageMaker's default order differs between its pages of documentation; its answers are newest first.
         return page_of(call, request, "TrainingJobSummaries", entries, key=key, name="TrainingJobName")
 
+    def _adopt(self) -> None:
+        """Write the records of jobs that have none: of trials, and for an adopter of all jobs of the home."""
+        self.trials.adopt()
+        if (owner := self.settings.adopter) is None:
+            return
+        for row in self.index.all():
+            if self.records.get(row.name) is None:
+                described = describe_job(row, backend_named(row.backend))
+                self.records.add(
+                    ServiceRecord(
+                        name=row.name,
+                        owner=owner,
+                        region=self.settings.regions[0],
+                        created=row.created,
+                        request=describe.request_of(described),
+                        submitted=True,
+                    )
+                )
+
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
-        self.trials.adopt()
+        self._adopt()
         for row in self.index.running():
             if self.records.get(row.name) is not None:
                 self._look(row.name)
@@ -177,13 +197,13 @@ class Trainings:
     def visible(self, call: Call) -> Iterator[ServiceRecord]:
         """Return the records of the jobs that the caller may see, in the region of the call."""
         # Also the trials that a search has started since the last look.
-        self.trials.adopt()
+        self._adopt()
         return (record for record in self.records.all() if may_see(record, call))
 
     def own(self, call: Call, name: str) -> ServiceRecord:
         """Return the record of a job that the caller may see. Raises `ApiError` for all others."""
         if self.records.get(name) is None:
-            self.trials.adopt()
+            self._adopt()
         record = self.records.get(name)
         # The same answer for a job of another user: its existence is nobody else's business.
         if may_see(record, call):
@@ -250,12 +270,8 @@ class Admission:
                 start()
             except BaseException as error:
                 folder.remove(name)
-                if isinstance(error, JobNameError):
-                    raise in_use(str(error)) from None
-                if isinstance(error, UsageError):
-                    raise refused(error, self._trainings.settings) from None
                 if isinstance(error, HerringboneError):
-                    raise ApiError("InternalFailure", f"{name} could not be started: {error}", 500) from None
+                    raise refused(error, self._trainings.settings) from None
                 raise
             folder.change(name, submitted=True)
 

@@ -24,7 +24,7 @@ from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import check_bucket_name, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.serve.actions import CONFIG, Fate, check_fates, fate_of
-from herringbone.serve.errors import ApiError, invalid, over_limit
+from herringbone.serve.errors import ApiError, error_of, invalid, over_limit
 from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
 from herringbone.tuner.definition import ARGUMENTS
@@ -174,7 +174,7 @@ def refused(error: HerringboneError, settings: Settings | None = None) -> ApiErr
         folder = settings.buckets.rstrip("/")
         for start in (f"file://{quote(folder)}/", f"{folder}/"):
             message = message.replace(start, "s3://")
-    return invalid(message)
+    return error_of(error, message)
 
 
 def _check_own_folder(member: str, address: str, settings: Settings) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from herringbone import (
     PyTorch,
     TrainingJob,
 )
-from herringbone.records.index import JobIndex
+from herringbone.api.tuning.creation import free_name
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.show.cells import shown_number
 from herringbone.system.processes import is_alive, pid_of
 from herringbone.tuner.own import OwnTuning, start_searcher
@@ -179,6 +181,16 @@ def test_a_search_without_a_result_fails_and_says_why(home):
         search.fit()
     with pytest.raises(InputError, match="no training job has a value of the objective metric yet"):
         search.best_training_job()
+
+
+def test_a_generated_name_is_one_that_no_search_has(home):
+    now = datetime(2026, 11, 29, 21, 8, 59)
+    names = []
+    for number in range(2):
+        names.append(free_name("fit", now, home))
+        JobIndex(home.index).add(JobRecord(name=f"{names[-1]}-001", backend="local", plan="{}", created=float(number)))
+    home.tuning("fit-261129-210901").mkdir(parents=True)
+    assert [*names, free_name("fit", now, home)] == ["fit-261129-210859", "fit-261129-210900", "fit-261129-210902"]
 
 
 def test_names_that_are_taken_are_refused_and_leave_nothing(home):

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from herringbone.records.home import Home, find_home
 from herringbone.records.index import JobIndex
 from herringbone.show.console import Console
 from herringbone.tuner.code_copy import copy_code
-from herringbone.tuner.definition import check_local, trial_job_name
+from herringbone.tuner.definition import check_local, default_tuning_name, trial_job_name
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
@@ -107,6 +108,16 @@ def first_trial(
         metric_definitions=with_metrics(metrics, options.metric_definitions),
     )
     return trial_request(shared, definition, middle, job=job, checkpoints=folder)
+
+
+def free_name(base: str, now: datetime, home: Home) -> str:
+    """Return a generated name that no search has: two searches may begin within one second."""
+    jobs = JobIndex(home.index).names()
+    while True:
+        name = default_tuning_name(base, now)
+        if not home.tuning(name).exists() and not any(job.startswith(f"{name}-") for job in jobs):
+            return name
+        now += timedelta(seconds=1)
 
 
 def _refuse_taken(name: str, home: Home) -> None:
