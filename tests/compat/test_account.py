@@ -43,7 +43,8 @@ found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/
                   len(S3Downloader.read_bytes(estimator.model_data)) > 0]
 found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
 told = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
-found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], told["FinalMetricDataList"][0]["Value"]]
+cost = told["FinalMetricDataList"][0]["Value"]
+found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], cost]
 found["attached"] = PyTorch.attach(job.name, sagemaker_session=session).latest_training_job.name == job.name
 try:
     estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)

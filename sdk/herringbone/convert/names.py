@@ -16,6 +16,18 @@ _MODULES = {
     "ShuffleConfig": ("inputs",),
     "InstanceGroup": ("instance_group",),
     "TensorBoardOutputConfig": ("debugger", "debugger.debugger"),
+    **dict.fromkeys(("ContinuousParameter", "IntegerParameter", "CategoricalParameter"), ("tuner", "parameter")),
+    **dict.fromkeys(
+        (
+            "HyperparameterTuner",
+            "WarmStartConfig",
+            "WarmStartTypes",
+            "StrategyConfig",
+            "HyperbandStrategyConfig",
+            "TuningJobCompletionCriteriaConfig",
+        ),
+        ("tuner",),
+    ),
 }
 # A name of SDK v2 -> the name in `herringbone`.
 COUNTERPARTS = {

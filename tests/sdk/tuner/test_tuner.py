@@ -185,6 +185,7 @@ def test_a_search_without_a_result_fails_and_says_why(home):
 
 def test_a_generated_name_is_one_that_no_search_has(home):
     now = datetime(2026, 11, 29, 21, 8, 59)
+    home.make()
     names = []
     for number in range(2):
         names.append(free_name("fit", now, home))
