@@ -44,12 +44,13 @@ def text_options():
     for field in msgspec.structs.fields(Options):
         if field.name in _FREE_TEXTS or field.name == "sagemaker_session":
             continue
-        kind = str(field.type)
-        if field.type is str or "str" in [getattr(part, "__name__", "") for part in typing.get_args(field.type)]:
+        # An option that CreateTrainingJob has, too, names its member next to its type.
+        kind = typing.get_args(field.type)[0] if hasattr(field.type, "__metadata__") else field.type
+        if kind is str or "str" in [getattr(part, "__name__", "") for part in typing.get_args(kind)]:
             yield field.name, lambda text: text
-        elif "tuple[str" in kind:
+        elif "tuple[str" in str(kind):
             yield field.name, lambda text: [text]
-        elif "dict" in kind:
+        elif "dict" in str(kind):
             yield field.name, lambda text: {"Name": text}
 
 

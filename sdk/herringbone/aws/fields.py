@@ -65,6 +65,16 @@ class Member:
     alone: bool = False
 
 
+def plain_type(hint: Any) -> Any:
+    """Return the type of a field without its member.
+
+    >>> from typing import Annotated
+    >>> plain_type(Annotated[str, Member("RoleArn")]), plain_type(int)
+    (<class 'str'>, <class 'int'>)
+    """
+    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
+
+
 def take(rest: dict[str, Any], *path: str) -> Any:
     """Remove and return a member; None where it is missing or empty."""
     for name in path[:-1]:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member
+from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member, plain_type
 from herringbone.plan.option_errors import explain
 from herringbone.plan.texts import check_texts
 from herringbone.system.user_paths import expanded
@@ -177,7 +177,7 @@ def input_keys(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
         field.name: values
         for field in msgspec.structs.fields(kind)
         # A choice is a Literal, alone or next to None.
-        for hint in [getattr(field.type, "__origin__", field.type)]
+        for hint in [plain_type(field.type)]
         if (values := tuple(value for part in (hint, *get_args(hint)) for value in _literals(part)))
     }
 

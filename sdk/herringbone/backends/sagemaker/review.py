@@ -47,10 +47,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     library = Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE
     if plan.options.hang_timeout and library is Library.AWS:
         refuse(_NAME, {"hang_timeout": "AWS's images do not watch a job; use an image of `herringbone images build`"})
-    refuse(
-        _NAME,
-        unserved_settings(plan, Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE),
-    )
+    refuse(_NAME, unserved_settings(plan, library))
     _check_spot_and_checkpoints(plan)
     _check_s3_options(plan)
     _check_gpus(plan)

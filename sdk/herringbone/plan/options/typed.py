@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from herringbone.aws.fields import TAGS, UNCOMPRESSED, Member, structs
+from herringbone.aws.fields import TAGS, UNCOMPRESSED, Member, plain_type, structs
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.option_errors import explain, unknown_option
@@ -264,7 +264,7 @@ def text_options() -> frozenset[str]:
     (True, False)
     """
     types = {field.name: field.type for field in msgspec.structs.fields(Options)}
-    texts = {name for name, kind in types.items() if getattr(kind, "__origin__", kind) in (str, str | None)}
+    texts = {name for name, kind in types.items() if plain_type(kind) in (str, str | None)}
     return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type", *HUGGING_FACE_VERSIONS})
 
 
