@@ -18,7 +18,7 @@ from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice, stops
 from herringbone.tuner.analytics import TunerAnalytics
 from herringbone.tuner.configs import WarmStartConfig, WarmStartTypes, asks, tag_list, with_defaults
-from herringbone.tuner.definition import TuningDefinition, check_tuning_name, default_tuning_name, define
+from herringbone.tuner.definition import TuningDefinition, check_tuning_name, define
 from herringbone.tuner.fields import parameter_ranges
 from herringbone.tuner.look import best_of
 from herringbone.tuner.parameters import ParameterRange
@@ -278,13 +278,9 @@ class HyperparameterTuner:
         if job_name is not None:
             return check_tuning_name(job_name)
         base = self.options["base_tuning_job_name"] or base_job_name(self.estimator._request)
-        now = datetime.now(timezone.utc)
-        if self._backend_name == _SAGEMAKER:
-            return default_tuning_name(base, now)
         from herringbone.api.tuning.creation import free_name
-        from herringbone.records.home import find_home
 
-        return free_name(base, now, find_home())
+        return free_name(base, datetime.now(timezone.utc))
 
     def definition(self, name: str) -> TuningDefinition:
         """Return what `fit` would search under this name; a seed that is not given is drawn only then."""

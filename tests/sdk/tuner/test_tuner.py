@@ -188,10 +188,10 @@ def test_a_generated_name_is_one_that_no_search_has(home):
     home.make()
     names = []
     for number in range(2):
-        names.append(free_name("fit", now, home))
+        names.append(free_name("fit", now))
         JobIndex(home.index).add(JobRecord(name=f"{names[-1]}-001", backend="local", plan="{}", created=float(number)))
     home.tuning("fit-261129-210901").mkdir(parents=True)
-    assert [*names, free_name("fit", now, home)] == ["fit-261129-210859", "fit-261129-210900", "fit-261129-210902"]
+    assert [*names, free_name("fit", now)] == ["fit-261129-210859", "fit-261129-210900", "fit-261129-210902"]
 
 
 def test_names_that_are_taken_are_refused_and_leave_nothing(home):

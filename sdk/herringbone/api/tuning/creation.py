@@ -110,8 +110,9 @@ def first_trial(
     return trial_request(shared, definition, middle, job=job, checkpoints=folder)
 
 
-def free_name(base: str, now: datetime, home: Home) -> str:
+def free_name(base: str, now: datetime) -> str:
     """Return a generated name that no search has: two searches may begin within one second."""
+    home = find_home()
     jobs = JobIndex(home.index).names()
     while True:
         name = default_tuning_name(base, now)
