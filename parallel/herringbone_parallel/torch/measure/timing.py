@@ -21,7 +21,7 @@ import socket
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -149,7 +149,7 @@ def started(count: int, work: Work) -> Iterator[tuple[list[Connection], list[Bas
         for rank in range(count):
             own, childs = context.Pipe()
             pipes.append(own)
-            processes.append(context.Process(target=_child, args=(work, rank, Line(childs))))
+            processes.append(context.Process(target=_child, args=(work, rank, Line(childs), tuple(pipes))))
             processes[-1].start()
             childs.close()
         yield pipes, processes
@@ -203,8 +203,13 @@ def _received(pipe: Connection, processes: list[BaseProcess]) -> Any:
         raise ParallelError("a process that times the script ended without a result") from error
 
 
-def _child(work: Work, rank: int, line: Line) -> None:
-    """Do the work of a process, and end it without Python's shutdown, at which the script's libraries would wait."""
+def _child(work: Work, rank: int, line: Line, others: Iterable[Connection]) -> None:
+    """Do the work of a process, and end it without Python's shutdown, at which the script's libraries would wait.
+
+    `others` are the parent's ends: with a copy of its own, this process would wait for a parent that is gone.
+    """
+    for pipe in others:
+        pipe.close()
     try:
         line.end(work(rank, line))
     except BaseException:  # noqa: BLE001  the user's script may raise anything

@@ -157,6 +157,19 @@ def test_a_process_that_dies_is_reported_while_another_one_waits() -> None:
         timing.run_together(2, work, 1.0)
 
 
+def test_processes_end_with_their_parent() -> None:
+    code = """
+import os, time
+from herringbone_parallel.torch.measure import timing
+with timing.started(2, lambda _, line: line.agreed(1.0)) as (_, processes):
+    print(*(process.pid for process in processes), flush=True)
+    os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    # Their output is the parent's, so it ends when they have.
+    assert len(done.stdout.split()) == 2
+
+
 @pytest.mark.parametrize(("seconds", "steps"), [((0.1, 0.5), 4), ((9.0, 1.0), 1), ((1e-9, 1e-9), 40)])
 def test_processes_agree_on_the_steps_of_the_slowest_one(seconds: tuple[float, float], steps: int) -> None:
     assert timing.run_together(2, lambda rank, line: line.agreed(seconds[rank]), 2.0) == [steps, steps]
