@@ -67,14 +67,11 @@ def predict(_):
         print("the model has 1 module, and 2 partitions need 2", file=sys.stderr)
         return 2
     note("asked", question)
-    layouts = []
+    layouts, hosts = [], question["hosts"]
     if question["search"]:
-        for hosts in question["hosts"]:
-            best = {"torch_distributed": {"enabled": True}}
-            layouts.append(prediction(question, hosts, best, {"replicate": hosts["count"] * hosts["ranks_per_host"]}))
-            layouts.append({**prediction(question, hosts, {}, {}), "step": None, "refusal": "one rank is too few"})
-        layouts.sort(key=lambda layout: layout["refusal"] is not None)
-    hosts = question["hosts"][0]
+        best = {"torch_distributed": {"enabled": True}}
+        layouts.append(prediction(question, hosts, best, {"replicate": hosts["count"] * hosts["ranks_per_host"]}))
+        layouts.append({**prediction(question, hosts, {}, {}), "step": None, "refusal": "one rank is too few"})
     planned = prediction(question, hosts, question["distribution"], {"replicate": hosts["count"]})
     print(json.dumps({"planned": planned, "layouts": layouts, "notes": ["from a\x9b2J stand-in"]}))
     return 0

@@ -220,7 +220,7 @@ def test_what_if(forecaster, plan, notes):
         ),
     )
     asked = notes("asked")[-1]
-    assert (asked["scale"], asked["hosts"][0]["ranks_per_host"], asked["hosts"][0]["count"]) == (2.0, 8, 2)
+    assert (asked["scale"], asked["hosts"]["ranks_per_host"], asked["hosts"]["count"]) == (2.0, 8, 2)
     assert answer.planned.device_bytes == device_named("A100-40GB").memory_bytes
     assert answer.planned.dollars.expected == pytest.approx(2 * 2 * 32, rel=0.01)
     assert "the step was measured as on cpu; a script may choose other operations elsewhere" in answer.notes
@@ -230,9 +230,7 @@ def test_choose_compares_layouts_over_instance_types(forecaster, plan, notes):
     answer = measured(forecaster, plan(), choose=True, over=("ml.p4d.24xlarge",), limit=7)
     planned, *searches = notes("asked")
     assert planned["search"] is None
-    assert [
-        (one["search"]["limit"], one["hosts"][0]["name"], one["hosts"][0]["ranks_per_host"]) for one in searches
-    ] == [
+    assert [(one["search"]["limit"], one["hosts"]["name"], one["hosts"]["ranks_per_host"]) for one in searches] == [
         (7, "local_process", 1),
         (7, "local_process", 4),
         (7, "ml.p4d.24xlarge", 8),

@@ -4,19 +4,23 @@ import json
 import os
 import shlex
 
+import msgspec
 import pytest
 
 from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.train.measure import read_measures
 from herringbone.events.refusal import check_memory, memory_warning
 from herringbone.prediction.answers import _folders, mark_of
-from herringbone.prediction.cache import _PLACEMENT, prune, used
+from herringbone.prediction.cache import prune, used
+from herringbone.prediction.choosing import best_first
 from herringbone.prediction.machines import figures_of
 from herringbone.prediction.options import Measure, WhatIf, parse_amount, parse_changes, parse_device, parse_measure
 from herringbone.prediction.questions import fewest
 from herringbone.show.predictions import flag_text, layout_rows, prediction_rows
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction, Range, StepTime
+from herringbone_contract.prediction.devices import Device
+from herringbone_contract.prediction.question import Hosts
 
 STEP = StepTime(seconds=Range(low=0.15, expected=0.2, high=0.3), compute=0.12, communication=0.06, idle=0.0, data=0.02)
 
@@ -188,11 +192,17 @@ def test_flags_that_have_no_effect_are_refused():
             read_measures(flags)
 
 
-def test_what_a_measured_step_leaves_out_needs_no_new_measurement():
-    pytest.importorskip("torch")
-    from herringbone_parallel.torch.measure.environment import _WHOLE
-
-    assert set(_WHOLE) <= _PLACEMENT
+def test_hosts_with_prices_compare_by_the_dollars_of_a_sample():
+    device = Device(name="cpu", memory_bytes=1, operations_per_second={"float32": 1.0}, bytes_per_second=1.0)
+    dear, cheap = (
+        Hosts(name=name, count=1, ranks_per_host=1, device=device, dollars_per_hour=price)
+        for name, price in (("dear", 10.0), ("cheap", 1.0))
+    )
+    fast, slow = layout(hosts="dear", samples_per_second=200.0), layout(hosts="cheap", samples_per_second=100.0)
+    assert [one.hosts for one in best_first([fast, slow], [dear, cheap])] == ["cheap", "dear"]
+    # Without all prices, by speed.
+    unknown = msgspec.structs.replace(cheap, dollars_per_hour=None)
+    assert [one.hosts for one in best_first([slow, fast], [dear, unknown])] == ["dear", "cheap"]
 
 
 def test_a_dict_with_an_apostrophe_can_be_pasted_into_a_shell():
