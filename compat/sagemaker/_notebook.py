@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from herringbone import Estimator, InstanceGroup, OptionError
+from herringbone.aws.fields import tag_list
 from herringbone.aws.image_uris import image_uri
 from herringbone.plan.frameworks import IMAGES
+from herringbone.plan.request import changed
 from sagemaker import _absent
 from sagemaker.job import TrainingJob
 
@@ -28,6 +30,8 @@ _RENAMED = {
     "image": "image_uri",
     "distributions": "distribution",
 }
+# Keywords of SDK v1 and v2 that say what is the case here anyway: scripts are what runs, and metrics are always kept.
+_IDLE = ("script_mode", "enable_sagemaker_metrics")
 # What an estimator of SDK v2 has beside training.
 _REFUSED = (
     "compile_model", "create_model", "delete_endpoint", "deploy", "disable_profiling", "disable_remote_debug",
@@ -63,7 +67,8 @@ def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     for name, value in options.items():
         if (now := _RENAMED.get(name, name)) != name:
             warnings.warn(f"{name} is {now} since SDK v2", DeprecationWarning, stacklevel=4)
-        values[now] = value
+        if now not in _IDLE or value is False:
+            values[now] = value
     chosen = environ.get(INSTANCE_TYPE_VARIABLE)
     if not chosen:
         return values
@@ -133,6 +138,18 @@ class Notebook(Estimator):
                 base_version=base_of(options),
             )
 
+    def fit(self, *arguments: Any, experiment_config: Mapping[str, str] | None = None, **settings: Any) -> Any:
+        """Start the job; see `herringbone.Estimator.fit`. On own hosts an experiment's names become tags of the job."""
+        if experiment_config is None or not on_own_hosts(os.environ):
+            return super().fit(*arguments, experiment_config=experiment_config, **settings)
+        request = self._request
+        tags = [*tag_list(request.options.tags), *tag_list(experiment_config)]
+        self._request = changed(request, {"tags": tags})
+        try:
+            return super().fit(*arguments, **settings)
+        finally:
+            self._request = request
+
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: Any = None, model_channel_name: str = "model") -> Any:
         """Return the estimator of an earlier job; it returns at once, and has all of the job's settings."""
@@ -152,7 +169,7 @@ class Notebook(Estimator):
     @property
     def tags(self) -> list[dict[str, str]] | None:
         """The tags, as SDK v2 keeps them."""
-        return [{"Key": key, "Value": value} for key, value in (self.options.tags or {}).items()] or None
+        return tag_list(self.options.tags) or None
 
     @property
     def training_job_analytics(self) -> Any:

@@ -31,9 +31,10 @@ found["rows"] = [rows, S3Downloader.list(rows), S3Uploader.upload("rows", f"s3:/
 estimator = PyTorch(
     "fit.py", source_dir="code", role=role, train_instance_type="ml.m5.large", train_instance_count=1,
     framework_version="2.1", py_version="py310", output_path=f"s3://{bucket}/out", sagemaker_session=session,
-    metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], tags=[{"Key": "team", "Value": "a"}],
+    metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], script_mode=True,
+    tags=[{"Key": "team", "Value": "a"}],
 )
-estimator.fit({"train": rows}, logs=False)
+estimator.fit({"train": rows}, logs=False, experiment_config={"ExperimentName": "digits"})
 job = estimator.latest_training_job
 described = job.describe()
 found["job"] = [job.job_name == job.name, described["CreationTime"].year, described["OutputDataConfig"]["KmsKeyId"],
@@ -41,6 +42,7 @@ found["job"] = [job.job_name == job.name, described["CreationTime"].year, descri
 found["cost"] = [row["value"] for row in estimator.training_job_analytics.rows()]
 found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/model.tar.gz",
                   len(S3Downloader.read_bytes(estimator.model_data)) > 0]
+found["tags"] = [tag["Value"] for tag in described["Tags"]]
 found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
 told = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
 cost = told["FinalMetricDataList"][0]["Value"]
@@ -83,6 +85,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["cost"] == [1.0, 0.5, 0.25]
     assert found["model"] == [True, True]
     assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
+    assert found["tags"] == ["a", "digits"]
     assert found["told"] == ["Completed", "", 0.25]
     assert found["attached"]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
