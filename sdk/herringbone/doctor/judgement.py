@@ -251,7 +251,8 @@ def judge_aws(aws: Aws | None) -> Check:
     if aws.caller:
         return Check("AWS", State.OK, f"{finding}; you are {aws.caller}")
     if aws.region is None and aws.credentials is None:
-        return Check("AWS", State.NOT_USED, finding, "for instance types ml.*: aws configure")
+        fix = "for instance types ml.*: aws configure; projects of SageMaker's on own hosts take folders for buckets"
+        return Check("AWS", State.NOT_USED, finding, fix)
     if aws.region is None:
         return Check("AWS", State.WARNING, finding, "set AWS_DEFAULT_REGION, or run aws configure")
     if aws.credentials is None:
