@@ -35,7 +35,7 @@ def to_members(
     """Return a request with the members of plain options added; options that no member carries are left out.
 
     >>> to_members({"max_run": 60, "disable_output_compression": True, "gpus": 1})
-    {'OutputDataConfig': {'CompressionType': 'NONE'}, 'StoppingCondition': {'MaxRuntimeInSeconds': 60}}
+    {'StoppingCondition': {'MaxRuntimeInSeconds': 60}, 'OutputDataConfig': {'CompressionType': 'NONE'}}
     """
     request = {} if request is None else request
     for option, field in fields.items():

@@ -254,7 +254,17 @@ def test_a_missing_image_is_reported_with_the_command_that_builds_it():
     ):
         choose_image(Images(), plan(type_="local_gpu"))
     with pytest.raises(ImageError, match=r"no pytorch image for cpu, version 2\.9; build one"):
-        choose_image(Images(cpu={**PYTORCH, "dev.herringbone.device": "cpu"}), plan(framework_version="2.9"))
+        choose_image(Images(), plan(framework_version="2.9"))
+
+
+def test_without_an_image_of_the_version_the_newest_one_runs_and_a_notice_names_it(capsys):
+    engine = Images(cpu={**PYTORCH, "dev.herringbone.device": "cpu"})
+    assert choose_image(engine, plan(framework_version="2.13")).name == "herringbone/pytorch:cpu"
+    assert capsys.readouterr().err == ""
+    assert choose_image(engine, plan(framework_version="2.9")).name == "herringbone/pytorch:cpu"
+    assert capsys.readouterr().err == (
+        "framework_version 2.9: the engine has no such pytorch image; using herringbone/pytorch:cpu\n"
+    )
 
 
 def test_groups_of_two_types_form_one_job():
