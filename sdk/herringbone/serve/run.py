@@ -43,9 +43,9 @@ class Listener:
 
     host: str = "127.0.0.1"
     port: int = 0
-    descriptor: int | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+    descriptor: int | None = None
 
 
 class PatientProtocol(H11Protocol):
