@@ -50,9 +50,7 @@ def join(home: Home, backend: str) -> dict[str, str]:
     """
     missing = [name for name in ("starlette", "uvicorn", "boto3") if find_spec(name) is None]
     if missing:
-        raise UnsupportedError(
-            f"it needs {', '.join(missing)}: pip install '.[serve]' in your clone of Herringbone"
-        )
+        raise UnsupportedError(f"it needs {', '.join(missing)}: pip install '.[serve]' in your clone of Herringbone")
     home.make()
     folder = home.path / "service"
     folder.mkdir(mode=0o700, exist_ok=True)
