@@ -108,8 +108,8 @@ class _Absent(MetaPathFinder, Loader):
         parts = name.split(".")
         if parts[0] != "sagemaker" or len(parts) < 2 or parts[-1].startswith("_"):
             return None
-        parent = sys.modules.get(name.rpartition(".")[0])
-        if parts[1] in MODULES or (len(parts) > 2 and parent is not None):
+        # Python has imported the module around it before.
+        if parts[1] in MODULES or len(parts) > 2:
             return ModuleSpec(name, self, is_package=True)
         raise ModuleNotFoundError(
             f"{name}: no module of SDK v2, whose names Herringbone has; docs/start/move-in.md lists them", name=name

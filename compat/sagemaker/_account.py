@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
 
 from herringbone import HerringboneError
+from herringbone.system.user_paths import expanded
 from sagemaker import _notebook
 
 VARIABLE = "HERRINGBONE_ACCOUNT"
@@ -31,8 +31,7 @@ def configured(environ: Mapping[str, str]) -> str | None:
         if environ.get(name):
             return name
     for name, usual in _FILES.items():
-        path = Path(environ.get(name, usual).replace("~", environ.get("HOME", "~"), 1))
-        if path.is_file():
+        if (path := expanded(environ.get(name, usual))).is_file():
             return str(path)
     return None
 

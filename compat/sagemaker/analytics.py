@@ -97,10 +97,6 @@ class HyperparameterTuningJobAnalytics(TunerAnalytics):
         tuning = HyperparameterTuner.attach(hyperparameter_tuning_job_name, asked(sagemaker_session)).latest_tuning_job
         super().__init__(cast("Any", tuning))
 
-    def clear_cache(self) -> None:
-        """Forget the trials that were read."""
-        self._trials = None
-
 
 def _table(rows: list[dict[str, Any]], columns: list[str]) -> Any:
     try:

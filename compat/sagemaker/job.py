@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import herringbone
+from herringbone.serve.settings import DEFAULT_REGION, Settings
 from sagemaker import _absent
 
 # Members that AWS always describes, and that a job on own hosts may lack.
@@ -18,7 +19,6 @@ _ALWAYS: Mapping[str, Any] = {
     "EnableInterContainerTrafficEncryption": False,
     "EnableManagedSpotTraining": False,
 }
-_ACCOUNT = "000000000000"
 
 
 class TrainingJob(herringbone.TrainingJob):
@@ -47,9 +47,7 @@ def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: _typed(name, value) for name, value in description.items()}
     for name, value in _ALWAYS.items():
         found.setdefault(name, value)
-    found.setdefault(
-        "TrainingJobArn", f"arn:aws:sagemaker:us-east-1:{_ACCOUNT}:training-job/{found['TrainingJobName']}"
-    )
+    found.setdefault("TrainingJobArn", Settings(backend="").arn(DEFAULT_REGION, found["TrainingJobName"]))
     # At AWS it is "" without a key, and SDK v2 reads it.
     found["OutputDataConfig"] = {"KmsKeyId": "", **found.get("OutputDataConfig", {})}
     if (seconds := found.get("TrainingTimeInSeconds")) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import herringbone
 from herringbone import TrainingInput
+from herringbone.serve.settings import DEFAULT_ACCOUNT
 from sagemaker import _absent, _notebook
 from sagemaker.job import as_aws
 
@@ -252,7 +253,7 @@ def get_execution_role(sagemaker_session: Any = None, use_default: bool = False)
     """
     del sagemaker_session
     if _notebook.on_own_hosts(os.environ):
-        return f"arn:aws:iam::000000000000:role/{_ROLE}"
+        return f"arn:aws:iam::{DEFAULT_ACCOUNT}:role/{_ROLE}"
     if use_default:
         raise herringbone.UnsupportedError(
             "get_execution_role: use_default: no role is created here; name one in role="

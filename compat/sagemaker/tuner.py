@@ -55,13 +55,10 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
 
         What SDK v2 passes on and does not use (`logs`, `verbose`) is taken: the log of a search has the ends of trials.
         """
-        for name in ("logs", "verbose", "experiment_config"):
-            if name != "experiment_config" or kwargs.get(name) is None:
-                kwargs.pop(name, None)
-        if "experiment_config" in kwargs:
-            raise herringbone.UnsupportedError(
-                "fit: experiment_config: there is no experiment service here; leave it out"
-            )
+        for unused in ("logs", "verbose"):
+            kwargs.pop(unused, None)
+        if kwargs.pop("experiment_config", None) is not None:
+            raise herringbone.UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         # Of AWS's own attach, which rebuilds an estimator of that class; here a search keeps its request.
         del include_cls_metadata
         return super().fit(inputs, job_name, estimator_kwargs=estimator_kwargs, wait=wait, **kwargs)

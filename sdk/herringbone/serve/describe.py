@@ -11,7 +11,7 @@ from herringbone.records.description import failure_of
 from herringbone.records.index import JobRecord
 from herringbone.records.state_lines import listed
 from herringbone.serve.records import ServiceRecord
-from herringbone.serve.settings import TUNING_JOB, Settings
+from herringbone.serve.settings import DEFAULT_ACCOUNT, TUNING_JOB, Settings
 
 # Members of the request that DescribeTrainingJob's answer does not have.
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
@@ -20,7 +20,7 @@ _REQUESTED = (
     "TrainingJobName", "HyperParameters", "AlgorithmSpecification", "InputDataConfig", "OutputDataConfig",
     "ResourceConfig", "StoppingCondition", "CheckpointConfig", "Environment", "RoleArn",
 )  # fmt: skip
-_NO_ROLE, _DAY = "arn:aws:iam::000000000000:role/none", 86_400
+_NO_ROLE, _DAY = f"arn:aws:iam::{DEFAULT_ACCOUNT}:role/none", 86_400
 _REASON_CHARS = 1024
 # SageMaker's own texts, which its SDKs print.
 _MESSAGES = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -163,16 +163,19 @@ class Trainings:
         self.trials.adopt()
         if (owner := self.settings.adopter) is None:
             return
-        for row in self.index.all():
-            if self.records.get(row.name) is None:
-                described = describe_job(row, backend_named(row.backend))
+        for name in self.index.names():
+            if self.records.get(name) is not None:
+                continue
+            # One that is removed meanwhile, or of another release's backend, hides no other.
+            with suppress(HerringboneError):
+                row = self.index.get(name)
                 self.records.add(
                     ServiceRecord(
-                        name=row.name,
+                        name=name,
                         owner=owner,
                         region=self.settings.regions[0],
                         created=row.created,
-                        request=describe.request_of(described),
+                        request=describe.request_of(describe_job(row, backend_named(row.backend))),
                         submitted=True,
                     )
                 )
