@@ -45,7 +45,8 @@ def main() -> None:
     except EOFError:
         os._exit(0)  # the supervisor is gone, or has no use for this rank
     # Under mpirun the output pipes come with the message: mpirun's own forwarding would cut and mix lines.
-    for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
+    *outputs, lifeline = wire.descriptors
+    for descriptor, target in zip(outputs, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)
     # The user's program, and programs that it starts, must not attach a second time.
@@ -63,7 +64,7 @@ def main() -> None:
     take_orders(message["orders"])
     os.chdir(message["code"])
     refuse_other_jobs_files(os.environ.get("SAGEMAKER_BASE_DIR", OPT_ML))
-    report = Report(wire, message["code"])
+    report = Report(wire, message["code"], lifeline)
     sys.excepthook = _excepthook(message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
@@ -140,8 +141,8 @@ def _write_stacks_on_signal(folder: str) -> None:
 class Report:
     """Reports to the supervisor how this process ends; a forked child reports nothing."""
 
-    def __init__(self, wire: Wire, code: str) -> None:
-        self._wire = wire
+    def __init__(self, wire: Wire, code: str, lifeline: int) -> None:
+        self._wire, self._lifeline = wire, lifeline
         self._code = os.path.realpath(code)  # noqa: PTH - pathlib costs 5 ms
         self._pid = os.getpid()
         # A forked child that outlives this process must not hold the link open: the supervisor would see no end.
@@ -192,19 +193,19 @@ class Report:
         _really_exit(status)
 
     def _die_with_supervisor(self, wanted: bool) -> None:
-        """Have the kernel kill this process when the supervisor's end of the link closes.
+        """Have the kernel kill this process when the supervisor's end of the lifeline closes.
 
         A kernel without F_SETSIG (macOS) cannot: there a rank may outlive a supervisor that was killed.
         """
-        # O_ASYNC sends a signal when the link becomes readable, and F_SETSIG makes that SIGKILL. After the start
-        # message the supervisor sends nothing unasked, so only the end of the link makes it readable.
+        # O_ASYNC sends a signal when a descriptor becomes readable, and F_SETSIG makes that SIGKILL. Nothing is ever
+        # written into the lifeline, so only its end makes it readable. The link would not do: the kernel wakes a
+        # reader before it looks for O_ASYNC, so a rank that is fast would be killed by its own start message.
         if not hasattr(fcntl, "F_SETSIG"):
             return
-        descriptor = self._wire.fileno()
-        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_ASYNC
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_ASYNC if wanted else 0))
+        fcntl.fcntl(self._lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(self._lifeline, fcntl.F_GETFL) & ~os.O_ASYNC
+        fcntl.fcntl(self._lifeline, fcntl.F_SETFL, flags | (os.O_ASYNC if wanted else 0))
 
     def _frames(self, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Keep the frames in the user's code, with their files relative to it; all frames if none is there."""

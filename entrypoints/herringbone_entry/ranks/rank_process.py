@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -43,6 +44,8 @@ class RankProcess:
         self._pipes = [Pipe(loop, output, LineStream(self._prefix, self.tail), self._changed, ends) for ends in pipes]
         # None before the rank has attached, and after its link has ended.
         self._wire: Wire | None = None
+        # The end of a pipe whose other end the rank has; it is open as long as the supervisor lives.
+        self._lifeline: int | None = None
         # The part of the start message that the socket has not taken yet.
         self._unsent = memoryview(b"")
         self.pid: int | None = None
@@ -88,13 +91,15 @@ class RankProcess:
     def link(self, connection: socket.socket, pid: int, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Take the rank's connection and pid, and send it its start message.
 
-        `descriptors` are its standard output and error, unless its process has them.
+        `descriptors` are its standard output and error, unless its process has them. The lifeline goes with them.
         """
         self.pid = pid
         connection.setblocking(False)
         self._wire = Wire(connection)
+        reader, self._lifeline = os.pipe()
         with contextlib.suppress(OSError):  # the rank died; the end of its link will tell us
-            self._unsent = self._wire.begin(message, descriptors)
+            self._unsent = self._wire.begin(message, (*descriptors, reader))
+        os.close(reader)
         if self._unsent:
             # The message is larger than the socket's buffer, and the rank may never read it: a blocking send would
             # stop the loop.

@@ -58,6 +58,26 @@ CRASH = """
 """
 
 
+ASYNC = """
+    import fcntl, os, stat
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        try:
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        except OSError:
+            continue
+        if flags & os.O_ASYNC:
+            print("is a pipe:", stat.S_ISFIFO(os.fstat(descriptor).st_mode))
+"""
+
+
+@pytest.mark.parametrize("launcher", [{}, pytest.param({"sagemaker_mpi_enabled": True}, marks=pytest.mark.mpi)])
+def test_no_message_can_kill_a_rank(make_job, launcher) -> None:
+    """The kernel wakes a reader before it looks for O_ASYNC: on the link, a rank was killed by its start message."""
+    job = make_job()
+    job.write(ASYNC, **launcher)
+    assert job.run()["algo-1"].lines == ["[algo-1:0] is a pipe: True"]
+
+
 @pytest.mark.parametrize(("end", "name"), [("os.abort", "SIGABRT"), ("lambda: os.kill(os.getpid(), 11)", "SIGSEGV")])
 def test_a_crash_in_pythons_teardown_fails_no_job(make_job, end: str, name: str) -> None:
     """Before Python 3.14 a thread of torch that asks for Python's lock in the teardown ends in SIGABRT."""
