@@ -65,13 +65,13 @@ class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One channel: a folder of an EFS or FSx for Lustre file system, which SageMaker mounts.
+    """One channel: a folder of an EFS or FSx for Lustre file system, which SageMaker mounts; on own hosts that folder.
 
     >>> FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/train").address
     'fsxlustre://fs-0123456789abcdef0/fsx/train'
 
-    Names, order and defaults are those of `sagemaker.inputs.FileSystemInput`. The job needs `subnets` and
-    `security_group_ids` from which the file system is reachable.
+    Names, order and defaults are those of `sagemaker.inputs.FileSystemInput`. At SageMaker the job needs `subnets` and
+    `security_group_ids` from which the file system is reachable. On own hosts `directory_path` is where it is mounted.
     """
 
     file_system_id: Annotated[str, Member(f"{_FILE_SYSTEM}.FileSystemId")]

@@ -20,7 +20,7 @@ from herringbone.plan.names import check_environment, check_hyperparameters
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.request import JobRequest, added_hyperparameters, distribution_of, groups_of
 from herringbone.plan.secrets import check_arguments, masked_request
-from herringbone.plan.shown import plan_rows, rows_text
+from herringbone.plan.shown import OWN_HOSTS, plan_rows, rows_text
 from herringbone.plan.source import SourceCode
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key
@@ -202,7 +202,8 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     check_limits(hyperparameters)
     check_arguments(hyperparameters, list(values), None if source is None else source.entry_point)
     # Helpers get the model, too: only the data is kept from them.
-    channels = _channels(channels, hosts) + _model_channel(channels, options, request.folder)
+    channels = tuple(_mounted(channel, backend) for channel in _channels(channels, hosts))
+    channels += _model_channel(channels, options, request.folder)
     return JobPlan(
         **{**{name: getattr(request, name) for name in JobRequest.__struct_fields__}, "channels": channels},
         job_name=job_name,
@@ -306,6 +307,14 @@ def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tup
         else msgspec.structs.replace(channel, input=msgspec.structs.replace(channel.input, instance_groups=training))
         for channel in channels
     )
+
+
+def _mounted(channel: Channel, backend: str) -> Channel:
+    """Return a channel of a file system with its folder: on own hosts it is mounted where its path says."""
+    if channel.file_system is None:
+        return channel
+    folder = channel.file_system.directory_path if backend in OWN_HOSTS else None
+    return msgspec.structs.replace(channel, path=folder)
 
 
 def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str) -> tuple[Channel, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone import Estimator, PyTorch, TrainingInput
-from herringbone_contract.errors import InputError
+from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
+from herringbone_contract.errors import InputError, UnsupportedError
 
 GROUPS = [
     {"instance_group_name": name, "instance_type": "local_process", "instance_count": 2} for name in ("one", "two")
@@ -55,6 +55,19 @@ def test_records_of_a_manifest_are_divided(data):
     on_hosts(2).plan(sharded("data/lines", **source))
     with pytest.raises(InputError, match="divides 2 files of data/lines among 3 hosts"):
         on_hosts(3).plan(sharded("data/lines", **source))
+
+
+def test_a_file_system_is_a_folder_of_own_hosts_and_an_address_at_sagemaker(data):
+    def plan(path, mode="ro", **options):
+        estimator = Estimator("train.py", **{"instance_type": "local_process", **options})
+        return estimator.plan(FileSystemInput("fs-0123", "EFS", str(path), mode))
+
+    (channel,) = plan(data).channels
+    assert (channel.path, channel.input.s3_data) == (str(data), f"efs://fs-0123{data}")
+    with pytest.raises(InputError, match=r"channel 'training': /no/such: no such file or folder"):
+        plan("/no/such")
+    with pytest.raises(UnsupportedError, match=r"leave file_system_access_mode='rw' out"):
+        plan(data, "rw")
 
 
 def test_data_that_is_uploaded_counts_too(data, tmp_path):
