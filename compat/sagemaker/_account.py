@@ -6,45 +6,23 @@ A stand-in takes over only where no account is configured, or where HERRINGBONE_
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 
 from herringbone import HerringboneError
-from herringbone.system.user_paths import expanded
+from herringbone.aws.credentials import ACCOUNT_VARIABLE, find_credentials, read_profiles, stands_in
 from sagemaker import _notebook
-
-VARIABLE = "HERRINGBONE_ACCOUNT"
-# Where boto3 finds an account without asking a network.
-_VARIABLES = (
-    "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL",
-)  # fmt: skip
-_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
-
-
-def configured(environ: Mapping[str, str]) -> str | None:
-    """Return where an account is configured: a variable, or a file; None without any.
-
-    >>> configured({"AWS_PROFILE": "team"})
-    'AWS_PROFILE'
-    """
-    for name in _VARIABLES:
-        if environ.get(name):
-            return name
-    for name, usual in _FILES.items():
-        if (path := expanded(environ.get(name, usual))).is_file():
-            return str(path)
-    return None
 
 
 def begin(environ: MutableMapping[str, str]) -> None:
     """Choose the account of this process, and say in one line which it is."""
-    chosen = environ.get(VARIABLE, "")
     # In a rank, a script that imports `sagemaker` has the job's account.
-    if not _notebook.on_own_hosts(environ) or chosen == "aws" or environ.get("TRAINING_JOB_NAME"):
+    if not _notebook.on_own_hosts(environ) or environ.get("TRAINING_JOB_NAME"):
         return
-    found = configured(environ)
-    if found and chosen != "own":
-        _say(f"s3:// and AWS's API are those of the account in {found}; {VARIABLE}=own takes folders of yours instead")
+    source = find_credentials(environ)
+    if not stands_in(environ, source):
+        if not environ.get(ACCOUNT_VARIABLE):
+            way = f"{ACCOUNT_VARIABLE}=own takes folders of yours instead"
+            _say(f"s3:// and AWS's API are those of the account of {source or 'AWS_PROFILE'}; {way}")
         return
     from herringbone.records.home import find_home
     from herringbone.serve.personal import join
@@ -58,10 +36,12 @@ def begin(environ: MutableMapping[str, str]) -> None:
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN"):
         environ.pop(name, None)
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    region = region or read_profiles(environ).get("default", {}).get("region")
     environ.update(variables)
     if region:
         environ["AWS_DEFAULT_REGION"] = region
-    _say(f"no account of AWS is asked: buckets are the folders in {home.path}/buckets; {VARIABLE}=aws changes that")
+    way = f"{ACCOUNT_VARIABLE}=aws changes that"
+    _say(f"no account of AWS is asked: buckets are the folders in {home.path}/buckets; {way}")
 
 
 def _say(text: str) -> None:

@@ -18,6 +18,9 @@ NO_ACCOUNT = {
 # The lines with which notebooks begin and end.
 NOTEBOOK = """
 import boto3, json, sagemaker
+from botocore.validate import ParamValidator
+from datetime import timedelta
+from herringbone.serve.model import find_operation
 from sagemaker.pytorch import PyTorch
 from sagemaker.s3 import S3Downloader, S3Uploader
 from sagemaker.serializers import CSVSerializer
@@ -39,12 +42,21 @@ job = estimator.latest_training_job
 described = job.describe()
 found["job"] = [job.job_name == job.name, described["CreationTime"].year, described["OutputDataConfig"]["KmsKeyId"],
                 described["TrainingJobArn"].endswith(f"/{job.name}"), described["BillableTimeInSeconds"] >= 0]
+shape = find_operation("sagemaker", "DescribeTrainingJob").output_shape
+wrong = ParamValidator().validate(described, shape).generate_report().splitlines()
+found["wrong"] = [line for line in wrong if not line.startswith("Unknown")]
 found["cost"] = [row["value"] for row in estimator.training_job_analytics.rows()]
 found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/model.tar.gz",
                   len(S3Downloader.read_bytes(estimator.model_data)) > 0]
 found["tags"] = [tag["Value"] for tag in described["Tags"]]
 found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
 told = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
+mean = boto3.client("cloudwatch").get_metric_statistics(
+    Namespace="/aws/sagemaker/TrainingJobs", MetricName="cost", Period=3600, Statistics=["Maximum"],
+    Dimensions=[{"Name": "TrainingJobName", "Value": job.name}],
+    StartTime=described["TrainingStartTime"], EndTime=described["TrainingEndTime"] + timedelta(hours=1),
+)
+found["greatest"] = [point["Maximum"] for point in mean["Datapoints"]]
 cost = told["FinalMetricDataList"][0]["Value"]
 found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], cost]
 found["attached"] = PyTorch.attach(job.name, sagemaker_session=session).latest_training_job.name == job.name
@@ -82,10 +94,13 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     rows = f"s3://{bucket}/p/rows"
     assert found["rows"] == [rows, [f"{rows}/more.csv", f"{rows}/part.csv"], f"s3://{bucket}/again"]
     assert found["job"] == [True, found["job"][1], "", True, True]
+    # Every member that AWS marks as always there, and AWS's types.
+    assert found["wrong"] == []
     assert found["cost"] == [1.0, 0.5, 0.25]
     assert found["model"] == [True, True]
     assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
     assert found["tags"] == ["a", "digits"]
+    assert found["greatest"] == [1.0]
     assert found["told"] == ["Completed", "", 0.25]
     assert found["attached"]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
@@ -119,17 +134,19 @@ def test_processes_share_one_service(run, tmp_path):
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({"AWS_PROFILE": "team"}, "s3:// and AWS's API are those of the account in AWS_PROFILE"),
-        ({"AWS_SHARED_CREDENTIALS_FILE": __file__}, f"those of the account in {__file__}"),
+        ({"AWS_PROFILE": "team"}, "s3:// and AWS's API are those of the account of AWS_PROFILE"),
+        ({"AWS_SHARED_CREDENTIALS_FILE": "keys.ini"}, "those of the account of profile default"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "those of the account of the environment"),
         ({"HERRINGBONE_ACCOUNT": "aws"}, ""),
         ({"HERRINGBONE_INSTANCE_TYPE": "ml.m5.large"}, ""),
         ({"TRAINING_JOB_NAME": "a"}, ""),
     ],
 )
 def test_a_configured_account_is_not_taken_over(run, tmp_path, env, said):
+    (tmp_path / "keys.ini").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     done = run("import os, sagemaker; print(os.environ.get('AWS_ENDPOINT_URL'))", env={**NO_ACCOUNT, **env})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in ("None", "")
+    assert done.stdout.strip() in ("None", env.get("AWS_ENDPOINT_URL", ""))
     assert said in done.stderr
     assert bool(said) == bool(done.stderr)
     assert not service_of(tmp_path / "home")

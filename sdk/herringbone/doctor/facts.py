@@ -67,13 +67,17 @@ class OpenFiles(NamedTuple):
 
 
 class Aws(NamedTuple):
-    """AWS's settings, without any secret. `caller` and `problem` are answers of AWS, if it was asked."""
+    """AWS's settings, without any secret. `caller` and `problem` are answers of AWS, if it was asked.
+
+    `stands_in`: folders stand in for the buckets of projects for SageMaker whose jobs go to own hosts.
+    """
 
     boto3: str
     region: str | None = None
     credentials: str | None = None
     caller: str = ""
     problem: str = ""
+    stands_in: bool = False
 
 
 class Ssh(NamedTuple):

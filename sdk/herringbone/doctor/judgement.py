@@ -246,13 +246,13 @@ def judge_aws(aws: Aws | None) -> Check:
     if aws is None:
         return Check("AWS", State.NOT_USED, "boto3 is not installed", "for instance types ml.*: pip install boto3")
     finding = f"boto3 {aws.boto3}, region {aws.region or 'not set'}, credentials of {aws.credentials or 'nobody'}"
+    finding += "; SageMaker projects on own hosts have " + ("folders for buckets" if aws.stands_in else "this account")
     if aws.problem:
         return Check("AWS", State.WARNING, f"{finding}; {aws.problem}", "log in: aws configure, or aws sso login")
     if aws.caller:
         return Check("AWS", State.OK, f"{finding}; you are {aws.caller}")
     if aws.region is None and aws.credentials is None:
-        fix = "for instance types ml.*: aws configure; projects of SageMaker's on own hosts take folders for buckets"
-        return Check("AWS", State.NOT_USED, finding, fix)
+        return Check("AWS", State.NOT_USED, finding, "for instance types ml.*: aws configure")
     if aws.region is None:
         return Check("AWS", State.WARNING, finding, "set AWS_DEFAULT_REGION, or run aws configure")
     if aws.credentials is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib.metadata
 import importlib.util
 import os
@@ -12,9 +11,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
+from herringbone.aws.credentials import find_credentials, read_profiles, stands_in
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.records.home import find_home
 from herringbone.system import nvidia_smi
@@ -141,11 +140,12 @@ def find_aws(*, ask: bool) -> Aws | None:
     version = installed_version("boto3")
     if version is None:
         return None
-    profiles = _profiles(os.environ)
+    profiles = read_profiles(os.environ)
     profile = os.environ.get("AWS_PROFILE", "default")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     region = region or profiles.get(profile, {}).get("region")
-    facts = Aws(version, region, credentials_source(os.environ, profiles))
+    source = find_credentials(os.environ)
+    facts = Aws(version, region, source, stands_in=stands_in(os.environ, source))
     if not ask:
         return facts
     from herringbone.aws.session import AwsSession
@@ -154,24 +154,6 @@ def find_aws(*, ask: bool) -> Aws | None:
         return facts._replace(caller=AwsSession(attempts=1).caller.arn)
     except HerringboneError as error:
         return facts._replace(problem=str(error).partition("\n")[0])
-
-
-def credentials_source(environ: Mapping[str, str], profiles: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return where boto3 would find credentials, without a request and without the credentials. Pure.
-
-    >>> credentials_source({"AWS_ACCESS_KEY_ID": "AKIA..."}, {})
-    'the environment'
-    """
-    if environ.get("AWS_ACCESS_KEY_ID"):
-        return "the environment"
-    if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        return "a web identity"
-    profile = environ.get("AWS_PROFILE", "default")
-    keys = ("aws_access_key_id", "sso_session", "sso_start_url", "role_arn", "credential_process", "login_session")
-    if any(key in profiles.get(profile, {}) for key in keys):
-        return f"profile {profile}"
-    container = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-    return "the container's role" if any(environ.get(name) for name in container) else None
 
 
 def find_slurm() -> Program | None:
@@ -196,21 +178,6 @@ def find_pages() -> str | None:
     names = (file for file in installed if file.as_posix().endswith("share/doc/herringbone/index.md"))
     folders += [Path(str(file.locate())).resolve().parent for file in names]
     return next((str(folder) for folder in folders if (folder / "index.md").is_file()), None)
-
-
-def _profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the settings of each of AWS's profiles, of both files."""
-    profiles: dict[str, dict[str, str]] = {}
-    for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
-        # A key may contain a percent sign.
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(Path(environ.get(variable) or f"~/.aws/{name}").expanduser())
-        except (configparser.Error, OSError, UnicodeDecodeError):
-            continue
-        for section in parser.sections():
-            profiles.setdefault(section.removeprefix("profile "), {}).update(parser[section])
-    return profiles
 
 
 def _answer(program: str, *arguments: str) -> str | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from herringbone.aws.credentials import credentials_source
 from herringbone.cli.__main__ import main
-from herringbone.doctor import Check, State, examine, probes
+from herringbone.doctor import Check, State, examine
 from herringbone.doctor.examination import REQUIRED, SECONDS, standard
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"  # noqa: S105 - of AWS's documentation
@@ -91,4 +92,9 @@ def test_a_home_that_cannot_be_written_exits_with_1(monkeypatch, capsys, tmp_pat
     ],
 )
 def test_credentials_are_found_without_asking_aws(environ, profiles, source):
-    assert probes.credentials_source(environ, profiles) == source
+    assert credentials_source(environ, profiles) == source
+
+
+def test_a_machine_of_aws_may_have_a_role():
+    assert credentials_source({}, {}, "Amazon EC2") == "the role of this machine of AWS"
+    assert credentials_source({"AWS_ACCESS_KEY_ID": SECRET}, {}, "Amazon EC2") == "the environment"

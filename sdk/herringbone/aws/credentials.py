@@ -1,0 +1,79 @@
+"""Where boto3 would find credentials, told without a request: whose account calls of AWS then go to."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from pathlib import Path
+
+from herringbone.system.user_paths import expanded
+
+# `own` or `aws`: the account of a project of SageMaker's whose jobs go to own hosts.
+ACCOUNT_VARIABLE = "HERRINGBONE_ACCOUNT"
+_PROFILE_KEYS = (
+    "aws_access_key_id", "sso_session", "sso_start_url", "role_arn", "credential_process", "login_session",
+)  # fmt: skip
+_OTHERS = {
+    "AWS_ACCESS_KEY_ID": "the environment",
+    "AWS_WEB_IDENTITY_TOKEN_FILE": "a web identity",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "the container's role",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "the container's role",
+    # Where another service answers as AWS.
+    "AWS_ENDPOINT_URL": "the environment",
+}
+_VENDOR = Path("/sys/class/dmi/id/sys_vendor")
+
+
+def credentials_source(
+    environ: Mapping[str, str], profiles: Mapping[str, Mapping[str, str]], vendor: str = ""
+) -> str | None:
+    """Return where credentials are, None where there are none. Pure; `vendor` is the maker of this machine.
+
+    >>> credentials_source({"AWS_PROFILE": "team"}, {"team": {"sso_session": "a"}})
+    'profile team'
+    """
+    profile = _named(environ) or "default"
+    has_keys = any(key in profiles.get(profile, {}) for key in _PROFILE_KEYS)
+    if has_keys and not environ.get("AWS_ACCESS_KEY_ID"):
+        return f"profile {profile}"
+    found = next((where for name, where in _OTHERS.items() if environ.get(name)), None)
+    return found or ("the role of this machine of AWS" if vendor == "Amazon EC2" else None)
+
+
+def find_credentials(environ: Mapping[str, str]) -> str | None:
+    """Return where the credentials of this machine and process are; see `credentials_source`."""
+    try:
+        vendor = _VENDOR.read_text().strip()
+    except OSError:
+        vendor = ""
+    return credentials_source(environ, read_profiles(environ), vendor)
+
+
+def stands_in(environ: Mapping[str, str], source: str | None) -> bool:
+    """Say whether folders stand in for an account's buckets: no account is configured, or the user asks for it.
+
+    >>> stands_in({}, None), stands_in({}, "profile team"), stands_in({"HERRINGBONE_ACCOUNT": "own"}, "profile team")
+    (True, False, True)
+    """
+    chosen = environ.get(ACCOUNT_VARIABLE, "")
+    # boto3 must tell that a profile is named and not there.
+    return chosen == "own" or (source is None and chosen != "aws" and not _named(environ))
+
+
+def _named(environ: Mapping[str, str]) -> str | None:
+    return environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
+
+
+def read_profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the settings of each of AWS's profiles, of both files."""
+    profiles: dict[str, dict[str, str]] = {}
+    for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
+        # A key may contain a percent sign.
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(expanded(environ.get(variable) or f"~/.aws/{name}"))
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            continue
+        for section in parser.sections():
+            profiles.setdefault(section.removeprefix("profile "), {}).update(parser[section])
+    return profiles
