@@ -8,17 +8,9 @@ from functools import partial
 from typing import Any
 
 import herringbone
+from herringbone.serve.describe import completed
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from sagemaker import _absent
-
-# Members that AWS always describes, and that a job on own hosts may lack.
-_ALWAYS: Mapping[str, Any] = {
-    "ModelArtifacts": {"S3ModelArtifacts": ""},
-    "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
-    "EnableNetworkIsolation": False,
-    "EnableInterContainerTrafficEncryption": False,
-    "EnableManagedSpotTraining": False,
-}
 
 
 class TrainingJob(herringbone.TrainingJob):
@@ -44,18 +36,9 @@ def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:
     >>> as_aws({"TrainingJobName": "a", "CreationTime": "2026-11-29T10:00:00+00:00"})["CreationTime"].hour
     10
     """
-    found: dict[str, Any] = {name: _typed(name, value) for name, value in description.items()}
-    for name, value in _ALWAYS.items():
-        found.setdefault(name, value)
-    found.setdefault("TrainingJobArn", Settings(backend="").arn(DEFAULT_REGION, found["TrainingJobName"]))
-    # At AWS it is "" without a key, and SDK v2 reads it.
-    found["OutputDataConfig"] = {"KmsKeyId": "", **found.get("OutputDataConfig", {})}
-    if (seconds := found.get("TrainingTimeInSeconds")) is not None:
-        found.setdefault("BillableTimeInSeconds", seconds)
-    ends = [found[name] for name in ("CreationTime", "TrainingStartTime", "TrainingEndTime") if name in found]
-    if ends:
-        found.setdefault("LastModifiedTime", max(ends))
-    return found
+    arn = Settings(backend="").arn(DEFAULT_REGION, description["TrainingJobName"])
+    typed = {name: _typed(name, value) for name, value in description.items()}
+    return completed({"TrainingJobArn": arn, **typed})
 
 
 def _typed(name: str, value: Any) -> Any:

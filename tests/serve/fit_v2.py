@@ -20,7 +20,9 @@ estimator = PyTorch(
     instance_count=1,
     output_path="s3://mine/out",
     hyperparameters={"epochs": 2},
+    metric_definitions=[{"Name": "weight", "Regex": "weight ([0-9.]+)"}],
 )
 data = S3Uploader.upload(sys.argv[2], "s3://mine/uploaded/data", sagemaker_session=estimator.sagemaker_session)
 estimator.fit({"training": data}, wait=True, logs=True, job_name="by-v2")
+print("weights", sorted(estimator.training_job_analytics.dataframe()["value"]))
 print("model", estimator.model_data)

@@ -22,10 +22,12 @@ from herringbone.serve.actions import ACTIONS, answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.catalog import Catalog
 from herringbone.serve.errors import invalid
+from herringbone.serve.identity import Identity
 from herringbone.serve.links import Held
 from herringbone.serve.logs import LogOperations
 from herringbone.serve.records import Audit, Records, ServiceRecord
 from herringbone.serve.settings import HostType, Mapping, Quota, Settings
+from herringbone.serve.statistics import Statistics
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import InputError
@@ -45,8 +47,9 @@ class Client:
         self.trainings = Trainings(home, self.settings, clock=lambda: self.now)
         self.tunings = Tunings(self.trainings)
         catalog, logs = Catalog(self.trainings, self.tunings), LogOperations(self.trainings, home)
-        operations = answers_of(self.trainings, self.tunings, catalog, logs)
-        assert {name for name, action in ACTIONS.items() if action.service in ("sagemaker", "logs")} == set(operations)
+        parts = logs, Statistics(self.trainings), Identity(self.settings)
+        operations = answers_of(self.trainings, self.tunings, catalog, *parts)
+        assert set(ACTIONS) == set(operations)
         verifier = Verifier(Keys(ADA, BOB, ADMIN), self.settings, clock=lambda: self.now)
         self.make = lambda **limits: Service(
             verifier, operations, self.settings, Audit(home.path / "audit.log"), **limits

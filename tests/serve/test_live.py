@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tarfile
 import time
 from contextlib import closing
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from urllib.error import HTTPError
@@ -20,6 +22,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 boto3 = pytest.importorskip("boto3")
+import botocore.session  # noqa: E402
 from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError  # noqa: E402
 
@@ -165,6 +168,44 @@ def test_boto3_trains(service):
     (hit,) = client.search(Resource="TrainingJob", SearchExpression={"Filters": filters})["Results"]
     assert hit["TrainingJob"]["TrainingJobName"] == "by-boto3"
     assert service.client(key=service.bob).list_training_jobs()["TrainingJobSummaries"] == []
+    # The protocols of boto3's releases.
+    for protocol in ("json", "query", "smithy-rpc-v2-cbor"):
+        cloudwatch = client_of(service, "cloudwatch", protocol)
+        asked = {
+            "Namespace": GROUP,
+            "MetricName": "weight",
+            "Dimensions": [{"Name": "TrainingJobName", "Value": "by-boto3"}],
+            "StartTime": answer["TrainingStartTime"],
+            "EndTime": answer["TrainingEndTime"] + timedelta(minutes=1),
+            "Period": 600,
+            "Statistics": ["Average", "SampleCount"],
+        }
+        found = cloudwatch.get_metric_statistics(**asked)["Datapoints"]
+        assert sum(point["SampleCount"] for point in found) == 2
+        assert {"Average", "SampleCount", "Timestamp", "Unit", *found[0]} == set(found[0])
+        assert abs(found[0]["Timestamp"] - answer["TrainingStartTime"]) < timedelta(minutes=1)
+        with pytest.raises(ClientError) as caught:
+            cloudwatch.get_metric_statistics(**{**asked, "Period": 61})
+        assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
+        with pytest.raises(ClientError) as caught:
+            cloudwatch.list_metrics()
+        assert "this service has no such operation" in caught.value.response["Error"]["Message"]
+
+
+def client_of(service, name, protocol):
+    """Return a client that speaks one protocol, whichever the installed release chooses."""
+    session = botocore.session.get_session()
+    metadata = session.get_component("data_loader").load_service_model(name, "service-2")["metadata"]
+    if protocol == "smithy-rpc-v2-cbor" and protocol not in metadata.get("protocols", ()):
+        pytest.skip("this release of botocore speaks no CBOR")
+    metadata |= {"protocol": protocol, "protocols": [protocol], "targetPrefix": "GraniteServiceVersion20100801"}
+    return session.create_client(
+        name,
+        "us-east-1",
+        endpoint_url=service.address,
+        aws_access_key_id=service.ada.key_id,
+        aws_secret_access_key=service.ada.secret,
+    )
 
 
 def test_a_killed_service_loses_no_job(service):
@@ -281,6 +322,8 @@ def test_the_released_sdk_fits(service):
     assert process.returncode == 0, process.stdout + process.stderr
     assert "epoch 1 weight 1.5" in process.stdout
     assert "Training seconds: " in process.stdout
+    # CloudWatch's average of a minute, of 1.0 and 1.5.
+    assert re.search(r"weights \[1\.", process.stdout)
     assert process.stdout.splitlines()[-1] == "model s3://mine/out/by-v2/output/model.tar.gz"
 
 

@@ -9,13 +9,15 @@ import pytest
 
 from herringbone.events.kinds import State
 from herringbone.records.index import JobRecord
-from herringbone.serve import identity, listing
+from herringbone.serve import listing, model, wire
+from herringbone.serve.calls import Call
 from herringbone.serve.describe import transitions
 from herringbone.serve.errors import ApiError, error_of
+from herringbone.serve.identity import Identity
 from herringbone.serve.limits import Replays
 from herringbone.serve.records import Audit
 from herringbone.serve.settings import HostType, Mapping, Settings, check_account, parse_mapping
-from herringbone.serve.signing.keys import KeyFile
+from herringbone.serve.signing.keys import AccessKey, KeyFile
 from herringbone_contract import errors
 from herringbone_contract.errors import InputError
 
@@ -194,19 +196,51 @@ def test_the_file_of_keys_is_private_and_is_read_again(tmp_path):
     assert "hush" not in str(caught.value)
 
 
-def test_query_operations():
-    settings = Settings(backend="local_process", account="123456789012")
-    assert b"<Account>123456789012</Account>" in identity.answer(
-        "sts", {"Action": "GetCallerIdentity"}, "ada", settings, "r"
+def test_a_form_has_the_members_that_its_shape_says():
+    shape = model.find_operation("monitoring", "GetMetricStatistics").input_shape
+    form = (
+        "Action=GetMetricStatistics&Version=2010-08-01&MetricName=a%20b&Period=60&StartTime=2026-11-29T10%3A00%3A00Z"
+        "&Dimensions.member.1.Name=TrainingJobName&Dimensions.member.1.Value=a&Dimensions.member.2.Name=x"
+        "&Statistics.member.1=Average&Statistics.member.2=Sum&Other.member.1=1"
     )
-    role = identity.answer("iam", {"Action": "GetRole", "RoleName": "me"}, "ada", settings, "r")
-    assert b"<Arn>arn:aws:iam::123456789012:role/me</Arn>" in role
-    for service, form in (("sts", {"Action": "AssumeRole"}), ("iam", {"Action": "GetRole", "RoleName": "<x>"})):
-        with pytest.raises(ApiError):
-            identity.answer(service, form, "ada", settings, "r")
+    assert wire.read_members(wire.Protocol.QUERY, form.encode(), shape) == {
+        "MetricName": "a b",
+        "Period": 60,
+        "StartTime": "2026-11-29T10:00:00Z",
+        "Dimensions": [{"Name": "TrainingJobName", "Value": "a"}, {"Name": "x"}],
+        "Statistics": ["Average", "Sum"],
+        # Refused by the check of members, like every one that AWS does not know.
+        "Other": "",
+    }
+    assert wire.read_members(wire.Protocol.QUERY, b"Period=soon", shape) == {"Period": "soon"}
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"\x81" * 100_000, b"\x01", b"\x9f" * 10])
+def test_bytes_that_are_no_cbor_are_the_callers_mistake(body):
+    with pytest.raises(ApiError) as caught:
+        wire.read_members(wire.Protocol.CBOR, body, None)
+    assert (caught.value.code, caught.value.status) == ("SerializationException", 400)
+
+
+def test_roles_and_callers():
+    call = Call(AccessKey(name="ada", key_id="a", secret="b"), "us-east-1")  # noqa: S106
+    identity = Identity(Settings(backend="local_process", account="123456789012"))
+    caller, role = identity.get_caller_identity(call, {}), identity.get_role(call, {"RoleName": "me"})
+    for service, name, answer in (("sts", "GetCallerIdentity", caller), ("iam", "GetRole", role)):
+        operation = model.find_operation(service, name)
+        model.check_answer(operation, answer)
+        document = wire.answer(wire.Protocol.QUERY, operation, answer, "r").decode()
+        assert f"<{name}Result>" in document
+        assert "<RequestId>r</RequestId>" in document
+    assert (caller["Account"], role["Role"]["Arn"]) == ("123456789012", "arn:aws:iam::123456789012:role/me")
+    with pytest.raises(ApiError, match="RoleName"):
+        identity.get_role(call, {"RoleName": "<x>"})
     with pytest.raises(ApiError) as denied:
-        identity.answer("iam", {"Action": "SimulatePrincipalPolicy"}, "ada", settings, "r")
+        model.find_operation("iam", "SimulatePrincipalPolicy", refusal="InvalidAction")
     assert (denied.value.code, denied.value.status) == ("AccessDenied", 403)
+    with pytest.raises(ApiError) as unknown:
+        model.find_operation("sts", "AssumeRole", refusal="InvalidAction")
+    assert (unknown.value.code, unknown.value.status) == ("InvalidAction", 501)
 
 
 def add_key(path, name):

@@ -24,6 +24,7 @@ from herringbone.views.top.tunings import tuning_row as top_row
 from herringbone.views.tunings.looks import Tunings
 from tests.events.exports import MemoryTracker
 from tests.page.make_jobs import FAILURE, make_job, write_events
+from tests.serve.signing import ADA, BOB
 from tests.serve.test_app import client  # noqa: F401 - a fixture
 from tests.serve.test_members import REQUEST
 from tests.serve.test_tunings import add_tuning
@@ -174,6 +175,38 @@ def test_every_view_shows_the_same(client, herringbone, tmp_path, columns, late,
 def test_the_service_has_final_metrics_without_anybody_having_described_the_job(client):  # noqa: F811
     put(client, "a", **OVER)
     assert [one["Value"] for one in described_by_service(client, "a")["FinalMetricDataList"]] == [1.5, 5.0, 12346.678]
+
+
+def test_cloudwatch_has_the_values_of_the_callers_jobs(client):  # noqa: F811
+    put(client, "a", **OVER)
+    asked = {
+        "Namespace": "/aws/sagemaker/TrainingJobs", "MetricName": "accuracy", "Period": 60,
+        "Dimensions": [{"Name": "TrainingJobName", "Value": "a"}],
+        "StartTime": START, "EndTime": START + 60,
+        "Statistics": ["Average", "SampleCount", "Minimum", "Maximum", "Sum"],
+    }  # fmt: skip
+
+    def call(key=ADA, **changes):
+        target = "GraniteServiceVersion20100801.GetMetricStatistics"
+        return client.call(target, {**asked, **changes}, service="monitoring", key=key)
+
+    # Of both ranks; the minute of CloudWatch begins at a whole one.
+    point = {"Average": 1.25, "SampleCount": 4.0, "Minimum": 0.5, "Maximum": 1.5, "Sum": 5.0, "Unit": "None"}
+    assert call() == (200, {"Label": "accuracy", "Datapoints": [{"Timestamp": START - START % 60, **point}]})
+    assert call(Period=1, Statistics=["Maximum"])[1]["Datapoints"] == [
+        {"Timestamp": START + 11, "Maximum": 1.5, "Unit": "None"}
+    ]
+    for nothing in (
+        {"key": BOB}, {"Namespace": "AWS/EC2"}, {"MetricName": "loss"}, {"Unit": "Seconds"}, {"Dimensions": []},
+        {"StartTime": START - 600, "EndTime": START - 300}, {"Dimensions": [{"Name": "Host", "Value": "a/algo-1"}]},
+    ):  # fmt: skip
+        assert call(**nothing)[1]["Datapoints"] == []
+    for wrong, code in (
+        ({"Period": 61}, "InvalidParameterValue"), ({"EndTime": START}, "InvalidParameterCombination"),
+        ({"Statistics": []}, "ValidationException"), ({"StartTime": 0}, "InvalidParameterCombination"),
+        ({"ExtendedStatistics": ["p90"]}, "ValidationException"),
+    ):  # fmt: skip
+        assert (call(**wrong)[0], call(**wrong)[1]["__type"]) == (400, code)
 
 
 def test_a_restart_ends_an_alert(client):  # noqa: F811

@@ -142,6 +142,9 @@ nextToken limit: used
 startFromHead: refused events come from the oldest to the newest
 interleaved: ignored streams are always interleaved, as at AWS
 unmask: ignored logs are masked when they are written, or not at all
+== monitoring GetMetricStatistics
+Namespace MetricName Dimensions StartTime EndTime Period Statistics Unit: used of the metrics of one training job
+ExtendedStatistics: refused give Statistics
 == sts GetCallerIdentity
 == iam GetRole
 RoleName: used
@@ -232,6 +235,9 @@ def answers_of(*parts: object) -> dict[str, Callable[..., Any]]:
 
 def not_served(code: str, service: str, name: str) -> ApiError:
     """Return the refusal of an action that this service does not have; AWS's code for it differs between protocols."""
+    if service == "iam":
+        # As AWS answers users who may not look at IAM. Clients that only check a role go on; `sagemaker` 3.x does.
+        return ApiError("AccessDenied", f"this user is not authorized to perform: iam:{name[:100]}", 403)
     served = ", ".join(action.name for action in ACTIONS.values() if action.service == service)
     return ApiError(code, f"{name[:100]}: this service has no such operation; of {service} it has {served}", 501)
 

@@ -1,4 +1,4 @@
-"""The ASGI application: one port for SageMaker, CloudWatch Logs, STS, IAM and S3.
+"""The ASGI application: one port for SageMaker, CloudWatch and its Logs, STS, IAM and S3.
 
 request --> [1] the service that it is signed for
         --> [2] S3: the front of the buckets gets the request whole, and verifies it by `buckets.signer_of`
@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from herringbone.s3.front.documents import error_document
 from herringbone.s3.front.refusals import HttpRequest
-from herringbone.serve import identity, model
+from herringbone.serve import model, wire
 from herringbone.serve.actions import ACTIONS, check_fates
 from herringbone.serve.calls import Call
 from herringbone.serve.errors import ApiError, error_of, too_often
@@ -48,7 +47,6 @@ MAX_BODY_BYTES = 1 << 20
 BODY_SECONDS = 20.0
 # Calls of one key that run at once, and that wait for it.
 THREADS_OF_KEY, MAX_WAITING = 4, 64
-_JSON = "application/x-amz-json-1.1"
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -102,7 +100,7 @@ class Verifier:
 
 
 class Service:
-    """The application; `operations` has those of SageMaker and Logs by name, `buckets` is the front of S3.
+    """The application; `operations` has those of all services but S3 by name, `buckets` is the front of S3.
 
     >>> Service(verifier, operations, settings, audit)               # doctest: +SKIP
 
@@ -140,11 +138,12 @@ class Service:
         try:
             body = await _body(request, receive, self._body_seconds)
         except ApiError as error:
-            await _error("", error, str(uuid.uuid4()))(scope, receive, send)
+            await _error("", wire.protocol_of(request, ""), error, str(uuid.uuid4()))(scope, receive, send)
             return
         note: dict[str, Any] = {"id": str(uuid.uuid4()), "client": _client(scope)}
         # This takes less than a millisecond, so no caller keeps the threads that all share.
-        response = await run_in_threadpool(self._guarded, note, partial(self._verified, request, body, note))
+        work = partial(self._verified, request, body, note)
+        response = await run_in_threadpool(self._guarded, request, note, work)
         if not isinstance(response, Response):
             response = await self._in_line(response, request, body, note)
         await response(scope, receive, send)
@@ -156,10 +155,10 @@ class Service:
         if threads.statistics().tasks_waiting >= self._max_waiting:
             # Each waiting call holds a connection, and all users share those.
             work = partial(_raise, too_often(f"{self._max_waiting} calls of this key wait already"))
-            return await run_in_threadpool(self._guarded, note, work)
-        return await to_thread.run_sync(self._guarded, note, work, limiter=threads)
+            return await run_in_threadpool(self._guarded, request, note, work)
+        return await to_thread.run_sync(self._guarded, request, note, work, limiter=threads)
 
-    def _guarded(self, note: dict[str, Any], work: Callable[[], _T]) -> _T | Response:
+    def _guarded(self, request: HttpRequest, note: dict[str, Any], work: Callable[[], _T]) -> _T | Response:
         """Return the result of `work`, or the answer to the error that it raised, which the audit then has."""
         try:
             return work()
@@ -172,7 +171,8 @@ class Service:
             _LOG.exception("request %s", note["id"])
             failure = ApiError("InternalFailure", f"the service failed; its log has request {note['id']}", 500)
         self._audit.add(**note, status=failure.status, error=failure.code)
-        return _error(note.get("service", ""), failure, note["id"])
+        service = note.get("service", "")
+        return _error(service, wire.protocol_of(request, service), failure, note["id"])
 
     def _verified(self, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Verified:
         verified = self._verifier(request, hashlib.sha256(body).hexdigest())
@@ -186,41 +186,33 @@ class Service:
         return verified
 
     def _answer(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
-        service = verified.claim.service
-        if service in ("sts", "iam"):
-            form = identity.parse_form(body)
-            note["operation"] = form.get("Action", "")[:100]
-            text = identity.answer(service, form, verified.key.name, self._settings, note["id"])
-            response = Response(text, media_type="text/xml", headers={"x-amzn-requestid": note["id"]})
-        else:
-            response = _response(msgspec.json.encode(self._json(request, body, verified, note)), 200, note["id"])
-        self._audit.add(**note, status=200)
-        return response
-
-    def _json(self, request: HttpRequest, body: bytes, verified: Verified, note: dict[str, Any]) -> Mapping[str, Any]:
-        prefix, _, name = request.header("x-amz-target").partition(".")
-        note["operation"] = name[:100]
-        if model.TARGETS.get(prefix) != verified.claim.service:
+        claim = verified.claim
+        protocol = wire.protocol_of(request, claim.service)
+        asked = wire.asked_of(protocol, request, body)
+        note["operation"] = asked.name
+        if protocol is not wire.Protocol.QUERY and wire.TARGETS.get(asked.prefix) != claim.service:
             raise ApiError(
                 "UnknownOperationException",
-                f"X-Amz-Target {prefix[:100]}.{name[:100]} is no operation of {verified.claim.service}; this port has "
-                "sagemaker, logs, sts, iam and s3",
+                f"{asked.prefix}.{asked.name} is no operation of {claim.service}; this port has sagemaker, logs, "
+                "monitoring, sts, iam and s3",
             )
-        operation = model.find_operation(verified.claim.service, name)
+        refusal = "InvalidAction" if protocol is wire.Protocol.QUERY else "UnsupportedOperation"
+        operation = model.find_operation(claim.service, asked.name, refusal=refusal)
         # After everything that refuses a call without running it, so that the same bytes may come again.
-        claim = verified.claim
-        changes = ACTIONS[name].changes
+        changes = ACTIONS[asked.name].changes
         self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
-        members = model.parse_body(body)
+        members = wire.read_members(protocol, body, operation.input_shape)
         model.check_members(operation, members)
-        check_fates(name, members)
+        check_fates(asked.name, members)
         for member in ("TrainingJobName", "HyperParameterTuningJobName", "ResourceArn", "logStreamName"):
             if isinstance(members.get(member), str):
                 note["resource"] = members[member][:256]
         call = Call(verified.key, claim.region, request.header("amz-sdk-invocation-id")[:128], body)
-        answer = self._operations[name](call, model.with_times(operation, members))
+        answer = self._operations[asked.name](call, model.with_times(operation, members))
         model.check_answer(operation, answer)
-        return answer
+        document = wire.answer(protocol, operation, answer, note["id"])
+        self._audit.add(**note, status=200)
+        return Response(document, headers=wire.headers(protocol, note["id"]))
 
 
 def _is_of_buckets(request: HttpRequest) -> bool:
@@ -257,26 +249,17 @@ def _raise(error: ApiError) -> Response:
     raise error
 
 
-def _error(service: str, error: ApiError, request_id: str) -> Response:
-    if service in ("sts", "iam"):
-        text = identity.error(service, error, request_id)
-        return Response(text, error.status, {"x-amzn-requestid": request_id}, media_type="text/xml")
+def _error(service: str, protocol: wire.Protocol, error: ApiError, request_id: str) -> Response:
     if service == "s3":
         return Response(
             error_document(error.code, error.message, request_id), error.status, media_type="application/xml"
         )
-    document = msgspec.json.encode({"__type": error.code, "message": error.message})
-    response = _response(document, error.status, request_id)
+    response = Response(wire.error(protocol, error, request_id), error.status, wire.headers(protocol, request_id))
     response.headers["x-amzn-errortype"] = error.code
     if error.status in (408, 413):
         # The rest of the body would be read as the next request.
         response.headers["connection"] = "close"
     return response
-
-
-def _response(document: bytes, status: int, request_id: str) -> Response:
-    headers = {"x-amzn-requestid": request_id, "content-type": _JSON, "cache-control": "no-store"}
-    return Response(document, status, headers)
 
 
 def _client(scope: Scope) -> str:

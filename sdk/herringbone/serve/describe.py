@@ -20,6 +20,7 @@ _REQUESTED = (
     "TrainingJobName", "HyperParameters", "AlgorithmSpecification", "InputDataConfig", "OutputDataConfig",
     "ResourceConfig", "StoppingCondition", "CheckpointConfig", "Environment", "RoleArn",
 )  # fmt: skip
+_SWITCHES = ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining")
 _NO_ROLE, _DAY = f"arn:aws:iam::{DEFAULT_ACCOUNT}:role/none", 86_400
 _REASON_CHARS = 1024
 # SageMaker's own texts, which its SDKs print.
@@ -55,8 +56,6 @@ def description(
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
         **summary(record, row, settings),
         "TuningJobArn": settings.arn(record.region, record.tuning, TUNING_JOB) if record.tuning else None,
-        # At AWS the key is "" where there is none, and its SDKs read it.
-        "OutputDataConfig": {"KmsKeyId": "", **record.request["OutputDataConfig"]},
         # SageMaker's shape requires an address, and names the place of the model from the beginning on.
         "ModelArtifacts": {"S3ModelArtifacts": "" if row.done and row.model is None else model_address(record)},
         "FailureReason": None if failure is None else f"AlgorithmError: {failure.render()}"[:_REASON_CHARS],
@@ -64,13 +63,32 @@ def description(
         "TrainingEndTime": row.ended,
         "SecondaryStatusTransitions": transitions(states, row),
         "TrainingTimeInSeconds": seconds,
-        # SageMaker's is that of one instance, too; nobody is billed here.
-        "BillableTimeInSeconds": seconds,
         "FinalMetricDataList": [_metric(one) for one in metrics if isinstance(one["Value"], float)] or None,
     }
-    for name in ("EnableNetworkIsolation", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining"):
-        members.setdefault(name, False)
-    return {name: value for name, value in members.items() if value is not None}
+    return completed({name: value for name, value in members.items() if value is not None})
+
+
+def completed(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with all members that AWS always has, or that its SDKs read without asking.
+
+    >>> completed({"TrainingJobName": "a", "TrainingTimeInSeconds": 9})["BillableTimeInSeconds"]
+    9
+
+    Times are of any one type.
+    """
+    times = [described[name] for name in ("CreationTime", "TrainingStartTime", "TrainingEndTime") if name in described]
+    always = {
+        "ModelArtifacts": {"S3ModelArtifacts": ""},
+        "StoppingCondition": {"MaxRuntimeInSeconds": _DAY},
+        **dict.fromkeys(_SWITCHES, False),
+        # SageMaker's is that of one instance, too; nobody is billed here.
+        "BillableTimeInSeconds": described.get("TrainingTimeInSeconds"),
+        "LastModifiedTime": max(times, default=None),
+        **described,
+        # At AWS the key is "" where there is none.
+        "OutputDataConfig": {"KmsKeyId": "", "S3OutputPath": "", **described.get("OutputDataConfig", {})},
+    }
+    return {name: value for name, value in always.items() if value is not None}
 
 
 def request_of(described: Mapping[str, Any]) -> dict[str, Any]:

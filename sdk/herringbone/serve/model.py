@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import msgspec
-
 from herringbone.aws.service_models import shared_loader
 from herringbone.backends.sagemaker.service_model import violations_of
 from herringbone.serve.actions import ACTIONS, not_served
 from herringbone.serve.errors import ApiError, invalid
 
-# X-Amz-Target is PREFIX.Operation.
-TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs"}
+# botocore's name of a service whose name in signatures differs.
+_NAMES = {"monitoring": "cloudwatch"}
 
 
 @cache
@@ -27,29 +25,19 @@ def service_model(service: str) -> Any:
     loader = shared_loader()
     from botocore.model import ServiceModel
 
-    return ServiceModel(loader.load_service_model(service, "service-2", api_version=None), service_name=service)
+    name = _NAMES.get(service, service)
+    return ServiceModel(loader.load_service_model(name, "service-2", api_version=None), service_name=name)
 
 
-def parse_body(body: bytes) -> dict[str, Any]:
-    """Return the members of a JSON request. Raises `ApiError` (SerializationException)."""
-    try:
-        members = msgspec.json.decode(body or b"{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise ApiError("SerializationException", f"the body is no JSON: {error}") from None
-    if not isinstance(members, dict):
-        raise ApiError("SerializationException", "the body must be a JSON object")
-    return members
-
-
-def find_operation(service: str, name: str) -> Any:
+def find_operation(service: str, name: str, *, refusal: str = "UnsupportedOperation") -> Any:
     """Return botocore's model of an operation.
 
-    Raises `ApiError`: UnsupportedOperation for one that AWS has and this service has not, else UnknownOperation.
+    Raises `ApiError`: `refusal` for one that AWS has and this service has not, else UnknownOperation.
     """
     if name in ACTIONS and ACTIONS[name].service == service:
         return service_model(service).operation_model(name)
     if name in service_model(service).operation_names:
-        raise not_served("UnsupportedOperation", service, name)
+        raise not_served(refusal, service, name)
     raise ApiError("UnknownOperationException", f"{service} has no operation of this name")
 
 

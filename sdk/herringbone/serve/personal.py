@@ -48,7 +48,7 @@ def join(home: Home, backend: str) -> dict[str, str]:
     `backend` is the instance type of jobs that are created through the service that this call starts. Raises
     `InputError` while `herringbone serve` has the home, `UnsupportedError` where a package is missing.
     """
-    missing = [name for name in ("starlette", "uvicorn", "boto3") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn", "boto3", "cbor2") if find_spec(name) is None]
     if missing:
         raise UnsupportedError(f"it needs {', '.join(missing)}: pip install '.[serve]' in your clone of Herringbone")
     home.make()

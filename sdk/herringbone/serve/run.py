@@ -20,11 +20,13 @@ from herringbone.serve.actions import answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.buckets import make_buckets
 from herringbone.serve.catalog import Catalog
+from herringbone.serve.identity import Identity
 from herringbone.serve.logs import LogOperations
 from herringbone.serve.model import service_model
 from herringbone.serve.records import Audit
 from herringbone.serve.settings import Settings
 from herringbone.serve.signing.keys import KeyFile
+from herringbone.serve.statistics import Statistics
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import HerringboneError, InputError
@@ -105,7 +107,8 @@ def serve(
         trainings = Trainings(home, settings)
         with closing(trainings.records):
             tunings = Tunings(trainings)
-            parts = trainings, tunings, Catalog(trainings, tunings), LogOperations(trainings, home)
+            jobs = trainings, tunings, Catalog(trainings, tunings)
+            parts = *jobs, LogOperations(trainings, home), Statistics(trainings), Identity(settings)
             audit = Audit(home.path / "service" / "audit.log")
             verifier = Verifier(keys, settings)
             folder = settings.buckets

@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, keys: Path | None, **options: Any) -> int:
     try:
         from herringbone.serve.run import Listener, serve
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "cbor2"):
             raise
         raise UsageError(
             f"the service needs {error.name}: run pip install '.[serve]' in your clone of Herringbone"
