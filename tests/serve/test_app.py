@@ -17,17 +17,17 @@ pytest.importorskip("botocore")
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.serve import app as module
-from herringbone.serve import logs as logs_module
 from herringbone.serve.actions import ACTIONS, answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.catalog import Catalog
+from herringbone.serve.cloudwatch import logs as logs_module
+from herringbone.serve.cloudwatch.logs import LogOperations
+from herringbone.serve.cloudwatch.statistics import Statistics
 from herringbone.serve.errors import invalid
 from herringbone.serve.identity import Identity
 from herringbone.serve.links import Held
-from herringbone.serve.logs import LogOperations
 from herringbone.serve.records import Audit, Records, ServiceRecord
 from herringbone.serve.settings import HostType, Mapping, Quota, Settings
-from herringbone.serve.statistics import Statistics
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import InputError

@@ -2,8 +2,8 @@
 
 import pytest
 
+from herringbone.serve.cloudwatch.logs import _backward, _events, _forward, _token, _words
 from herringbone.serve.errors import ApiError
-from herringbone.serve.logs import _backward, _events, _forward, _token, _words
 
 LINES = [f"2026-11-21T11:44:{second:02}.000000Z [algo-1:0] line {second}" for second in range(30)]
 

@@ -1,4 +1,4 @@
-"""Where boto3 would find credentials, told without a request: whose account calls of AWS then go to."""
+"""Say where boto3 would find credentials, without a request: whose account calls of AWS then go to."""
 
 from __future__ import annotations
 

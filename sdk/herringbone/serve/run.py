@@ -20,13 +20,13 @@ from herringbone.serve.actions import answers_of
 from herringbone.serve.app import Service, Verifier
 from herringbone.serve.buckets import make_buckets
 from herringbone.serve.catalog import Catalog
+from herringbone.serve.cloudwatch.logs import LogOperations
+from herringbone.serve.cloudwatch.statistics import Statistics
 from herringbone.serve.identity import Identity
-from herringbone.serve.logs import LogOperations
 from herringbone.serve.model import service_model
 from herringbone.serve.records import Audit
 from herringbone.serve.settings import Settings
 from herringbone.serve.signing.keys import KeyFile
-from herringbone.serve.statistics import Statistics
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import HerringboneError, InputError

@@ -40,7 +40,7 @@ class Protocol(enum.Enum):
 
 
 class Asked(NamedTuple):
-    """What a request names: the prefix of its service, "" where it has none, and the operation."""
+    """The prefix of the service that a request names, "" where it has none, and the operation."""
 
     prefix: str
     name: str
