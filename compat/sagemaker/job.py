@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,9 @@ import herringbone
 from herringbone.serve.describe import completed
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from sagemaker import _absent
+
+# Members whose own members have names of users'.
+_USERS_NAMES = ("HyperParameters", "StaticHyperParameters", "TunedHyperParameters", "Environment")
 
 
 class TrainingJob(herringbone.TrainingJob):
@@ -37,18 +40,18 @@ def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:
     10
     """
     arn = Settings(backend="").arn(DEFAULT_REGION, description["TrainingJobName"])
-    typed = {name: _typed(name, value) for name, value in description.items()}
+    typed: dict[str, Any] = with_times("", description)
     return completed({"TrainingJobArn": arn, **typed})
 
 
-def _typed(name: str, value: Any) -> Any:
-    """Return a value with AWS's type: members that end so are times."""
+def with_times(name: str, value: Any) -> Any:
+    """Return the value of a member with AWS's type: members that end so are times, from texts or seconds since 1970."""
     if isinstance(value, dict):
-        return {key: _typed(key, each) for key, each in value.items()} if name != "HyperParameters" else value
+        return {key: with_times(key, each) for key, each in value.items()} if name not in _USERS_NAMES else value
     if isinstance(value, list):
-        return [_typed(name, each) for each in value]
-    if isinstance(value, str) and name.endswith(("Time", "Timestamp")):
-        return datetime.fromisoformat(value)
+        return [with_times(name, each) for each in value]
+    if name.endswith(("Time", "Timestamp")) and isinstance(value, str | float):
+        return datetime.fromisoformat(value) if isinstance(value, str) else datetime.fromtimestamp(value, timezone.utc)
     return value
 
 

@@ -13,6 +13,7 @@ from herringbone import TrainingInput
 from herringbone.serve.settings import DEFAULT_ACCOUNT
 from sagemaker import _absent, _notebook
 from sagemaker.job import as_aws
+from sagemaker.tuner import HyperparameterTuner
 
 # The name of SDK v1.
 s3_input = TrainingInput
@@ -224,12 +225,12 @@ class Session:
 
     def describe_tuning_job(self, job_name: str) -> dict[str, Any]:
         """Return the description of a search."""
-        return herringbone.HyperparameterTuner.attach(job_name, _notebook.asked(self)).describe()
+        return HyperparameterTuner.attach(job_name, self).describe()
 
     def wait_for_tuning_job(self, job: str, poll: int = 5) -> dict[str, Any]:
         """Wait until a search is over, and return its description."""
         del poll
-        tuner = herringbone.HyperparameterTuner.attach(job, _notebook.asked(self))
+        tuner = HyperparameterTuner.attach(job, self)
         tuner.wait()
         return tuner.describe()
 

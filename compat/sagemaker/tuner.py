@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,8 +18,11 @@ from herringbone import (
     WarmStartConfig,
     WarmStartTypes,
 )
+from herringbone.records.home import find_home
+from herringbone.serve.tunings.adoption import describe_search
 from sagemaker import _absent
-from sagemaker._notebook import asked
+from sagemaker._notebook import asked, on_own_hosts
+from sagemaker.job import with_times
 
 __all__ = [
     "HyperparameterTuner",
@@ -67,6 +71,13 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
     def attach(cls, tuning_job_name: str, sagemaker_session: Any = None, *_: Any, **__: Any) -> Any:
         """Return the tuner of an earlier search."""
         return super().attach(tuning_job_name, asked(sagemaker_session))
+
+    def describe(self) -> dict[str, Any]:
+        """Return AWS's description of the search, with AWS's types and members."""
+        if not on_own_hosts(os.environ):
+            return super().describe()
+        found: dict[str, Any] = with_times("", describe_search(self._found().name, find_home()))
+        return found
 
     @property
     def sagemaker_session(self) -> Any:

@@ -150,3 +150,68 @@ def test_a_configured_account_is_not_taken_over(run, tmp_path, env, said):
     assert said in done.stderr
     assert bool(said) == bool(done.stderr)
     assert not service_of(tmp_path / "home")
+
+
+SEARCH = """
+import boto3, json, sagemaker
+from botocore.validate import ParamValidator
+from herringbone.serve.model import find_operation
+from sagemaker.analytics import HyperparameterTuningJobAnalytics
+from sagemaker.pytorch import PyTorch
+from sagemaker.tuner import ContinuousParameter, HyperparameterTuner
+
+estimator = PyTorch(
+    "fit.py", role=sagemaker.get_execution_role(), instance_type="ml.m5.large", instance_count=1, py_version="py310",
+    framework_version="2.1", hyperparameters={"depth": 2},
+)
+tuner = HyperparameterTuner(
+    estimator, "loss", {"rate": ContinuousParameter(0.1, 1)}, [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+    max_jobs=2, max_parallel_jobs=1, objective_type="Minimize",
+)
+tuner.fit(wait=False)
+name, client, session = tuner.latest_tuning_job.name, boto3.client("sagemaker"), sagemaker.Session()
+begun = client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)["HyperParameterTuningJobStatus"]
+tuner.wait()
+told = client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
+del told["ResponseMetadata"]
+described = [tuner.describe(), session.describe_tuning_job(name), told]
+best = client.describe_training_job(TrainingJobName=tuner.best_training_job())
+listed = client.list_training_jobs_for_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
+shape = find_operation("sagemaker", "DescribeHyperParameterTuningJob").output_shape
+print(json.dumps({
+    "begun": begun,
+    "same": described[0] == described[1] and told.keys() == described[0].keys(),
+    "wrong": [ParamValidator().validate(one, shape).generate_report() for one in described],
+    "static": told["TrainingJobDefinition"]["StaticHyperParameters"],
+    "best": told["BestTrainingJob"]["TrainingJobName"] == tuner.best_training_job(),
+    "of": [best["TuningJobArn"].rpartition("/")[2] == name, best["HyperParameters"]["depth"]],
+    "listed": [job["TrainingJobStatus"] for job in listed["TrainingJobSummaries"]],
+    "names": [job["HyperParameterTuningJobName"] == name for job in
+              client.list_hyper_parameter_tuning_jobs()["HyperParameterTuningJobSummaries"]],
+    "values": len(HyperparameterTuningJobAnalytics(name).training_job_summaries()),
+}))
+"""
+TRIAL = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float)
+print(f"loss={parser.parse_known_args()[0].rate}")
+"""
+
+
+@pytest.mark.e2e
+def test_a_search_without_an_account_is_described_as_at_aws(run, tmp_path):
+    (tmp_path / "fit.py").write_text(TRIAL)
+    done = run(SEARCH, env=NO_ACCOUNT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "begun": "InProgress",
+        "same": True,
+        "wrong": ["", "", ""],
+        "static": {"depth": "2", "_tuning_objective_metric": "loss"},
+        "best": True,
+        "of": [True, "2"],
+        "listed": ["Completed", "Completed"],
+        "names": [True],
+        "values": 2,
+    }

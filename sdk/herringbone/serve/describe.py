@@ -49,8 +49,7 @@ def description(
     metrics: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the answer of DescribeTrainingJob; times are seconds since 1970."""
-    # SageMaker's shape has no job of 0 seconds.
-    seconds = None if row.started is None or row.ended is None else max(1, round(row.ended - row.started))
+    seconds = None if row.started is None or row.ended is None else round(row.ended - row.started)
     failure = failure_of(row)
     members = {
         **{name: value for name, value in record.request.items() if name not in _NOT_DESCRIBED},
@@ -76,13 +75,17 @@ def completed(described: Mapping[str, Any]) -> dict[str, Any]:
 
     Times are of any one type.
     """
+    # Its shapes have no job of 0 seconds, and no list of channels without one.
+    described = {name: value for name, value in described.items() if name != "InputDataConfig" or value}
+    if (seconds := described.get("TrainingTimeInSeconds")) is not None:
+        described["TrainingTimeInSeconds"] = seconds = max(1, seconds)
     times = [described[name] for name in ("CreationTime", "TrainingStartTime", "TrainingEndTime") if name in described]
     always = {
         "ModelArtifacts": {"S3ModelArtifacts": ""},
         "StoppingCondition": {"MaxRuntimeInSeconds": _DAY},
         **dict.fromkeys(_SWITCHES, False),
         # SageMaker's is that of one instance, too; nobody is billed here.
-        "BillableTimeInSeconds": described.get("TrainingTimeInSeconds"),
+        "BillableTimeInSeconds": seconds,
         "LastModifiedTime": max(times, default=None),
         **described,
         # At AWS the key is "" where there is none.

@@ -36,7 +36,7 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     `call` is the SHA-256 of the call that created the job: the client's invocation id and the body. Its repetition gets
     the same answer. `submitted` is false until a controller has the job. `modified` is the last change by a call.
     `tuning` is the tuning job that a training job is a trial of. `problem` says why a tuning job cannot go on. `held`
-    are the places that nobody else may change until the job is over.
+    are the places that nobody else may change until the job is over. `adopted`: the service has not created it.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     tuning: str = ""
     problem: str = ""
     held: Held = Held()
+    adopted: bool = False
 
 
 class RecordFolder:

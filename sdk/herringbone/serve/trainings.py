@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,8 @@ from herringbone.serve.links import check_held, check_links, held_by
 from herringbone.serve.records import RecordFolder, Records, ServiceRecord
 from herringbone.serve.settings import Settings
 from herringbone.serve.translate import check_role, refused, translate
+from herringbone.serve.tunings.adoption import Adopter
 from herringbone.serve.tunings.trials import Trials, use_of
-from herringbone.trackers.description import describe_job
 from herringbone_contract.errors import AwsError, HerringboneError, JobNotFoundError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Trainings:
         self.records = Records(home)
         self.index = JobIndex(home.index)
         self.trials = Trials(home, self.records, self.index)
+        self.adopt = Adopter(home, self.records, self.index, self.trials, settings).adopt
         self.admission = Admission(self)
         self.recover()
 
@@ -158,31 +159,9 @@ class Trainings:
         # SageMaker's default order differs between its pages of documentation; its answers are newest first.
         return page_of(call, request, "TrainingJobSummaries", entries, key=key, name="TrainingJobName")
 
-    def _adopt(self) -> None:
-        """Write the records of jobs that have none: of trials, and for an adopter of all jobs of the home."""
-        self.trials.adopt()
-        if (owner := self.settings.adopter) is None:
-            return
-        for name in self.index.names():
-            if self.records.get(name) is not None:
-                continue
-            # One that is removed meanwhile, or of another release's backend, hides no other.
-            with suppress(HerringboneError):
-                row = self.index.get(name)
-                self.records.add(
-                    ServiceRecord(
-                        name=name,
-                        owner=owner,
-                        region=self.settings.regions[0],
-                        created=row.created,
-                        request=describe.request_of(describe_job(row, backend_named(row.backend))),
-                        submitted=True,
-                    )
-                )
-
     def look_at_running(self) -> None:
         """Ask the backends for the jobs that run: some states become known, and ends settled, only when asked for."""
-        self._adopt()
+        self.adopt()
         for row in self.index.running():
             if self.records.get(row.name) is not None:
                 self._look(row.name)
@@ -200,13 +179,13 @@ class Trainings:
     def visible(self, call: Call) -> Iterator[ServiceRecord]:
         """Return the records of the jobs that the caller may see, in the region of the call."""
         # Also the trials that a search has started since the last look.
-        self._adopt()
+        self.adopt()
         return (record for record in self.records.all() if may_see(record, call))
 
     def own(self, call: Call, name: str) -> ServiceRecord:
         """Return the record of a job that the caller may see. Raises `ApiError` for all others."""
         if self.records.get(name) is None:
-            self._adopt()
+            self.adopt()
         record = self.records.get(name)
         # The same answer for a job of another user: its existence is nobody else's business.
         if may_see(record, call):

@@ -202,6 +202,7 @@ class Tunings:
 
     def _looks(self, call: Call) -> list[Look]:
         looks = []
+        self._trainings.adopt()
         for record in self._records.all():
             # One that is being deleted has no folder any more.
             with suppress(HerringboneError, ApiError):
@@ -228,6 +229,8 @@ class Tunings:
         return Look(record, replace(search, trials=trials), created)
 
     def _own(self, call: Call, name: str) -> ServiceRecord:
+        if self._records.get(name) is None:
+            self._trainings.adopt()
         record = self._records.get(name)
         # The same answer for a job of another user: its existence is nobody else's business.
         if may_see(record, call):
@@ -251,7 +254,8 @@ class Searchers:
     def look(self) -> None:
         """Start the searchers again that are gone without having ended their searches."""
         for record in self._records.all():
-            if not record.submitted:
+            # Whoever waits for an adopted one starts its searcher again, and may have its secrets.
+            if not record.submitted or record.adopted:
                 continue
             store = self._trials.store(record.name)
             if store.state().done:
