@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,10 @@ class Session:
         """Return the name of the account's bucket; asks AWS who you are. It is created when a job needs it."""
         if self._default_bucket_name_override is None:
             self._default_bucket_name_override = f"sagemaker-{self.boto_region_name}-{self.account_id()}"
+            if self._is_stood_in:
+                client = self.s3_client
+                with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+                    client.create_bucket(Bucket=self._default_bucket_name_override)
         return self._default_bucket_name_override
 
     # Data
@@ -163,8 +168,12 @@ class Session:
     def _has_bucket(self, bucket: str | None) -> bool:
         """Say whether data must go to a bucket: where one stands in for AWS's, or where another one is named."""
         own = bucket is None or (_notebook.on_own_hosts(os.environ) and bucket == self._default_bucket_name_override)
-        # A session that boto3 has not made may know nothing of buckets.
-        return not own or ("AWS_ENDPOINT_URL" in os.environ and hasattr(self.boto_session, "get_available_services"))
+        return not own or self._is_stood_in
+
+    @property
+    def _is_stood_in(self) -> bool:
+        """Whether another service answers as AWS; a session that boto3 has not made may know nothing of buckets."""
+        return "AWS_ENDPOINT_URL" in os.environ and hasattr(self.boto_session, "get_available_services")
 
     def upload_string_as_file_body(self, body: str | bytes, bucket: str, key: str, kms_key: str | None = None) -> str:
         """Write a text into an object, and return its address."""

@@ -33,11 +33,11 @@ class Keys:
 
 def signed(
     key: AccessKey, target: str, body: bytes, *, now: float, service: str = "sagemaker", region: str = "us-east-1",
-    **headers: str,
+    content_type: str = TYPE, **headers: str,
 ) -> HttpRequest:  # fmt: skip
     """Return a signed POST request, as boto3 sends it."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    pairs = [("content-type", TYPE), ("host", "127.0.0.1:1"), ("x-amz-date", stamp), ("x-amz-target", target)]
+    pairs = [("content-type", content_type), ("host", "127.0.0.1:1"), ("x-amz-date", stamp), ("x-amz-target", target)]
     claim = Claim(key.key_id, stamp[:8], region, service, int(now), tuple(name for name, _ in pairs), "")
     request = HttpRequest("POST", "/", "", pairs)
     text = string_to_sign(claim, request, hashlib.sha256(body).hexdigest())
@@ -59,6 +59,12 @@ def send(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, dict[s
 
 async def answer_to(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, dict[str, Any]]:
     """Do so in a loop that runs."""
+    status, body = await sent_to(app, request, *parts)
+    return status, json.loads(body)
+
+
+async def sent_to(app: Service, request: HttpRequest, *parts: bytes) -> tuple[int, bytes]:
+    """Send a request, its body in parts, and return the status and the body of the answer."""
     scope = {
         "type": "http",
         "method": request.method,
@@ -79,4 +85,4 @@ async def answer_to(app: Service, request: HttpRequest, *parts: bytes) -> tuple[
         sent.append(message)
 
     await app(scope, receive, collect)
-    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])

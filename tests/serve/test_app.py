@@ -31,7 +31,7 @@ from herringbone.serve.settings import HostType, Mapping, Quota, Settings
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
 from herringbone_contract.errors import InputError
-from tests.serve.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, signed
+from tests.serve.signing import ADA, ADMIN, BOB, LOOP, Keys, answer_to, send, sent_to, signed
 from tests.serve.test_members import REQUEST
 
 MAPPING = Mapping(instance_types={"ml.p4d.*": HostType(hosts=3), "ml.m5.*": HostType()}, quotas={"bob": Quota(jobs=1)})
@@ -200,6 +200,27 @@ def test_calls_are_counted_replays_and_strangers_refused(client):
     answers += [send(client.app, signed(ADA, "SageMaker.X", b"{}", now=client.now), b"{}") for _ in range(250)]
     assert {answer["__type"] for _, answer in answers[-10:]} == {"ThrottlingException"}
     assert client.call("ListTrainingJobs", key=BOB)[0] == 200
+
+
+def test_regions_are_one_where_any_may_be_named(client, tmp_path):
+    home = Home(tmp_path / "another")
+    home.make()
+    personal = Client(home, any_region=True)
+    try:
+        personal.add("digits-1", **OVER)
+        (entry,) = personal.call("ListTrainingJobs", region="eu-west-1")[1]["TrainingJobSummaries"]
+        assert entry["TrainingJobArn"].startswith("arn:aws:sagemaker:us-east-1:")
+    finally:
+        personal.trainings.records.close()
+
+
+def test_a_form_is_no_call_of_a_service_of_json_and_its_error_is_xml(client):
+    body, form = b"Action=AssumeRole&Version=1", "application/x-www-form-urlencoded; charset=utf-8"
+    for service, code in (("sagemaker", "UnknownOperationException"), ("sts", "InvalidAction")):
+        request = signed(ADA, "", body, now=client.now + 1, service=service, content_type=form)
+        status, text = LOOP.run_until_complete(sent_to(client.app, request, body))
+        assert status == (400 if service == "sagemaker" else 501)
+        assert f"<Code>{code}</Code>".encode() in text
 
 
 def test_the_audit_has_a_line_for_each_call_and_no_secret(client):

@@ -82,7 +82,7 @@ class Verifier:
         if key is None:
             raise ApiError("UnrecognizedClientException", "The security token included in the request is invalid.", 403)
         signing_key = check(claim, request, secret=key.secret, payload_hash=payload_hash, now=self.clock())
-        if claim.region not in self._settings.regions and claim.service != "iam":
+        if claim.region not in self._settings.regions and claim.service != "iam" and not self._settings.any_region:
             raise ApiError(
                 "InvalidSignatureException",
                 f"Credential should be scoped to a valid region: this service has {', '.join(self._settings.regions)}",
@@ -138,7 +138,7 @@ class Service:
         try:
             body = await _body(request, receive, self._body_seconds)
         except ApiError as error:
-            await _error("", wire.protocol_of(request, ""), error, str(uuid.uuid4()))(scope, receive, send)
+            await _error("", wire.protocol_of(request), error, str(uuid.uuid4()))(scope, receive, send)
             return
         note: dict[str, Any] = {"id": str(uuid.uuid4()), "client": _client(scope)}
         # This takes less than a millisecond, so no caller keeps the threads that all share.
@@ -171,8 +171,7 @@ class Service:
             _LOG.exception("request %s", note["id"])
             failure = ApiError("InternalFailure", f"the service failed; its log has request {note['id']}", 500)
         self._audit.add(**note, status=failure.status, error=failure.code)
-        service = note.get("service", "")
-        return _error(service, wire.protocol_of(request, service), failure, note["id"])
+        return _error(note.get("service", ""), wire.protocol_of(request), failure, note["id"])
 
     def _verified(self, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Verified:
         verified = self._verifier(request, hashlib.sha256(body).hexdigest())
@@ -187,14 +186,14 @@ class Service:
 
     def _answer(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
         claim = verified.claim
-        protocol = wire.protocol_of(request, claim.service)
+        protocol = wire.protocol_of(request)
         asked = wire.asked_of(protocol, request, body)
         note["operation"] = asked.name
-        if protocol is not wire.Protocol.QUERY and wire.TARGETS.get(asked.prefix) != claim.service:
+        if not wire.is_of(asked, protocol, claim.service):
             raise ApiError(
                 "UnknownOperationException",
-                f"{asked.prefix}.{asked.name} is no operation of {claim.service}; this port has sagemaker, logs, "
-                "monitoring, sts, iam and s3",
+                f"{asked.prefix}.{asked.name} at {request.path[:100]} is no operation of {claim.service}; this port "
+                "has sagemaker, logs, monitoring, sts, iam and s3",
             )
         refusal = "InvalidAction" if protocol is wire.Protocol.QUERY else "UnsupportedOperation"
         operation = model.find_operation(claim.service, asked.name, refusal=refusal)
@@ -207,7 +206,9 @@ class Service:
         for member in ("TrainingJobName", "HyperParameterTuningJobName", "ResourceArn", "logStreamName"):
             if isinstance(members.get(member), str):
                 note["resource"] = members[member][:256]
-        call = Call(verified.key, claim.region, request.header("amz-sdk-invocation-id")[:128], body)
+        # Where any region may be named, all of them are one.
+        region = self._settings.regions[0] if self._settings.any_region else claim.region
+        call = Call(verified.key, region, request.header("amz-sdk-invocation-id")[:128], body)
         answer = self._operations[asked.name](call, model.with_times(operation, members))
         model.check_answer(operation, answer)
         document = wire.answer(protocol, operation, answer, note["id"])

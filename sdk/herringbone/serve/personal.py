@@ -128,7 +128,11 @@ def main(descriptor: int, backend: str) -> None:
     folder = home.path / "service"
     threading.Thread(target=_end_with_the_last, args=(home, folder), daemon=True).start()
     settings = Settings(
-        backend=backend, buckets=str(home.path / "buckets"), adopter=_USER, s3_calls_per_second=10_000.0
+        backend=backend,
+        buckets=str(home.path / "buckets"),
+        adopter=_USER,
+        any_region=True,
+        s3_calls_per_second=10_000.0,
     )
     serve(settings, KeyFile(folder / "keys.json"), Listener(descriptor=descriptor), print)
 

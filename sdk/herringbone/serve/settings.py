@@ -85,7 +85,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the answers of the service depend on.
 
     `backend` is the `instance_type` that jobs run on. `buckets` is the folder whose subfolders are the buckets; None
-    leaves `s3://` addresses to the backend. `adopter` is the user to whom jobs belong that the service has not created.
+    leaves `s3://` addresses to the backend. `any_region`: callers may name other regions than `regions`. `adopter` is
+    the user to whom jobs belong that the service has not created.
     `calls_per_second` is each key's rate, ten times of it at once;
     `s3_calls_per_second` is the one for objects, of which a training may read thousands.
     """
@@ -95,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     regions: tuple[str, ...] = (DEFAULT_REGION,)
     mapping: Mapping = Mapping()
     buckets: str | None = None
+    any_region: bool = False
     adopter: str | None = None
     calls_per_second: float = 20.0
     s3_calls_per_second: float = 200.0

@@ -26,6 +26,7 @@ from herringbone.serve.errors import ApiError, invalid
 # The prefix of X-Amz-Target, or of a path of CBOR's, of each service that is called so.
 TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVersion20100801": "monitoring"}
 _QUERY_SERVICES = ("sts", "iam", "monitoring")
+_FORM = "application/x-www-form-urlencoded"
 _CBOR_PATH = re.compile(r"/service/([^/]{1,100})/operation/([^/]{1,100})")
 _CBOR = {"smithy-protocol": "rpc-v2-cbor"}
 _MAX_MEMBERS = 500
@@ -46,11 +47,16 @@ class Asked(NamedTuple):
     name: str
 
 
-def protocol_of(request: HttpRequest, service: str) -> Protocol:
-    """Return the protocol of a request to a service, which is "" before anyone knows."""
+def protocol_of(request: HttpRequest) -> Protocol:
+    """Return the protocol of a request; JSON for one that none of them is."""
     if request.header("smithy-protocol") == _CBOR["smithy-protocol"]:
         return Protocol.CBOR
-    return Protocol.QUERY if service in _QUERY_SERVICES and not request.header("x-amz-target") else Protocol.JSON
+    return Protocol.QUERY if request.header("content-type").startswith(_FORM) else Protocol.JSON
+
+
+def is_of(asked: Asked, protocol: Protocol, service: str) -> bool:
+    """Say whether a service is called so."""
+    return service in _QUERY_SERVICES if protocol is Protocol.QUERY else TARGETS.get(asked.prefix) == service
 
 
 def asked_of(protocol: Protocol, request: HttpRequest, body: bytes) -> Asked:

@@ -80,7 +80,8 @@ class Store:
         except OSError:
             is_bucket = False
         if not is_bucket:
-            raise S3Error("NoSuchBucket", "The specified bucket does not exist.", 404)
+            text = f"The specified bucket does not exist: {name} would be a folder among the buckets of this service."
+            raise S3Error("NoSuchBucket", text, 404)
         return path
 
     @contextmanager
