@@ -131,6 +131,24 @@ def test_processes_share_one_service(run, tmp_path):
     assert done.stdout.endswith(" 000000000000\n")
 
 
+AGAIN = """
+import subprocess, sys, time
+from herringbone.records.home import find_home
+from herringbone.serve.personal import join
+home = find_home()
+subprocess.run([sys.executable, "-c", "import sagemaker"], check=True)
+while (home.path / "service" / "personal.json").exists():
+    time.sleep(0.001)
+print(join(home, "local_process")["AWS_ENDPOINT_URL"])
+"""
+
+
+def test_a_notebook_that_starts_while_the_service_ends_gets_a_new_one(run):
+    done = run(AGAIN, env=NO_ACCOUNT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("http://127.0.0.1:")
+
+
 @pytest.mark.parametrize(
     ("env", "said"),
     [

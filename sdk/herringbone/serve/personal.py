@@ -71,7 +71,8 @@ def join(home: Home, backend: str) -> dict[str, str]:
 
 
 def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
-    free = try_locked(folder / "lock")
+    # A process that ends frees its locks one after the other: the service of before may still have this one.
+    free = try_locked(folder / "lock", seconds=0.5)
     if free is None:
         raise InputError(
             f"herringbone serve runs for {home.path}: set AWS_ENDPOINT_URL to the address that it has printed, and the"
@@ -140,7 +141,7 @@ def main(descriptor: int, backend: str) -> None:
 def _end_with_the_last(home: Home, folder: Path) -> None:
     while True:
         time.sleep(_LOOK_SECONDS)
-        # Whoever joins meanwhile waits, and then finds no service.
+        # Whoever joins meanwhile waits for the end of this process, which frees the locks, and then finds no service.
         with locked(folder / "personal.start"):
             alone = try_locked(folder / "personal.members")
             if alone is None:
@@ -149,7 +150,7 @@ def _end_with_the_last(home: Home, folder: Path) -> None:
                 if not JobIndex(home.index).running():
                     (folder / "personal.json").unlink(missing_ok=True)
                     os.kill(os.getpid(), signal.SIGTERM)
-                    return
+                    threading.Event().wait()
 
 
 if __name__ == "__main__":
