@@ -152,9 +152,16 @@ class Notebook(Estimator):
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: Any = None, model_channel_name: str = "model") -> Any:
-        """Return the estimator of an earlier job; it returns at once, and has all of the job's settings."""
+        """Return the estimator of an earlier job, with all of its settings, once the job is over, as SDK v2 does."""
         del model_channel_name
-        return super().attach(training_job_name, asked(sagemaker_session))
+        estimator = super().attach(training_job_name, asked(sagemaker_session))
+        estimator.jobs[-1].wait(logs=False)
+        return estimator
+
+    @property
+    def _current_job_name(self) -> str | None:
+        """The name of the last job, which notebooks read here."""
+        return self.jobs[-1].name if self.jobs else None
 
     @property
     def latest_training_job(self) -> TrainingJob | None:

@@ -80,6 +80,11 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
         return found
 
     @property
+    def _current_job_name(self) -> str | None:
+        """The name of the search, which notebooks read here."""
+        return self.latest_tuning_job.name if self.latest_tuning_job else None
+
+    @property
     def sagemaker_session(self) -> Any:
         """The session of the estimator."""
         return self.estimator.sagemaker_session

@@ -24,6 +24,7 @@ from herringbone.serve.model import find_operation
 from sagemaker.pytorch import PyTorch
 from sagemaker.s3 import S3Downloader, S3Uploader
 from sagemaker.serializers import CSVSerializer
+from sagemaker.tuner import HyperparameterTuner, IntegerParameter
 
 session = sagemaker.Session()
 bucket, role, region = session.default_bucket(), sagemaker.get_execution_role(), boto3.Session().region_name
@@ -37,8 +38,13 @@ estimator = PyTorch(
     metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], script_mode=True,
     tags=[{"Key": "team", "Value": "a"}],
 )
-estimator.fit({"train": rows}, logs=False, experiment_config={"ExperimentName": "digits"})
+search = HyperparameterTuner(estimator, "cost", {"depth": IntegerParameter(1, 2)})
+found["names"] = [estimator._current_job_name, search._current_job_name]
+estimator.fit({"train": rows}, wait=False, experiment_config={"ExperimentName": "digits"})
+attached = PyTorch.attach(estimator._current_job_name, sagemaker_session=session)
+found["attached"] = attached.model_data
 job = estimator.latest_training_job
+found["names"] += [estimator._current_job_name == job.name]
 described = job.describe()
 found["job"] = [job.job_name == job.name, described["CreationTime"].year, described["OutputDataConfig"]["KmsKeyId"],
                 described["TrainingJobArn"].endswith(f"/{job.name}"), described["BillableTimeInSeconds"] >= 0]
@@ -59,7 +65,6 @@ mean = boto3.client("cloudwatch").get_metric_statistics(
 found["greatest"] = [point["Maximum"] for point in mean["Datapoints"]]
 cost = told["FinalMetricDataList"][0]["Value"]
 found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], cost]
-found["attached"] = PyTorch.attach(job.name, sagemaker_session=session).latest_training_job.name == job.name
 try:
     estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)
 except Exception as error:
@@ -102,7 +107,9 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["tags"] == ["a", "digits"]
     assert found["greatest"] == [1.0]
     assert found["told"] == ["Completed", "", 0.25]
-    assert found["attached"]
+    # It waits for the end of the job, which alone has a model.
+    assert found["attached"].startswith(f"s3://{bucket}/out/fit-")
+    assert found["names"] == [None, None, True]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
     assert "no account of AWS is asked: buckets are the folders in" in done.stderr
     home = tmp_path / "home"
