@@ -83,13 +83,17 @@ def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> 
     assert closed >= 20, "of 25; usually 24"
 
 
-# 0.5 and 0.2 % are reached within half of the time, and then it goes on; by counting alone the gap is 17 and 57 %.
-@pytest.mark.parametrize(("partitions", "budget_seconds"), [(4, 15.0), (8, 8.0)])
-def test_gaps_that_counting_leaves_are_closed_to_two_percent(partitions: int, budget_seconds: float) -> None:
+# 0.5 and 0.2 % are reached within half of the first time, and then it goes on; a slow machine takes the second one. By
+# counting alone the gap is 17 and 57 %.
+@pytest.mark.parametrize(("partitions", "budgets"), [(4, (15.0, 60.0)), (8, (8.0, 40.0))])
+def test_gaps_that_counting_leaves_are_closed_to_two_percent(partitions: int, budgets: tuple[float, ...]) -> None:
     tree = resnet50()
-    decision = certify(tree, partitions, memory_weight=0.2, budget_seconds=budget_seconds, clock=time.process_time)
-    assert decision.certificate == "branch and price"
-    assert decision.gap <= 0.02
+    for seconds in budgets:
+        decision = certify(tree, partitions, memory_weight=0.2, budget_seconds=seconds, clock=time.process_time)
+        assert decision.certificate == "branch and price"
+        if decision.gap <= 0.02:
+            return
+    pytest.fail(f"the gap is {decision.gap:.1%} after {budgets[-1]:.0f} s")
 
 
 def test_resnet_is_within_two_percent_of_the_proven_bound() -> None:
