@@ -98,6 +98,8 @@ class Environment(Mapping[str, Any]):
         self._variables = contract_environment(host, num_cpus=num_cpus(), num_gpus=num_gpus())
         self._fields: dict[str, Any] = json.loads(self._variables["SM_TRAINING_ENV"])
         self._fields["framework_module"] = variables.get(params.FRAMEWORK_TRAINING_MODULE_ENV, "")
+        self._fields["distribution_hosts"] = self._distribution_hosts()
+        self._fields["is_modelparallel_enabled"] = self._variables.get("SM_HP_MP_PARAMETERS", "{}") != "{}"
         self._s3_output = str(
             host.steering.get(params.S3_OUTPUT_LOCATION_PARAM) or variables.get(params.S3_OUTPUT_LOCATION_ENV) or ""
         )
@@ -127,9 +129,20 @@ class Environment(Mapping[str, Any]):
         """Return the variables SM_* of a rank."""
         return dict(self._variables)
 
+    def _distribution_hosts(self) -> list[str]:
+        """Return the hosts of the groups that the distribution names; all hosts where there is one group."""
+        if not self._fields["is_hetero"]:
+            return list(self._fields["hosts"])
+        members = self._fields["instance_groups_dict"]
+        return [host for group in self._fields["distribution_instance_groups"] for host in members[group]["hosts"]]
+
     def sagemaker_s3_output(self) -> str:
         """Return the address to which intermediate output goes, or an empty text."""
         return self._s3_output
+
+
+# The name of `sagemaker_containers`.
+TrainingEnv = Environment
 
 
 def _raw(hyperparameters: Mapping[str, Any]) -> dict[str, str]:

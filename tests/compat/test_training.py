@@ -112,6 +112,66 @@ def test_a_framework_imports_code_from_archives_and_folders(run, contract, tmp_p
     }
 
 
+GROUPS = """
+import json, os
+import sagemaker_containers
+from sagemaker_containers.beta.framework import content_types, encoders, entry_point, env, worker
+from sagemaker_training.environment import Environment
+
+found = env.TrainingEnv()
+answers = {name: found[name] for name in ("distribution_hosts", "is_modelparallel_enabled", "current_instance_group")}
+answers["by name"] = found.distribution_hosts
+answers["same"] = dict(sagemaker_containers.training_env()) == dict(Environment())
+answers["type"] = bool(content_types.JSON)
+for name, call in (("encode", encoders.encode), ("response", worker.Response)):
+    try:
+        call(b"")
+    except Exception as error:
+        answers[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "named", "hosts"),
+    [
+        ("a", None, ["h1", "h2"]),
+        ("ab", None, []),
+        ("ab", ["b"], ["h3", "h4"]),
+        ("ab", ["b", "a"], ["h3", "h4", "h1", "h2"]),
+    ],
+)
+def test_the_toolkits_older_name_trains_and_refuses_to_host(run, contract, names, named, hosts):
+    members = {"a": ["h1", "h2"], "b": ["h3", "h4"]}
+    groups = [{"instance_group_name": name, "instance_type": "x", "hosts": members[name]} for name in names]
+    resources = {
+        "current_host": "h1",
+        "current_group_name": "a",
+        "hosts": [host for name in names for host in members[name]],
+        "instance_groups": groups,
+    }
+    config = contract / "input" / "config"
+    (config / "resourceconfig.json").write_text(json.dumps(resources))
+    settings = {"sagemaker_program": '"good.py"', "mp_parameters": '{"partitions": 2}' if named else "{}"}
+    if named:
+        settings["sagemaker_distribution_instance_groups"] = json.dumps(named)
+    (config / "hyperparameters.json").write_text(json.dumps(settings))
+    done = run(GROUPS, env={"SAGEMAKER_BASE_DIR": str(contract)})
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    refusal = "UnsupportedError: sagemaker_containers.beta.framework.{}: Herringbone trains, and hosts nothing; "
+    assert answers.pop("encode").startswith(refusal.format("encoders.encode"))
+    assert answers.pop("response").startswith(refusal.format("worker.Response"))
+    assert answers == {
+        "distribution_hosts": hosts,
+        "by name": hosts,
+        "is_modelparallel_enabled": bool(named),
+        "current_instance_group": "a",
+        "same": True,
+        "type": True,
+    }
+
+
 TRAIN = "from sagemaker_training import trainer; trainer.train()"
 
 

@@ -1,0 +1,1 @@
+"""`sagemaker_containers.beta`: a folder of names."""
