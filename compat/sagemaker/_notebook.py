@@ -152,10 +152,13 @@ class Notebook(Estimator):
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: Any = None, model_channel_name: str = "model") -> Any:
-        """Return the estimator of an earlier job, with all of its settings, once the job is over, as SDK v2 does."""
+        """Return the estimator of an earlier job, with all of its settings, once the job is over, as SDK v2 does.
+
+        Raises `JobFailedError`.
+        """
         del model_channel_name
         estimator = super().attach(training_job_name, asked(sagemaker_session))
-        estimator.jobs[-1].wait(logs=False)
+        estimator.latest_training_job.wait(logs=False)
         return estimator
 
     @property

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import herringbone
+from herringbone.api.follow import raise_failure
 from herringbone.serve.describe import completed
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from sagemaker import _absent
@@ -29,8 +30,10 @@ class TrainingJob(herringbone.TrainingJob):
         return as_aws(super().describe())
 
     def wait(self, logs: bool | str = True, timeout: float | None = None) -> Any:
-        """Wait until the job is over; show the log unless `logs` is False or "None"."""
-        return super().wait(timeout, logs=logs not in (False, None, "None"))
+        """Wait until the job is over; show the log unless `logs` is False or "None". Raises `JobFailedError`."""
+        super().wait(timeout, logs=logs not in (False, None, "None"))
+        raise_failure(self._record())
+        return self
 
 
 def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:

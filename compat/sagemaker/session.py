@@ -13,7 +13,7 @@ import herringbone
 from herringbone import TrainingInput
 from herringbone.serve.settings import DEFAULT_ACCOUNT
 from sagemaker import _absent, _notebook
-from sagemaker.job import as_aws
+from sagemaker.job import TrainingJob
 from sagemaker.tuner import HyperparameterTuner
 
 # The name of SDK v1.
@@ -212,25 +212,28 @@ class Session:
     def logs_for_job(
         self, job_name: str, wait: bool = False, poll: int = 10, log_type: str = "All", timeout: float | None = None
     ) -> None:
-        """Show a job's log; with `wait`, to its end."""
+        """Show a job's log; with `wait`, to its end. Raises `JobFailedError` where it has waited for one that failed."""
         del poll, log_type
         if timeout is not None:
             raise herringbone.UnsupportedError("logs_for_job: timeout: not served; wait_for_job has none, either")
-        for line in herringbone.attach(job_name, _notebook.asked(self)).logs(follow=wait):
+        job = TrainingJob.attach(job_name, _notebook.asked(self))
+        for line in job.logs(follow=wait):
             print(line.text)
+        if wait:
+            job.wait(logs=False)
 
     def wait_for_job(self, job: str, poll: int = 5) -> dict[str, Any]:
-        """Wait until a job is over, and return its description."""
+        """Wait until a job is over, and return its description. Raises `JobFailedError`."""
         del poll
-        return as_aws(herringbone.attach(job, _notebook.asked(self)).wait().describe())
+        return TrainingJob.attach(job, _notebook.asked(self)).wait(logs=False).describe()
 
     def describe_training_job(self, job_name: str) -> dict[str, Any]:
         """Return the description of a job."""
-        return as_aws(herringbone.attach(job_name, _notebook.asked(self)).describe())
+        return TrainingJob.attach(job_name, _notebook.asked(self)).describe()
 
     def stop_training_job(self, job_name: str) -> None:
         """Stop a job."""
-        herringbone.attach(job_name, _notebook.asked(self)).stop()
+        TrainingJob.attach(job_name, _notebook.asked(self)).stop()
 
     def describe_tuning_job(self, job_name: str) -> dict[str, Any]:
         """Return the description of a search."""

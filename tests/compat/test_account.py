@@ -120,6 +120,37 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
         time.sleep(0.1)
 
 
+FAILED = """
+import json, sagemaker
+from sagemaker.exceptions import UnexpectedStatusException
+from sagemaker.pytorch import PyTorch
+
+session = sagemaker.Session()
+estimator = PyTorch("fails.py", role="r", instance_count=1, instance_type="ml.m5.large", source_dir="code")
+estimator.fit(wait=False)
+name, raised = estimator.latest_training_job.name, []
+for wait in (
+    lambda: PyTorch.attach(name),
+    estimator.latest_training_job.wait,
+    lambda: session.wait_for_job(name),
+    lambda: session.logs_for_job(name, wait=True),
+):
+    try:
+        wait()
+    except UnexpectedStatusException as error:
+        raised.append("no rows" in str(error))
+print(json.dumps(raised))
+"""
+
+
+def test_whoever_waits_for_a_job_hears_that_it_failed(run, tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "fails.py").write_text("raise ValueError('no rows')")
+    done = run(FAILED, env={**NO_ACCOUNT, "HERRINGBONE_ACCOUNT": "aws"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [True] * 4
+
+
 TWO = """
 import os, subprocess, sys, sagemaker
 if sys.argv[1] == "first":
