@@ -34,18 +34,52 @@ MODULES = frozenset([
 ])  # fmt: skip
 
 
+_NOT_HERE = (
+    "Herringbone trains, and neither hosts, processes nor runs pipelines. The model of a job is the file"
+    " estimator.model_data (a copy of its files: estimator.latest_training_job.download_model(folder)); to host it,"
+    " give that file to AWS's own SDK in an environment of its own, or to boto3"
+)
+_OWN_ALGORITHM = (
+    "AWS's own algorithms have no code outside AWS; train a script of yours with SKLearn, XGBoost or PyTorch"
+)
+_SCRIPT_ANYWHERE = (
+    "there is no estimator for this framework; run the script with sagemaker.estimator.Estimator(image_uri=...,"
+    " entry_point=...), whose image (or, on local_process, Python) has the framework"
+)
+_DEBUGGER = (
+    "SageMaker Debugger and Profiler watch jobs at AWS alone; leave the option out, let the script print what it"
+    " watches, and read it with metric_definitions"
+)
+# Parts of names that take part in training, and are not here -> why, and what to do instead.
+_INSTEAD = {
+    "TrainingCompilerConfig": (
+        "SageMaker's training compiler is in AWS's images alone; leave compiler_config out, and call torch.compile (or"
+        " tf.function with jit_compile=True) in the script"
+    ),
+    "chainer": _SCRIPT_ANYWHERE,
+    "rl": _SCRIPT_ANYWHERE,
+    "algorithm": _OWN_ALGORITHM,
+    "amazon": _OWN_ALGORITHM,
+    **dict.fromkeys(("KMeans", "PCA", "LDA", "NTM", "KNN", "LinearLearner", "RandomCutForest"), _OWN_ALGORITHM),
+    **dict.fromkeys(("FactorizationMachines", "Object2Vec", "IPInsights", "AlgorithmEstimator"), _OWN_ALGORITHM),
+    "debugger": _DEBUGGER,
+    **dict.fromkeys(
+        ("latest_job_debugger_artifacts_path", "latest_job_profiler_artifacts_path", "update_profiler"), _DEBUGGER
+    ),
+    **dict.fromkeys(("disable_profiling", "enable_default_profiling", "rule_job_summary"), _DEBUGGER),
+}
+
+
 def refusal(path: str) -> UnsupportedError:
     """Return the error of a name that is not here, with what to do instead.
 
     >>> str(refusal("sagemaker.model.Model"))[:60]
     'sagemaker.model.Model: Herringbone trains, and neither hosts'
+    >>> str(refusal("sagemaker.chainer.Chainer"))[:65]
+    'sagemaker.chainer.Chainer: there is no estimator for this framewo'
     """
-    return UnsupportedError(
-        f"{path}: Herringbone trains, and neither hosts, processes nor runs pipelines. The model of a job is the file"
-        " estimator.model_data (a copy of its files: estimator.latest_training_job.download_model(folder)); to host it,"
-        " give that file to AWS's own SDK in an environment of its own, or to boto3. docs/start/move-in.md lists the"
-        " names that are here"
-    )
+    why = next((_INSTEAD[part] for part in path.split(".") if part in _INSTEAD), _NOT_HERE)
+    return UnsupportedError(f"{path}: {why}. docs/start/move-in.md lists the names that are here")
 
 
 def refuse_methods(kind: type, names: Sequence[str]) -> None:

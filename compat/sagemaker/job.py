@@ -36,6 +36,10 @@ class TrainingJob(herringbone.TrainingJob):
         return self
 
 
+# What a job of SDK v2 has beside training.
+_absent.refuse_methods(TrainingJob, ("rule_job_summary", "update"))
+
+
 def as_aws(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with AWS's types, and with the members that AWS always has.
 
