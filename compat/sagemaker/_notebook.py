@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import sagemaker
 from herringbone import Estimator, InstanceGroup, OptionError
 from herringbone.aws.fields import tag_list
 from herringbone.aws.image_uris import image_uri
+from herringbone.plan.arguments import names_of
 from herringbone.plan.frameworks import IMAGES
+from herringbone.plan.options.names import LEFT_OUT, RENAMED
 from herringbone.plan.request import changed
 from sagemaker import _absent
 from sagemaker.job import TrainingJob
@@ -32,6 +35,8 @@ _RENAMED = {
 }
 # Keywords of SDK v1 and v2 that say what is the case here anyway: scripts are what runs, and metrics are always kept.
 _IDLE = ("script_mode", "enable_sagemaker_metrics")
+# Options of SDK v2 that Herringbone has not, and refuses.
+_SDK_ALONE = ("image_uri_region", "training_image_config")
 # What an estimator of SDK v2 has beside training.
 _REFUSED = (
     "compile_model", "create_model", "delete_endpoint", "deploy", "disable_profiling", "disable_remote_debug",
@@ -82,6 +87,18 @@ def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     return values
 
 
+def known(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments without those that SDK v2 takes and drops, which a warning names.
+
+    >>> known("PyTorch", {"max_run": 60})
+    {'max_run': 60}
+    """
+    names = {*names_of(kind), *RENAMED, *LEFT_OUT, *_SDK_ALONE}
+    for name in options.keys() - names:
+        warnings.warn(f"{name}: no option of {kind}; it has no effect, as with AWS's SDK v2", stacklevel=3)
+    return {name: value for name, value in options.items() if name in names}
+
+
 def base_of(options: Mapping[str, Any]) -> str | None:
     """Return the framework below transformers as AWS's images name it.
 
@@ -123,7 +140,11 @@ class Notebook(Estimator):
     JOB_CLASS_NAME = "training-job"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        options = adapted(options, os.environ)
+        options = known(self._kind, adapted(options, os.environ))
+        if options.get("output_path") is None and os.environ.get(INSTANCE_TYPE_VARIABLE, "").startswith("local"):
+            session = options.get("sagemaker_session")
+            session = session if isinstance(session, sagemaker.Session) else sagemaker.Session(session)
+            options["output_path"] = session._default_output()
         super().__init__(*arguments, **options)
         framework = IMAGES.get(type(self).__name__)
         kind = str(self.instance_type)
@@ -170,6 +191,15 @@ class Notebook(Estimator):
     def latest_training_job(self) -> TrainingJob | None:
         """The job of the last `fit` (or `attach`), as SDK v2 shows it; None before the first."""
         return TrainingJob(self.jobs[-1].name, self.jobs[-1]._backend) if self.jobs else None
+
+    @property
+    def sagemaker_session(self) -> Any:
+        """The session that was given; else one that is made at the first use, as SDK v2's constructor does."""
+        if self.options.sagemaker_session is not None:
+            return self.options.sagemaker_session
+        if "_session" not in self.__dict__:
+            self._session = sagemaker.Session()
+        return self._session
 
     @property
     def metric_definitions(self) -> list[dict[str, str]]:

@@ -175,6 +175,15 @@ class Session:
         """Whether another service answers as AWS; a session that boto3 has not made may know nothing of buckets."""
         return "AWS_ENDPOINT_URL" in os.environ and hasattr(self.boto_session, "get_available_services")
 
+    def _default_output(self) -> str | None:
+        """Return where models of jobs on this machine go that name no `output_path`; None: into the job's folder.
+
+        As with SDK v2 that is the default bucket, where one stands in for AWS's: notebooks ask S3 for the model.
+        """
+        if not self._has_bucket(None):
+            return None
+        return f"s3://{_key(self.default_bucket(), self.default_bucket_prefix or '')}/"
+
     def upload_string_as_file_body(self, body: str | bytes, bucket: str, key: str, kms_key: str | None = None) -> str:
         """Write a text into an object, and return its address."""
         more = {"SSEKMSKeyId": kms_key, "ServerSideEncryption": "aws:kms"} if kms_key else {}

@@ -65,6 +65,11 @@ mean = boto3.client("cloudwatch").get_metric_statistics(
 found["greatest"] = [point["Maximum"] for point in mean["Datapoints"]]
 cost = told["FinalMetricDataList"][0]["Value"]
 found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], cost]
+# As with SDK v2, a model without output_path is in the default bucket.
+plain = PyTorch("fit.py", source_dir="code", role=role, instance_type="ml.m5.large", instance_count=1,
+                framework_version="2.1", py_version="py310")
+found["plain"] = plain.output_path
+found["asked_again"] = plain.sagemaker_session.describe_training_job(job.name)["TrainingJobName"] == job.name
 try:
     estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)
 except Exception as error:
@@ -110,6 +115,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     # It waits for the end of the job, which alone has a model.
     assert found["attached"].startswith(f"s3://{bucket}/out/fit-")
     assert found["names"] == [None, None, True]
+    assert (found["plain"], found["asked_again"]) == (f"s3://{bucket}/", True)
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
     assert "no account of AWS is asked: buckets are the folders in" in done.stderr
     home = tmp_path / "home"

@@ -44,7 +44,7 @@ print("rank", os.environ["RANK"], "reads", open(os.environ["SM_CHANNEL_TRAINING"
 open(os.environ["SM_MODEL_DIR"] + "/model", "w").write("1")
 """
 NAMES = """
-import json, sagemaker, herringbone
+import json, sagemaker, herringbone, warnings
 from sagemaker.estimator import Estimator, Framework
 from sagemaker.huggingface import HuggingFace
 from sagemaker.instance_group import InstanceGroup
@@ -68,17 +68,30 @@ answers = {
     "sklearn": SKLearn("t.py", framework_version="1.2-1", instance_type="ml.m5.xlarge").image_uri,
     "retrieved": sagemaker.image_uris.retrieve("pytorch", "eu-west-1", "2.1.0", "py310", "ml.m5.xlarge",
                                                image_scope="training"),
+    "session": type(Estimator("image:1", instance_type="local").sagemaker_session).__name__,
+    "given": Estimator("image:1", instance_type="local", sagemaker_session=session).sagemaker_session is session,
 }
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    HuggingFace(entry_point="t.py", instance_type="local", job_name="a", metrics_definition=[])
+answers["dropped"] = sorted(str(warning.message) for warning in warned)
 for code in (
     "from sagemaker.pytorch import PyTorchModel; PyTorchModel(model_data='m')",
     "import sagemaker.workflow.pipeline; sagemaker.workflow.pipeline.Pipeline()",
     "type('Mine', (sagemaker.Model,), {})()",
     "LocalSession().create_model()",
     "Estimator('image:1', instance_type='local').deploy(1, 'ml.m5.large')",
+    "Estimator('image:1', instance_type='local', rules=[1])",
+    "Estimator('image:1', instance_type='local', image_uri_region='us-east-1')",
+    "import sagemaker.chainer; sagemaker.chainer.Chainer('t.py')",
+    "sagemaker.huggingface.TrainingCompilerConfig()",
+    "from sagemaker.debugger import Rule, rule_configs; Rule.sagemaker(rule_configs.overfit())",
+    "from sagemaker import KMeans; KMeans(k=2)",
+    "sagemaker.job.TrainingJob.rule_job_summary(None)",
 ):
     try:
         exec(code)
-    except herringbone.UnsupportedError as error:
+    except (herringbone.UnsupportedError, herringbone.OptionError) as error:
         answers[code] = str(error)
 for name in ("sagemaker.train", "sagemaker.core.resources"):
     try:
@@ -107,6 +120,17 @@ def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
         "sagemaker.Session.create_model", "Estimator.deploy",
     ):  # fmt: skip
         assert any(str(text).startswith(f"{name}: Herringbone trains, and neither") for text in answers.values()), name
+    # What trains, or watches a training, says what to do instead.
+    texts = " ".join(str(text) for text in answers.values())
+    for text in (
+        "rules: ", "image_uri_region: no such option", "sagemaker.chainer.Chainer: there is no estimator for this",
+        "TrainingCompilerConfig: SageMaker's training compiler", "rule_configs.overfit: SageMaker Debugger",
+        "sagemaker.KMeans: AWS's own algorithms", "rule_job_summary: SageMaker Debugger",
+    ):  # fmt: skip
+        assert text in texts, text
+    assert (answers["session"], answers["given"]) == ("Session", True)
+    # SDK v2 drops what it does not know, and a notebook may rely on that.
+    assert [text.split(":")[0] for text in answers["dropped"]] == ["job_name", "metrics_definition"]
     # Scripts of version 3 look for its modules.
     assert answers["sagemaker.train"].startswith("sagemaker.train: no module of SDK v2")
     assert answers["sagemaker.core.resources"].startswith("sagemaker.core: no module of SDK v2")
@@ -141,12 +165,13 @@ def test_a_notebook_of_sdk_v2_runs_unmodified(run, tmp_path):
     (tmp_path / "code" / "train.py").write_text(TRAIN)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "numbers").write_text("1 2 3")
-    done = run(NOTEBOOK, env={"HERRINGBONE_INSTANCE_TYPE": "local_process"})
+    done = run(NOTEBOOK, env={"HERRINGBONE_INSTANCE_TYPE": "local_process", "HERRINGBONE_ACCOUNT": "own"})
     assert done.returncode == 0, done.stderr
     assert "rank 0 reads 1 2 3" in done.stdout
     assert "rank 1 reads 1 2 3" in done.stdout
     assert "status Completed" in done.stdout
-    assert "model file://" in done.stdout
+    # As with SDK v2, a model without output_path is in the default bucket.
+    assert "model s3://sagemaker-us-east-1-000000000000/" in done.stdout
 
 
 # accelerate 1.15 has bugs in front of its launcher for SageMaker, with every SDK: `accelerate launch` adds a key to the
