@@ -173,7 +173,7 @@ class Session:
     @property
     def _is_stood_in(self) -> bool:
         """Whether another service answers as AWS; a session that boto3 has not made may know nothing of buckets."""
-        return "AWS_ENDPOINT_URL" in os.environ and hasattr(self.boto_session, "get_available_services")
+        return bool(os.environ.get("AWS_ENDPOINT_URL")) and hasattr(self.boto_session, "get_available_services")
 
     def _default_output(self) -> str | None:
         """Return where models of jobs on this machine go that name no `output_path`; None: into the job's folder.
@@ -221,7 +221,7 @@ class Session:
     def logs_for_job(
         self, job_name: str, wait: bool = False, poll: int = 10, log_type: str = "All", timeout: float | None = None
     ) -> None:
-        """Show a job's log; with `wait`, to its end. Raises `JobFailedError` where it has waited for one that failed."""
+        """Show a job's log; with `wait`, to its end. Raises `JobFailedError` after the end of one that failed."""
         del poll, log_type
         if timeout is not None:
             raise herringbone.UnsupportedError("logs_for_job: timeout: not served; wait_for_job has none, either")

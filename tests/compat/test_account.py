@@ -20,6 +20,7 @@ NOTEBOOK = """
 import boto3, json, sagemaker
 from botocore.validate import ParamValidator
 from datetime import timedelta
+from urllib.request import urlopen
 from herringbone.serve.model import find_operation
 from sagemaker.pytorch import PyTorch
 from sagemaker.s3 import S3Downloader, S3Uploader
@@ -31,6 +32,8 @@ bucket, role, region = session.default_bucket(), sagemaker.get_execution_role(),
 found = {"bucket": bucket, "role": role, "region": region}
 rows = session.upload_data("rows", bucket=bucket, key_prefix="p/rows")
 boto3.Session().resource("s3").Bucket(bucket).Object("p/rows/more.csv").upload_file("rows/part.csv")
+address = boto3.client("s3").generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "p/rows/part.csv"})
+found["signed"] = urlopen(address).read().decode()
 found["rows"] = [rows, S3Downloader.list(rows), S3Uploader.upload("rows", f"s3://{bucket}/again")]
 estimator = PyTorch(
     "fit.py", source_dir="code", role=role, train_instance_type="ml.m5.large", train_instance_count=1,
@@ -101,6 +104,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     bucket = "sagemaker-us-east-1-000000000000"
     assert (found["bucket"], found["region"]) == (bucket, "us-east-1")
     assert found["role"].startswith("arn:aws:iam::000000000000:role/")
+    assert found["signed"] == "1,2\n"
     rows = f"s3://{bucket}/p/rows"
     assert found["rows"] == [rows, [f"{rows}/more.csv", f"{rows}/part.csv"], f"s3://{bucket}/again"]
     assert found["job"] == [True, found["job"][1], "", True, True]

@@ -56,8 +56,8 @@ def stands_in(environ: Mapping[str, str], source: str | None) -> bool:
     (True, False, True)
     """
     chosen = environ.get(ACCOUNT_VARIABLE, "")
-    # boto3 must tell that a profile is named and not there.
-    return chosen == "own" or (source is None and chosen != "aws" and not _named(environ))
+    # boto3 must tell that a profile is named and not there; accelerate names the default one whether it is or not.
+    return chosen == "own" or (source is None and chosen != "aws" and _named(environ) in (None, "", "default"))
 
 
 def _named(environ: Mapping[str, str]) -> str | None:

@@ -4,6 +4,7 @@
 
     HOME/buckets                    a folder for each bucket
     HOME/service/keys.json          has the key of these processes, as the user `notebooks`
+    HOME/service/aws.ini            AWS's settings of these processes
     HOME/service/personal.json      the address of the service that runs
     HOME/service/personal.start     locked while a process joins, and while the service decides to end
     HOME/service/personal.members   shared by the processes that have joined; the service can lock it once they end
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _USER = "notebooks"
 _LOOK_SECONDS = 2.0
+# Programs name the default profile, which must then be there; a presigned address is signed as every other call.
+_SETTINGS = "[default]\ns3 =\n    signature_version = s3v4\n"
 _members: list[io.FileIO] = []
 
 
@@ -55,6 +58,7 @@ def join(home: Home, backend: str) -> dict[str, str]:
     folder = home.path / "service"
     folder.mkdir(mode=0o700, exist_ok=True)
     with locked(folder / "personal.start"):
+        write_whole(folder / "aws.ini", _SETTINGS.encode())
         (folder / "personal.members").touch(mode=0o600)
         # Kept until this process ends.
         _members.append(locked(folder / "personal.members", shared=True))
@@ -67,6 +71,7 @@ def join(home: Home, backend: str) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": key.key_id,
         "AWS_SECRET_ACCESS_KEY": key.secret,
         "AWS_DEFAULT_REGION": DEFAULT_REGION,
+        "AWS_CONFIG_FILE": str(folder / "aws.ini"),
     }
 
 
