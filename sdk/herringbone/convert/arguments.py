@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
+from herringbone.api.estimator import Estimator
+from herringbone.api.tuner import HyperparameterTuner
 from herringbone.backends.registry import backend_for
 from herringbone.backends.review.checks import REFUSED, UNUSED
+from herringbone.convert.chains import Chains
+from herringbone.convert.edits import Edits
+from herringbone.convert.names import ESTIMATORS
+from herringbone.plan.arguments import names_of
 from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, LEFT_OUT, OWN_ARGUMENTS, RENAMED
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.request import DISTRIBUTION_RULES
@@ -18,11 +25,24 @@ from herringbone_contract.errors import DistributionError, OptionError, Unsuppor
 
 # The order of `sagemaker.estimator.Estimator`, whose first argument is the image; ours is the script.
 ESTIMATOR_ORDER = ("image_uri", "role", "instance_count", "instance_type")
+_OWN = {**OWN_ARGUMENTS, "remote": ("dependencies", "include_local_workdir", "inputs")}
+# Keywords of SDK v1 and v2 that say what is the case here anyway: scripts are what runs, and metrics are always kept.
+_EXTRA = "on ml.*, extra_request={...} takes AWS's member of CreateTrainingJob"
+_IDLE = ("script_mode", "enable_sagemaker_metrics")
+# Attributes of objects, whose classes do not show them; a variable may also be a list or a dict of estimators.
+_ATTRIBUTES = {
+    *names_of("HuggingFace"),
+    *inspect.signature(HyperparameterTuner).parameters,
+    *dir(dict),
+    *dir(list),
+    "jobs",
+}
 Kind = Literal["changed", "note", "left"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A message about one line. The kind `left` is for code that could not be converted."""
+    """A message about one line, "name: what holds". The kind `left`, "name: why; what to do instead", is for code that
+    could not be converted."""
 
     line: int
     kind: Kind
@@ -30,6 +50,17 @@ class Note(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.kind}: {self.text}"
+
+
+def is_dropped(keyword: ast.keyword) -> bool:
+    """Return True for an argument that goes: for a feature that is not here, or for what is always so here.
+
+    >>> call = ast.parse("PyTorch(rules=[Rule()], profiler_config=None, script_mode=True)", mode="eval").body
+    >>> [is_dropped(keyword) for keyword in call.keywords]
+    [True, False, True]
+    """
+    name = keyword.arg
+    return name in _IDLE or (name in LEFT_OUT and _literal(keyword.value) != (True, LEFT_OUT[name]))
 
 
 def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bool) -> Iterator[Note]:
@@ -44,18 +75,20 @@ def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bo
         yield Note(line, "note", "**: its content is known when the script runs, and checked then")
         return
     is_literal, value = _literal(keyword.value)
+    if is_dropped(keyword):
+        why = "it is always so here" if name in _IDLE else f"since Herringbone does not have this feature; {_EXTRA}"
+        yield Note(line, "changed" if name in _IDLE else "left", f"{name}: removed, {why}")
+        return
     if name in RENAMED:
         yield Note(line, "changed", f"{name}: now {RENAMED[name]}")
         name = RENAMED[name]
-    if name in (*ESTIMATOR_ARGUMENTS, *OWN_ARGUMENTS.get(estimator, ())):
+    if name in (*ESTIMATOR_ARGUMENTS, *_OWN.get(estimator, ())):
         if is_literal:
             yield from _review_own(estimator, name, value, line)
         return
-    # A value that only a run would show counts as valid (None), except for options of a missing feature: those are
-    # refused unless the value switches them off, and any object does not.
-    unknown = object() if name in LEFT_OUT else None
+    # A value that only a run would show counts as valid (None).
     try:
-        parse_options({name: value if is_literal else unknown})
+        parse_options({name: value if is_literal else None})
     except (OptionError, UnsupportedError) as error:
         yield Note(line, "left", str(error))
         return
@@ -70,7 +103,7 @@ def _review_own(estimator: str, name: str, value: Any, line: int) -> Iterator[No
         try:
             parse(value, framework=DISTRIBUTION_RULES.get(estimator))
         except DistributionError as error:
-            yield Note(line, "left", f"distribution: {error}; AWS's SDK may have ignored it")
+            yield Note(line, "left", f"distribution: {error} (AWS's SDK may have ignored it)")
     if name == "instance_type" and isinstance(value, str):
         try:
             backend_for(value)
@@ -91,3 +124,41 @@ def _literal(node: ast.expr) -> tuple[bool, Any]:
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False, None
+
+
+def review_methods(tree: ast.AST, chains: Chains, edits: Edits) -> Iterator[Note]:
+    """Yield notes on what estimators and searches lack; remove it from the arguments of `fit`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
+            known = [inspect.signature(kind.fit).parameters for kind in _classes(node.func.value, chains)]
+            unknown = [
+                keyword
+                for keyword in node.keywords
+                if any(keyword.arg not in (None, *names) or keyword.arg == "experiment_config" for names in known)
+            ]
+            edits.remove_arguments(node, unknown)
+            for keyword in unknown:
+                # AWS's tuner passes both on, and does not use them.
+                level: Kind = "changed" if keyword.arg in ("logs", "verbose") else "left"
+                yield Note(keyword.value.lineno, level, f"{keyword.arg}: removed; fit does not use it here")
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            text = ast.unparse(node)
+            # AWS's estimators have the new name, too.
+            if node.attr == "_current_job_name" or text.endswith(".latest_training_job.job_name"):
+                new = "name" if node.attr == "job_name" else "latest_training_job.name"
+                edits.rename_attribute(node, new)
+                yield Note(node.lineno, "changed", f"{text}: now {new}")
+            elif not all(_has(kind, node.attr) for kind in _classes(node.value, chains)):
+                yield Note(node.lineno, "left", f"{text}: an estimator here trains; its model is the file model_data")
+
+
+def _has(kind: type, name: str) -> bool:
+    # A tuner's `deploy` refuses.
+    return (hasattr(kind, name) or name in _ATTRIBUTES) and name != "deploy"
+
+
+def _classes(node: ast.expr, chains: Chains) -> set[type[Estimator] | type[HyperparameterTuner]]:
+    """Return the classes of estimators and searches that an expression may be, once the script is converted."""
+    names = {chains.ours[call] for call in chains.held(node) if call in chains.ours and call not in chains.kept}
+    classes = {"HyperparameterTuner": HyperparameterTuner, **dict.fromkeys(ESTIMATORS, Estimator)}
+    return {classes[name] for name in names & classes.keys()}

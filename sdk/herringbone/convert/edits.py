@@ -39,6 +39,11 @@ class Edits:
         start, _ = self._span(keyword)
         self._changes.append((start, start + len(keyword.arg.encode()), new))
 
+    def rename_attribute(self, attribute: ast.Attribute, new: str) -> None:
+        """Put another name, or several with dots, in place of the last name of `a.b.c`."""
+        _, end = self._span(attribute)
+        self._changes.append((end - len(attribute.attr.encode()), end, new))
+
     def remove_arguments(self, call: ast.Call, removed: Collection[ast.expr | ast.keyword]) -> None:
         """Remove arguments from a call, each with the comma between it and its neighbour."""
         arguments: list[ast.expr | ast.keyword] = sorted([*call.args, *call.keywords], key=self._span)

@@ -6,36 +6,35 @@ import ast
 
 from herringbone.plan.frameworks import IMAGES
 
+ESTIMATORS = ("Estimator", "Framework", *IMAGES)
+
 # Classes of SDK v2 and the modules that have them, below `sagemaker`; those of a framework are in one of its name.
 _MODULES = {
     "Estimator": ("estimator",),
     "Framework": ("estimator",),
     **{name: (name.lower(), f"{name.lower()}.estimator") for name in IMAGES},
-    "TrainingInput": ("inputs", ""),
+    "TrainingInput": ("inputs", "", "session"),
+    "remote": ("remote_function",),
     "FileSystemInput": ("inputs",),
     "ShuffleConfig": ("inputs",),
     "InstanceGroup": ("instance_group",),
     "TensorBoardOutputConfig": ("debugger", "debugger.debugger"),
     **dict.fromkeys(("ContinuousParameter", "IntegerParameter", "CategoricalParameter"), ("tuner", "parameter")),
-    **dict.fromkeys(
-        (
-            "HyperparameterTuner",
-            "WarmStartConfig",
-            "WarmStartTypes",
-            "StrategyConfig",
-            "HyperbandStrategyConfig",
-            "TuningJobCompletionCriteriaConfig",
-        ),
-        ("tuner",),
-    ),
-}
+    **dict.fromkeys((
+        "HyperparameterTuner", "WarmStartConfig", "WarmStartTypes", "StrategyConfig", "HyperbandStrategyConfig",
+        "TuningJobCompletionCriteriaConfig",
+    ), ("tuner",)),
+}  # fmt: skip
 # A name of SDK v2 -> the name in `herringbone`.
 COUNTERPARTS = {
     ".".join(filter(None, ("sagemaker", module, name))): name
     for name, modules in _MODULES.items()
     for module in modules
+} | {
+    "sagemaker.s3_input": "TrainingInput",
+    "sagemaker.session.s3_input": "TrainingInput",
+    "sagemaker.estimator.EstimatorBase": "Estimator",
 }
-
 # Functions of AWS's SDK whose result scripts pass to an estimator -> the option that takes the result.
 ACCOUNT = {
     "sagemaker.get_execution_role": "role",
@@ -46,19 +45,60 @@ ACCOUNT = {
     "sagemaker.local.LocalSession": "sagemaker_session",
 }
 
-_OTHER_FRAMEWORKS = ("Chainer", "RLEstimator")
+# What stays in a script, since both AWS's SDK and herringbone-sagemaker answer it: modules and names of `sagemaker`.
+STAYS = (
+    "Session", "LocalSession", "get_execution_role", "session", "local", "s3", "s3_utils", "utils", "image_uris", "job",
+    "analytics", "TrainingJobAnalytics", "HyperparameterTuningJobAnalytics", "exceptions", "__version__",
+)  # fmt: skip
+# A part of a name without a counterpart -> what to do instead; the first that is in the name.
+_INSTEAD = {
+    "*": "import the names that the script uses, one by one",
+    "sagemaker.train": "SDK v3 is not converted; write herringbone.PyTorch or Estimator, with the arguments of SDK v2",
+    "chainer": "use PyTorch, TensorFlow, MXNet, or Estimator with image_uri",
+    "rlestimator": "use Estimator with image_uri",
+    "process": "run that step as a program of its own",
+    "workflow": "write the steps as a program that calls fit() for each",
+    "debugger": "remove it, with the arguments that take it; print metrics, and define them in metric_definitions",
+    "jumpstart": "give the addresses of model and script yourself, in model_uri and source_dir",
+    "role": "leave role out of Herringbone's estimators",
+    "session": "give fit() a folder, file://data, or an address, s3://bucket/data",
+    "s3": "give fit() a folder, file://data, or copy with boto3",
+    "analytics": "write job.metrics(), or tuner.analytics().dataframe()",
+    "image_uris": "write the image's name, or make one: herringbone images build",
+    "_uris": "write the address itself",
+    "utils": "jobs get new names by themselves, which begin with base_job_name",
+    "amazon": "AWS's own algorithms run at AWS alone; write a script, or leave that part to AWS's SDK",
+    "": "a job's model is the file estimator.model_data; give it to AWS's own SDK or to boto3",
+}
+
+
+def counterpart(name: str | None) -> str | None:
+    """Return the name of Herringbone's for a name of AWS's SDK or for what belongs to it, None without one.
+
+    >>> counterpart("sagemaker.tuner.WarmStartTypes.TRANSFER_LEARNING")
+    'WarmStartTypes'
+    """
+    owner = name or ""
+    while owner and owner not in COUNTERPARTS:
+        owner = owner.rpartition(".")[0]
+    return COUNTERPARTS.get(owner)
+
+
+def is_object(name: str) -> bool:
+    """Return True if a call of this name of AWS's SDK makes an object that Herringbone cannot take.
+
+    >>> is_object("sagemaker.debugger.Rule.sagemaker"), is_object("sagemaker.model_uris.retrieve")
+    (True, False)
+    """
+    return name.split(".")[1] not in STAYS and any(part[:1].isupper() for part in name.split("."))
 
 
 def why_left(name: str) -> str:
-    """Return the reason why a name of AWS's SDK has no counterpart, and the remedy."""
-    class_name = name.rpartition(".")[2]
-    if class_name in _OTHER_FRAMEWORKS:
-        return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
-    if class_name == "remote" and name.startswith("sagemaker.remote_function."):
-        return f"{name}: write herringbone.remote, with the options of herringbone.Estimator"
-    if name.startswith("sagemaker.train"):
-        return f"{name}: SDK v3 is not converted; write herringbone.PyTorch or Estimator, with the arguments of SDK v2"
-    return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"
+    """Return the reason why a name of AWS's SDK has no counterpart, and what to do instead."""
+    why = "and neither AWS's hosting and processing nor its pipelines are"
+    if name.partition(".")[2].partition(".")[0] in STAYS:
+        why = "but AWS's SDK and herringbone-sagemaker answer it"
+    return f"{name}: no counterpart here, {why}; {next(_INSTEAD[part] for part in _INSTEAD if part in name.lower())}"
 
 
 class Bindings:
@@ -71,11 +111,17 @@ class Bindings:
 
     def __init__(self, tree: ast.AST) -> None:
         self._meanings: dict[str, str] = {}
+        self.starred: set[str] = set()  # names that `from MODULE import *` binds, as far as they are known here
         for node in ast.walk(tree):
             # A relative import never means AWS's SDK, even if a module of that name is there.
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self._meanings[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    if alias.name == "*":
+                        known = [*COUNTERPARTS, *(f"sagemaker.{name}" for name in STAYS)]
+                        found = [name.rpartition(".") for name in known if name.rpartition(".")[0] == node.module]
+                        self._meanings.update({name: f"{module}.{name}" for module, _, name in found})
+                        self.starred.update(name for _, _, name in found)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     top_package = alias.name.partition(".")[0]

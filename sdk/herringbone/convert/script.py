@@ -6,18 +6,20 @@ text -> syntax tree -> [names] meaning of each name -> [arguments] notes on each
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import msgspec
 
-from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, review_argument
+from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, is_dropped, review_argument, review_methods
+from herringbone.convert.chains import Chains
 from herringbone.convert.edits import Edits
-from herringbone.convert.names import ACCOUNT, COUNTERPARTS, Bindings, is_aws, why_left
-from herringbone.plan.frameworks import IMAGES
+from herringbone.convert.names import ACCOUNT, COUNTERPARTS, ESTIMATORS, Bindings, counterpart, is_aws, why_left
 from herringbone.plan.options.names import RENAMED
 from herringbone_contract.errors import InputError
 
-_ESTIMATORS = ("Estimator", "Framework", *IMAGES)
+# In annotations and for importlib. AWS's own addresses begin so, too.
+_IN_TEXT = r"'sagemaker(\.(?!amazonaws)\w+)+'"
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -29,7 +31,12 @@ class Converted(msgspec.Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """True if the script has no code left that Herringbone cannot serve."""
-        return all(note.kind != "left" for note in self.notes)
+        return not self.left
+
+    @property
+    def left(self) -> list[Note]:
+        """The notes on code that Herringbone cannot serve."""
+        return [note for note in self.notes if note.kind == "left"]
 
 
 def convert_script(text: str, *, name: str = "script") -> Converted:
@@ -40,6 +47,8 @@ def convert_script(text: str, *, name: str = "script") -> Converted:
 
     Comments and layout stay. Raises `InputError` for a text that is no Python.
     """
+    if name.endswith(".ipynb"):
+        raise InputError(f"{name}: a notebook; make a script of it first: jupyter nbconvert --to script {name}")
     try:
         tree = ast.parse(text)
     # The parser's own stack ends in a MemoryError.
@@ -55,14 +64,18 @@ class _Conversion:
         self._bindings = Bindings(tree)
         self._notes: list[Note] = []
         self._attributes: set[ast.AST] = set()  # owners: `a.b` in `a.b.c` is not converted by itself
-        self._through_module = False  # True once the script contains `herringbone.X`
+        self._chains = Chains(tree, self._bindings)
+        # Names in a call that stays are AWS's, too.
+        self._kept = {inner: reason for call, reason in self._chains.kept.items() for inner in ast.walk(call)}
+        self._dropped: set[ast.AST] = set()  # arguments that went
+        self._through_module: set[str] = set()  # names whose uses are now `herringbone.X`
 
     def result(self) -> Converted:
         calls = list(self._estimator_calls())
         account = self._account(calls)
         for call, estimator in calls:
             self._convert_call(call, estimator, account)
-        self._notes += _missing_methods(self._tree, [call for call, _ in calls])
+        self._notes += review_methods(self._tree, self._chains, self._edits)
         # Uses before imports: an import has to keep each name that a use still needs.
         kept_names = self._convert_uses(account)
         self._convert_imports(kept_names)
@@ -74,9 +87,9 @@ class _Conversion:
 
     def _estimator_calls(self) -> Iterator[tuple[ast.Call, str]]:
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call) and node not in self._kept:
                 ours = COUNTERPARTS.get(self._bindings.full_name(node.func) or "")
-                if ours in _ESTIMATORS:
+                if ours in (*ESTIMATORS, "remote"):
                     yield node, ours
 
     def _account(self, calls: list[tuple[ast.Call, str]]) -> set[ast.AST]:
@@ -89,7 +102,9 @@ class _Conversion:
         ]
         position = ESTIMATOR_ORDER.index("role")
         passed += [
-            ("role", call.args[position]) for call, name in calls if name == "Estimator" and len(call.args) > position
+            ("role", call.args[position])
+            for call, name in calls
+            if name == "Estimator" and len(call.args) > position and _is_nameable(call)
         ]
         # Inside of its function, a parameter of the same name is another variable.
         parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
@@ -122,35 +137,30 @@ class _Conversion:
             self._edits.replace(statement, "pass")
 
     def _convert_call(self, call: ast.Call, estimator: str, account: set[ast.AST]) -> None:
-        if estimator == "Estimator":
+        if estimator == "Estimator" and _is_nameable(call):
             for argument, name in zip(call.args, ESTIMATOR_ORDER, strict=False):
                 if argument in account:
                     continue
                 self._edits.insert_before(argument, f"{name}=")
-                self._notes.append(
-                    Note(argument.lineno, "changed", f"{name}: by name; the first argument here is another")
-                )
-            for argument in call.args[len(ESTIMATOR_ORDER) :]:
-                self._notes.append(Note(argument.lineno, "left", "an argument without a name; write its name"))
+                text = f"{name}: by name; the first argument here is another"
+                self._notes.append(Note(argument.lineno, "changed", text))
+        elif estimator == "Estimator":
+            text = f"{ast.unparse(call.func)}: the order of arguments is another here; write the name of each"
+            self._notes.append(Note(call.lineno, "left", text))
         removed_keywords = [keyword for keyword in call.keywords if keyword.value in account]
         by_position = [argument for argument in call.args if argument in account]
-        removed = [
-            *((keyword.arg, keyword.value) for keyword in removed_keywords),
-            *(("role", argument) for argument in by_position),
-        ]
-        for option, value in removed:
-            self._notes.append(
-                Note(
-                    value.lineno,
-                    "changed",
-                    f"{option}: removed; a job here needs no account, one on ml.* takes the caller's",
-                )
-            )
-        self._edits.remove_arguments(call, [*removed_keywords, *by_position])
+        removed = [(keyword.arg, keyword.value) for keyword in removed_keywords]
+        for option, value in [*removed, *(("role", argument) for argument in by_position)]:
+            why = "removed; a job here needs no account, one on ml.* takes the caller's"
+            self._notes.append(Note(value.lineno, "changed", f"{option}: {why}"))
+        # Each of them has its note.
+        dropped = [keyword for keyword in call.keywords if keyword not in removed_keywords and is_dropped(keyword)]
+        self._dropped |= {inner for keyword in dropped for inner in ast.walk(keyword)}
+        self._edits.remove_arguments(call, [*removed_keywords, *dropped, *by_position])
         names = {keyword.arg for keyword in call.keywords}
         in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
         for keyword in call.keywords:
-            new = RENAMED.get(keyword.arg or "")
+            new = None if keyword in dropped else RENAMED.get(keyword.arg or "")
             if keyword in removed_keywords:
                 continue
             if new is not None and new in names:
@@ -163,32 +173,41 @@ class _Conversion:
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
         """Replace AWS's names by ours; return the first parts of the names that remain."""
         kept_names: set[str] = set()
+        converted: list[tuple[ast.Name | ast.Attribute, str]] = []
         # ast.walk yields an attribute before its owner, so `a.b` of `a.b.c` is known as an owner in time.
-        removed = {inner for node in account for inner in ast.walk(node)}
+        removed = {inner for node in account for inner in ast.walk(node)} | self._dropped
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.Attribute):
-                self._attributes.add(node.value)
-            if not isinstance(node, (ast.Name, ast.Attribute)) or node in self._attributes or node in removed:
+            if isinstance(node, ast.Constant) and re.fullmatch(_IN_TEXT, f"{node.value!r}"):
+                text = f"{node.value!r}: in a text, which is not converted; write the name in herringbone"
+                self._notes.append(Note(node.lineno, "left", text))
+            if not isinstance(node, (ast.Name, ast.Attribute)):
                 continue
             name = self._bindings.full_name(node)
-            if not is_aws(name):
+            # Of `WarmStartTypes.X` and `PyTorch.attach`, the owner is converted.
+            of_ours = counterpart(name) is not None and name not in COUNTERPARTS and node not in self._kept
+            is_owner = node in self._attributes
+            if isinstance(node, ast.Attribute) and not of_ours:
+                self._attributes.add(node.value)
+            if name is None or is_owner or of_ours or node in removed or not is_aws(name):
                 continue
-            assert name is not None
-            if (ours := self._ours(node)) is None:
-                root_name = _first(node)
-                kept_names.add(root_name)
-                self._notes.append(Note(node.lineno, "left", why_left(name)))
-            elif isinstance(node, ast.Attribute):
-                self._edits.replace(node, f"herringbone.{ours}")
-                self._through_module = True
+            if node in self._kept:
+                other, line = self._kept[node]
+                text = f"{name}: stays AWS's, as {other} of line {line}; to train here, remove that, and convert again"
+            elif name in COUNTERPARTS:
+                converted.append((node, name))
+                continue
+            else:
+                text = why_left(name)
+            kept_names.add(_first(node))
+            self._notes.append(Note(node.lineno, "left", text))
+        for node, name in converted:
+            if isinstance(node, ast.Attribute) or node.id in kept_names | self._bindings.starred:
+                self._edits.replace(node, f"herringbone.{COUNTERPARTS[name]}")
+                self._through_module.add(_first(node))
         return kept_names
 
-    def _ours(self, node: ast.Name | ast.Attribute) -> str | None:
-        """Return our name for an expression such as `sagemaker.pytorch.PyTorch`, None without a counterpart."""
-        return COUNTERPARTS.get(self._bindings.full_name(node) or "")
-
     def _convert_imports(self, kept_names: set[str]) -> None:
-        extra = ["import herringbone"] if self._through_module else []
+        is_imported = False  # True once the module itself, not a function of it, imports herringbone
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Import):
                 from_clause, prefix = "", ""
@@ -199,9 +218,12 @@ class _Conversion:
             if not any(is_aws(prefix + alias.name) for alias in node.names):
                 continue
             ours, stay = self._split_names(node, prefix, kept_names)
+            bound = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            is_needed = "*" in bound or not bound.isdisjoint(self._through_module)
+            extra = ["import herringbone"] if self._through_module and is_needed and not is_imported else []
+            is_imported = is_imported or (bool(extra) and node in self._tree.body)
             lines = extra + ([f"from herringbone import {', '.join(ours)}"] if ours else [])
             lines += [f"{from_clause}import {', '.join(stay)}"] if stay else []
-            extra = []  # one `import herringbone` is enough
             # An import that stays the same keeps the user's formatting.
             if lines == [ast.unparse(node)]:
                 continue
@@ -220,8 +242,9 @@ class _Conversion:
             name = prefix + alias.name
             renamed = f" as {alias.asname}" if alias.asname else ""
             bound = alias.asname or alias.name.partition(".")[0]
-            if name in COUNTERPARTS:
-                ours.append(COUNTERPARTS[name] + renamed)
+            if name in COUNTERPARTS and bound not in kept_names:
+                # A name that has changed keeps the script's.
+                ours.append(COUNTERPARTS[name] + ("" if bound == COUNTERPARTS[name] else f" as {bound}"))
             elif not is_aws(name) or bound in kept_names:
                 stay.append(alias.name + renamed)
             elif prefix and name not in ACCOUNT and not self._is_module_used(bound):
@@ -234,27 +257,9 @@ class _Conversion:
         return any(isinstance(node, ast.Attribute) and _first(node) == bound for node in ast.walk(self._tree))
 
 
-def _missing_methods(tree: ast.Module, estimators: list[ast.Call]) -> Iterator[Note]:
-    """Yield a note for each call of a method that Herringbone's estimators do not have."""
-    from herringbone.api.estimator import Estimator
-
-    variables = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and node.value in estimators
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        owner = node.func.value
-        if isinstance(owner, ast.Name) and owner.id in variables:
-            if not hasattr(Estimator, node.func.attr):
-                text = f"{owner.id}.{node.func.attr}(): an estimator here trains, and has no such method"
-                yield Note(node.lineno, "left", text)
-            elif any(keyword.arg == "experiment_config" for keyword in node.keywords):
-                yield Note(node.lineno, "left", "experiment_config: there is no experiment service")
+def _is_nameable(call: ast.Call) -> bool:
+    """Return True if the names of all arguments without one are known: there are few, and none after a `*`."""
+    return len(call.args) <= len(ESTIMATOR_ORDER) and not any(isinstance(each, ast.Starred) for each in call.args)
 
 
 def _is_cloud_type(keyword: ast.keyword) -> bool:

@@ -7,7 +7,9 @@ from textwrap import dedent
 
 import pytest
 
+import herringbone
 from herringbone.cli.__main__ import main
+from herringbone.convert.names import COUNTERPARTS
 from herringbone.convert.script import convert_script
 from herringbone_contract.errors import InputError
 
@@ -121,6 +123,48 @@ def test_converting_twice_changes_nothing():
                 ("estimator", "Framework"),
             ]
         ),
+        # Names of SDK v1, names that other modules of AWS's have, and members of a class.
+        (
+            "import sagemaker\nfrom sagemaker.session import s3_input, TrainingInput\n"
+            "sagemaker.s3_input('a')\ns3_input('b')",
+            "import herringbone\nfrom herringbone import TrainingInput as s3_input, TrainingInput\n"
+            "herringbone.TrainingInput('a')\ns3_input('b')",
+        ),
+        (
+            "import sagemaker as sm\nfrom sagemaker.tuner import HyperparameterTuner as T\n"
+            "w: sm.tuner.WarmStartTypes = sm.tuner.WarmStartTypes.TRANSFER_LEARNING.value\nT.attach('a')",
+            "import herringbone\nfrom herringbone import HyperparameterTuner as T\n"
+            "w: herringbone.WarmStartTypes = herringbone.WarmStartTypes.TRANSFER_LEARNING.value\nT.attach('a')",
+        ),
+        (
+            "from sagemaker.estimator import EstimatorBase\nisinstance(x, EstimatorBase)",
+            "from herringbone import Estimator as EstimatorBase\nisinstance(x, EstimatorBase)",
+        ),
+        (
+            "from sagemaker.remote_function import remote\n@remote(instance_type='local', inputs=i)\ndef f(): pass",
+            "from herringbone import remote\n@remote(instance_type='local', inputs=i)\ndef f(): pass",
+        ),
+        # Each function imports for itself.
+        (
+            "def f():\n    import sagemaker\n    sagemaker.inputs.TrainingInput(a)\n" * 2,
+            "def f():\n    import herringbone\n    herringbone.TrainingInput(a)\n" * 2,
+        ),
+        # Arguments that say what is the case anyway, and names of jobs.
+        (
+            "from sagemaker.tuner import HyperparameterTuner\nfrom sagemaker.tensorflow import TensorFlow\n"
+            "e = TensorFlow(script_mode=True, entry_point='a')\n"
+            "t = HyperparameterTuner(e, 'loss')\nt.fit('x', logs=True, wait=False, verbose=False)\n"
+            "e._current_job_name, e.latest_training_job.job_name",
+            "from herringbone import HyperparameterTuner\nfrom herringbone import TensorFlow\n"
+            "e = TensorFlow(entry_point='a')\n"
+            "t = HyperparameterTuner(e, 'loss')\nt.fit('x', wait=False)\n"
+            "e.latest_training_job.name, e.latest_training_job.name",
+        ),
+        # Several estimators in a dict, whose own methods are no estimator's.
+        (
+            "from sagemaker.pytorch import PyTorch\ne = {}\ne['a'] = PyTorch('a')\nfor k, v in e.items(): v.fit('x')",
+            "from herringbone import PyTorch\ne = {}\ne['a'] = PyTorch('a')\nfor k, v in e.items(): v.fit('x')",
+        ),
         ("print('no SDK here')", "print('no SDK here')"),
     ],
 )
@@ -141,15 +185,15 @@ def test_a_few_lines(before, after):
         ("from sagemaker.train import ModelTrainer", "SDK v3 is not converted; write herringbone.PyTorch"),
         (
             "from sagemaker.pytorch import PyTorch\ne = PyTorch('a')\ne.deploy(1)",
-            "e.deploy(): an estimator here trains",
+            "e.deploy: an estimator here trains",
         ),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])",
-            "rules: Herringbone does not have this feature",
+            "rules: removed, since Herringbone does not have this feature",
         ),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[R()])",
-            "rules: Herringbone does not have this feature",
+            "rules: removed, since Herringbone does not have this feature",
         ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_runs=1)", "did you mean max_run?"),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: '1' is no time"),
@@ -162,8 +206,8 @@ def test_a_few_lines(before, after):
             "train_max_run: max_run is given too; remove one",
         ),
         (
-            "from sagemaker.remote_function import remote\n@remote(instance_type='ml.m5.large')\ndef f(): pass",
-            "write herringbone.remote",
+            "from sagemaker.remote_function import remote\n@remote(max_runtime_in_seconds=1)\ndef f(): pass",
+            "max_runtime_in_seconds: no such option",
         ),
         (
             "from sagemaker.sklearn import SKLearn\nSKLearn('a', max_run='1')",
@@ -173,12 +217,96 @@ def test_a_few_lines(before, after):
             "import sagemaker\nr = sagemaker.get_execution_role()\nprint(r)",
             "sagemaker.get_execution_role: no counterpart here",
         ),
+        (
+            "from sagemaker.estimator import Estimator\nEstimator('i', *more)",
+            "Estimator: the order of arguments is another here; write the name of each",
+        ),
+        (
+            "from sagemaker.estimator import Estimator\nEstimator('i', 'r', 1, 'local', 30)",
+            "Estimator: the order of arguments is another here; write the name of each",
+        ),
+        ("from sagemaker.pytorch import PyTorch\nPyTorch('a').fit(experiment_config=c)", "experiment_config: removed"),
+        ("from sagemaker.tuner import HyperparameterTuner\nt = HyperparameterTuner(e, 'm')\nt.deploy()", "t.deploy: "),
+        ("import importlib\nimportlib.import_module('sagemaker.pytorch')", "'sagemaker.pytorch': in a text"),
+        ("def f(e: 'sagemaker.estimator.Estimator'): pass", "'sagemaker.estimator.Estimator': in a text"),
     ],
 )
 def test_code_that_cannot_be_converted_stays_and_is_named(script, message):
     converted = convert_script(script)
     assert not converted.complete
     assert [message in note.text for note in converted.notes if note.kind == "left"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("script", "met"),
+    [
+        (
+            "from sagemaker.pytorch import PyTorch\nfrom sagemaker.inputs import TrainingInput\n"
+            "from sagemaker.workflow.steps import TrainingStep\n"
+            "e = PyTorch('a', role=role)\narguments = e.fit({'x': TrainingInput('s3://b/x')})\n"
+            "steps = []\nsteps.append(TrainingStep(name='t', step_args=arguments))",
+            "sagemaker.workflow.steps.TrainingStep of line 7",
+        ),
+        (
+            "import sagemaker.estimator, sagemaker.inputs\nclass Job:\n    def __init__(self):\n"
+            "        self.e = sagemaker.estimator.Estimator('i', 'r', 1, 'local')\n"
+            "        self.e.fit(sagemaker.inputs.TrainingInput('x'))\n"
+            "    def step(self): return sagemaker.workflow.steps.TrainingStep(estimator=self.e)",
+            "sagemaker.workflow.steps.TrainingStep of line 6",
+        ),
+        (
+            "from sagemaker import LinearLearner\n"
+            "from sagemaker.tuner import HyperparameterTuner, WarmStartConfig, WarmStartTypes\n"
+            "l = LinearLearner(role='r')\n"
+            "HyperparameterTuner(l, 'm', warm_start_config=WarmStartConfig(WarmStartTypes.TRANSFER_LEARNING, {'x'}))",
+            "sagemaker.LinearLearner of line 3",
+        ),
+        (
+            "from sagemaker.workflow.parameters import ParameterInteger\nfrom sagemaker.pytorch import PyTorch\n"
+            "n = ParameterInteger(name='n')\ne = PyTorch('a', role='r', train_instance_count=n)\ne.deploy()",
+            "sagemaker.workflow.parameters.ParameterInteger of line 3",
+        ),
+    ],
+)
+def test_what_meets_an_object_of_aws_stays_awss(script, met):
+    converted = convert_script(script)
+    assert converted.text == script
+    assert [note.text for note in converted.notes if f"stays AWS's, as {met}" in note.text]
+
+
+def test_what_meets_none_is_converted_beside_it():
+    converted = convert_script(
+        dedent("""\
+        from sagemaker.pytorch import PyTorch, PyTorchModel
+        from sagemaker.workflow.steps import TrainingStep
+        TrainingStep(estimator=PyTorch("a"))
+        e = PyTorch("b", rules=[Rule()], profiler_config=None)
+        PyTorchModel(e.model_data)
+        """)
+    )
+    assert converted.text == dedent("""\
+        import herringbone
+        from sagemaker.pytorch import PyTorch, PyTorchModel
+        from sagemaker.workflow.steps import TrainingStep
+        TrainingStep(estimator=PyTorch("a"))
+        e = herringbone.PyTorch("b", profiler_config=None)
+        PyTorchModel(e.model_data)
+        """)
+
+
+def test_names_of_a_star_import():
+    converted = convert_script("from sagemaker import *\nfrom sagemaker.tuner import *\nIntegerParameter(1, Session())")
+    assert converted.text == (
+        "import herringbone\nfrom sagemaker import *\nfrom sagemaker.tuner import *\n"
+        "herringbone.IntegerParameter(1, Session())"
+    )
+    assert [note.line for note in converted.left] == [1, 2, 3]
+
+
+def test_each_public_name_is_converted():
+    own = {"Measure", "TrainingJob", "attach", "log_metrics", "log_progress"}
+    public = {name for name in herringbone.__all__ if not name.endswith("Error")}
+    assert set(COUNTERPARTS.values()) == public - own
 
 
 def test_a_role_that_something_else_uses_stays():
@@ -237,9 +365,20 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr() == (CHANGED, NOTES + "\n")
     assert main(["convert", "--diff", str(path)]) == 0
     assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
-    path.write_text("from sagemaker.chainer import Chainer\n")
+    path.write_text("from sagemaker.chainer import Chainer\nimport sagemaker.pytorch\nsagemaker.pytorch.PyTorch('a')\n")
+    assert main(["convert", str(path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("line 1: left: sagemaker.chainer.Chainer: ")
+    assert "line 2: changed: " in lines[0]
     assert main(["convert", "--json", str(path)]) == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["complete"], result["notes"][0]["kind"], result["notes"][0]["line"]) == (False, "left", 1)
+    (left,) = result["left"]
+    assert (left["line"], left["name"]) == (1, "sagemaker.chainer.Chainer")
+    assert left["why"].startswith("no counterpart here")
+    assert left["instead"] == "use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
+    path.rename(tmp_path / "job.ipynb")
+    assert main(["convert", str(tmp_path / "job.ipynb")]) == 2
+    assert "a notebook; make a script of it first: jupyter nbconvert" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "nosuch.py")]) == 2
     assert "nosuch.py: cannot be read" in capsys.readouterr().err

@@ -16,11 +16,12 @@ from herringbone_contract.errors import InputError
 @click.command()
 @click.argument("script", type=click.Path())
 @click.option("--diff", is_flag=True, help="a unified diff instead of the whole script")
-@json_option("text, notes and whether it is complete, as JSON")
+@json_option("text, notes, what is left, and whether it is complete, as JSON")
 def command(script: str, diff: bool, as_json: bool) -> int:
     """Rewrite a SCRIPT that uses AWS's SDK v2: print the changed script, and notes on stderr.
 
-    The script is parsed, never run. Exit code 1: something could not be converted; its notes say `left`.
+    The script is parsed, never run. Exit code 1: something could not be converted. The notes end with a list of that:
+    line, name, reason, and what to write instead.
     """
     # Imported here, so that help starts without the converter.
     from herringbone.convert.script import convert_script
@@ -36,12 +37,19 @@ def command(script: str, diff: bool, as_json: bool) -> int:
         output = "".join(difflib.unified_diff(*lines, script, script))
     if as_json:
         notes = [{"line": note.line, "kind": note.kind, "text": note.text} for note in converted.notes]
-        print(json.dumps({"text": output, "notes": notes, "complete": converted.complete}))
+        left = [
+            {"line": note.line, "name": name, "why": why, "instead": instead}
+            for note in converted.left
+            for name, _, reason in [note.text.partition(": ")]
+            for why, _, instead in [reason.partition("; ")]
+        ]
+        print(json.dumps({"text": output, "notes": notes, "left": left, "complete": converted.complete}))
     else:
         # Not `print`, which would add a newline to the script's own last one.
         sys.stdout.write(output)
         # Both may go to one terminal: the script comes first.
         sys.stdout.flush()
-        for note in converted.notes:
+        # What is left comes last.
+        for note in sorted(converted.notes, key=lambda note: note.kind == "left"):
             print(note, file=sys.stderr)
     return 0 if converted.complete else 1
