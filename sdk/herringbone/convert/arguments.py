@@ -30,13 +30,8 @@ _OWN = {**OWN_ARGUMENTS, "remote": ("dependencies", "include_local_workdir", "in
 _EXTRA = "on ml.*, extra_request={...} takes AWS's member of CreateTrainingJob"
 _IDLE = ("script_mode", "enable_sagemaker_metrics")
 # Attributes of objects, whose classes do not show them; a variable may also be a list or a dict of estimators.
-_ATTRIBUTES = {
-    *names_of("HuggingFace"),
-    *inspect.signature(HyperparameterTuner).parameters,
-    *dir(dict),
-    *dir(list),
-    "jobs",
-}
+_OF_TUNER = inspect.signature(HyperparameterTuner).parameters
+_ATTRIBUTES = {*names_of("HuggingFace"), *_OF_TUNER, *dir(dict), *dir(list), "jobs"}
 Kind = Literal["changed", "note", "left"]
 
 
@@ -130,12 +125,9 @@ def review_methods(tree: ast.AST, chains: Chains, edits: Edits) -> Iterator[Note
     """Yield notes on what estimators and searches lack; remove it from the arguments of `fit`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
-            known = [inspect.signature(kind.fit).parameters for kind in _classes(node.func.value, chains)]
-            unknown = [
-                keyword
-                for keyword in node.keywords
-                if any(keyword.arg not in (None, *names) or keyword.arg == "experiment_config" for names in known)
-            ]
+            known = [inspect.signature(kind.fit).parameters.keys() for kind in _classes(node.func.value, chains)]
+            taken = [{None, *names} - {"experiment_config"} for names in known]
+            unknown = [keyword for keyword in node.keywords if any(keyword.arg not in names for names in taken)]
             edits.remove_arguments(node, unknown)
             for keyword in unknown:
                 # AWS's tuner passes both on, and does not use them.
@@ -148,17 +140,14 @@ def review_methods(tree: ast.AST, chains: Chains, edits: Edits) -> Iterator[Note
                 new = "name" if node.attr == "job_name" else "latest_training_job.name"
                 edits.rename_attribute(node, new)
                 yield Note(node.lineno, "changed", f"{text}: now {new}")
-            elif not all(_has(kind, node.attr) for kind in _classes(node.value, chains)):
+            # A tuner's `deploy` refuses.
+            elif node.attr not in _ATTRIBUTES and any(
+                node.attr == "deploy" or not hasattr(kind, node.attr) for kind in _classes(node.value, chains)
+            ):
                 yield Note(node.lineno, "left", f"{text}: an estimator here trains; its model is the file model_data")
 
 
-def _has(kind: type, name: str) -> bool:
-    # A tuner's `deploy` refuses.
-    return (hasattr(kind, name) or name in _ATTRIBUTES) and name != "deploy"
-
-
 def _classes(node: ast.expr, chains: Chains) -> set[type[Estimator] | type[HyperparameterTuner]]:
-    """Return the classes of estimators and searches that an expression may be, once the script is converted."""
-    names = {chains.ours[call] for call in chains.held(node) if call in chains.ours and call not in chains.kept}
+    """Return the classes of estimators and searches that an expression may be."""
     classes = {"HyperparameterTuner": HyperparameterTuner, **dict.fromkeys(ESTIMATORS, Estimator)}
-    return {classes[name] for name in names & classes.keys()}
+    return {classes[name] for name in chains.classes(node) & classes.keys()}

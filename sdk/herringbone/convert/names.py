@@ -36,15 +36,10 @@ COUNTERPARTS = {
     "sagemaker.estimator.EstimatorBase": "Estimator",
 }
 # Functions of AWS's SDK whose result scripts pass to an estimator -> the option that takes the result.
-ACCOUNT = {
-    "sagemaker.get_execution_role": "role",
-    "sagemaker.session.get_execution_role": "role",
-    "sagemaker.Session": "sagemaker_session",
-    "sagemaker.session.Session": "sagemaker_session",
-    "sagemaker.LocalSession": "sagemaker_session",
-    "sagemaker.local.LocalSession": "sagemaker_session",
-}
-
+_SESSIONS = ("Session", "session.Session", "LocalSession", "local.LocalSession")
+ACCOUNT = dict.fromkeys((f"sagemaker.{name}" for name in _SESSIONS), "sagemaker_session") | dict.fromkeys(
+    ("sagemaker.get_execution_role", "sagemaker.session.get_execution_role"), "role"
+)
 # What stays in a script, since both AWS's SDK and herringbone-sagemaker answer it: modules and names of `sagemaker`.
 STAYS = (
     "Session", "LocalSession", "get_execution_role", "session", "local", "s3", "s3_utils", "utils", "image_uris", "job",
@@ -90,13 +85,17 @@ def is_object(name: str) -> bool:
     >>> is_object("sagemaker.debugger.Rule.sagemaker"), is_object("sagemaker.model_uris.retrieve")
     (True, False)
     """
-    return name.split(".")[1] not in STAYS and any(part[:1].isupper() for part in name.split("."))
+    return not _stays(name) and any(part[:1].isupper() for part in name.split("."))
+
+
+def _stays(name: str) -> bool:
+    return name.partition(".")[2].partition(".")[0] in STAYS
 
 
 def why_left(name: str) -> str:
     """Return the reason why a name of AWS's SDK has no counterpart, and what to do instead."""
     why = "and neither AWS's hosting and processing nor its pipelines are"
-    if name.partition(".")[2].partition(".")[0] in STAYS:
+    if _stays(name):
         why = "but AWS's SDK and herringbone-sagemaker answer it"
     return f"{name}: no counterpart here, {why}; {next(_INSTEAD[part] for part in _INSTEAD if part in name.lower())}"
 

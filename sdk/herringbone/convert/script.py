@@ -65,8 +65,6 @@ class _Conversion:
         self._notes: list[Note] = []
         self._attributes: set[ast.AST] = set()  # owners: `a.b` in `a.b.c` is not converted by itself
         self._chains = Chains(tree, self._bindings)
-        # Names in a call that stays are AWS's, too.
-        self._kept = {inner: reason for call, reason in self._chains.kept.items() for inner in ast.walk(call)}
         self._dropped: set[ast.AST] = set()  # arguments that went
         self._through_module: set[str] = set()  # names whose uses are now `herringbone.X`
 
@@ -87,7 +85,7 @@ class _Conversion:
 
     def _estimator_calls(self) -> Iterator[tuple[ast.Call, str]]:
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and node not in self._kept:
+            if isinstance(node, ast.Call) and node.func not in self._chains.kept:
                 ours = COUNTERPARTS.get(self._bindings.full_name(node.func) or "")
                 if ours in (*ESTIMATORS, "remote"):
                     yield node, ours
@@ -184,14 +182,14 @@ class _Conversion:
                 continue
             name = self._bindings.full_name(node)
             # Of `WarmStartTypes.X` and `PyTorch.attach`, the owner is converted.
-            of_ours = counterpart(name) is not None and name not in COUNTERPARTS and node not in self._kept
+            of_ours = counterpart(name) is not None and name not in COUNTERPARTS and node not in self._chains.kept
             is_owner = node in self._attributes
             if isinstance(node, ast.Attribute) and not of_ours:
                 self._attributes.add(node.value)
             if name is None or is_owner or of_ours or node in removed or not is_aws(name):
                 continue
-            if node in self._kept:
-                other, line = self._kept[node]
+            if node in self._chains.kept:
+                line, other = self._chains.kept[node]
                 text = f"{name}: stays AWS's, as {other} of line {line}; to train here, remove that, and convert again"
             elif name in COUNTERPARTS:
                 converted.append((node, name))

@@ -266,6 +266,14 @@ def test_code_that_cannot_be_converted_stays_and_is_named(script, message):
             "n = ParameterInteger(name='n')\ne = PyTorch('a', role='r', train_instance_count=n)\ne.deploy()",
             "sagemaker.workflow.parameters.ParameterInteger of line 3",
         ),
+        # Through a class, a result, a parameter and a pipeline's property.
+        (
+            "from sagemaker.estimator import Framework\nfrom sagemaker.inputs import TrainingInput\n"
+            "from sagemaker.workflow.steps import ProcessingStep, TrainingStep\nclass Mine(Framework): pass\n"
+            "def make(): return Mine('a')\ndef step(e, x): return TrainingStep(estimator=e, inputs=x)\n"
+            "s = ProcessingStep('p')\nstep(make(), x=[TrainingInput(s.properties.Outputs['a'].S3Uri)])",
+            "sagemaker.workflow.steps.TrainingStep of line 6",
+        ),
     ],
 )
 def test_what_meets_an_object_of_aws_stays_awss(script, met):
