@@ -15,6 +15,7 @@ from herringbone.plan.arguments import names_of
 from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import LEFT_OUT, RENAMED
 from herringbone.plan.request import changed
+from herringbone_contract.constants import Key
 from sagemaker import _absent
 from sagemaker.job import TrainingJob
 
@@ -37,6 +38,13 @@ _RENAMED = {
 _IDLE = ("script_mode", "enable_sagemaker_metrics")
 # Options of SDK v2 that Herringbone has not, and refuses.
 _SDK_ALONE = ("image_uri_region", "training_image_config")
+# Hyperparameters that SDK v2 and a search write for a script.
+_WRITTEN = frozenset(
+    (
+        Key.PROGRAM, Key.SUBMIT_DIRECTORY, Key.LOG_LEVEL, Key.JOB_NAME, Key.REGION, Key.TUNING_METRIC,
+        "sagemaker_estimator_class_name", "sagemaker_estimator_module",
+    )
+)  # fmt: skip
 # What an estimator of SDK v2 has beside training.
 _REFUSED = (
     "compile_model", "create_model", "delete_endpoint", "deploy", "disable_profiling", "disable_remote_debug",
@@ -99,6 +107,17 @@ def known(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
+def handed_on(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a script's hyperparameters without those that its job writes itself.
+
+    A notebook gives those of an earlier job: `PyTorch(..., hyperparameters=tuner.best_estimator().hyperparameters())`.
+
+    >>> handed_on({"epochs": "3", "sagemaker_program": '"train.py"'})
+    {'epochs': '3'}
+    """
+    return {name: value for name, value in hyperparameters.items() if name not in _WRITTEN}
+
+
 def base_of(options: Mapping[str, Any]) -> str | None:
     """Return the framework below transformers as AWS's images name it.
 
@@ -141,6 +160,8 @@ class Notebook(Estimator):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options = known(self._kind, adapted(options, os.environ))
+        if isinstance(options.get("hyperparameters"), Mapping) and (arguments or options.get("entry_point")):
+            options["hyperparameters"] = handed_on(options["hyperparameters"])
         if options.get("output_path") is None and os.environ.get(INSTANCE_TYPE_VARIABLE, "").startswith("local"):
             session = options.get("sagemaker_session")
             session = session if isinstance(session, sagemaker.Session) else sagemaker.Session(session)
@@ -158,6 +179,10 @@ class Notebook(Estimator):
                 instance_type=kind,
                 base_version=base_of(options),
             )
+
+    def set_hyperparameters(self, **hyperparameters: Any) -> None:
+        """Add or replace hyperparameters; see `handed_on`."""
+        super().set_hyperparameters(**handed_on(hyperparameters) if self.entry_point else hyperparameters)
 
     def fit(self, *arguments: Any, experiment_config: Mapping[str, str] | None = None, **settings: Any) -> Any:
         """Start the job; see `herringbone.Estimator.fit`. On own hosts an experiment's names become tags of the job."""

@@ -71,6 +71,12 @@ answers = {
     "session": type(Estimator("image:1", instance_type="local").sagemaker_session).__name__,
     "given": Estimator("image:1", instance_type="local", sagemaker_session=session).sagemaker_session is session,
 }
+earlier = {"epochs": "3", "sagemaker_program": "x", "sagemaker_region": "y", "_tuning_objective_metric": "z"}
+again = TensorFlow(entry_point="t.py", instance_type="local", hyperparameters=earlier)
+again.set_hyperparameters(**earlier)
+answers["again"] = {name: again.hyperparameters()[name] for name in ("epochs", "sagemaker_program")}
+image = Estimator("image:1", instance_type="local", hyperparameters=earlier)
+answers["image"] = image.hyperparameters().keys() >= {*earlier}
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     HuggingFace(entry_point="t.py", instance_type="local", job_name="a", metrics_definition=[])
@@ -129,6 +135,8 @@ def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
     ):  # fmt: skip
         assert text in texts, text
     assert (answers["session"], answers["given"]) == ("Session", True)
+    # The hyperparameters of an earlier job of a script: its own are written anew. An image's program gets all of them.
+    assert (answers["again"], answers["image"]) == ({"epochs": '"3"', "sagemaker_program": '"t.py"'}, True)
     # SDK v2 drops what it does not know, and a notebook may rely on that.
     assert [text.split(":")[0] for text in answers["dropped"]] == ["job_name", "metrics_definition"]
     # Scripts of version 3 look for its modules.
