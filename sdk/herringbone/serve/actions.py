@@ -221,6 +221,7 @@ def _parsed() -> dict[str, Action]:
 
 
 ACTIONS = _parsed()
+SERVICES = tuple(dict.fromkeys(action.service for action in ACTIONS.values()))
 
 
 def answers_of(*parts: object) -> dict[str, Callable[..., Any]]:
@@ -240,6 +241,15 @@ def not_served(code: str, service: str, name: str) -> ApiError:
         return ApiError("AccessDenied", f"this user is not authorized to perform: iam:{name[:100]}", 403)
     served = ", ".join(action.name for action in ACTIONS.values() if action.service == service)
     return ApiError(code, f"{name[:100]}: this service has no such operation; of {service} it has {served}", 501)
+
+
+def not_here(call: str) -> ApiError:
+    """Return the refusal of a call to another service of AWS's."""
+    return ApiError(
+        "UnknownOperationException",
+        f"{call[:200]}: this service stands in for {', '.join(SERVICES)} and s3 alone, which training needs; leave the"
+        " call out, or send it to AWS's own endpoint",
+    )
 
 
 def rule_of(operation: str, path: str) -> Rule | None:

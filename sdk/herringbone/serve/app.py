@@ -28,7 +28,7 @@ from starlette.responses import Response
 from herringbone.s3.front.documents import error_document
 from herringbone.s3.front.refusals import HttpRequest
 from herringbone.serve import model, wire
-from herringbone.serve.actions import ACTIONS, check_fates
+from herringbone.serve.actions import ACTIONS, SERVICES, check_fates, not_here
 from herringbone.serve.calls import Call
 from herringbone.serve.errors import ApiError, error_of, too_often
 from herringbone.serve.limits import Rate, Replays
@@ -179,9 +179,9 @@ class Service:
         note |= {"key": verified.key.name, "service": service, "region": verified.claim.region}
         if service == "s3":
             raise ApiError("NotImplemented", "this service has no buckets; its operator names them by --buckets", 501)
-        if request.method != "POST":
-            raise ApiError("MethodNotAllowed", "calls are POST requests", 405)
         self._verifier.check_rate(verified)
+        if service not in SERVICES or request.method != "POST":
+            raise not_here(f"{service}: {request.header('x-amz-target') or f'{request.method} {request.path}'}")
         return verified
 
     def _answer(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
@@ -190,11 +190,7 @@ class Service:
         asked = wire.asked_of(protocol, request, body)
         note["operation"] = asked.name
         if not wire.is_of(asked, protocol, claim.service):
-            raise ApiError(
-                "UnknownOperationException",
-                f"{asked.prefix}.{asked.name} at {request.path[:100]} is no operation of {claim.service}; this port "
-                "has sagemaker, logs, monitoring, sts, iam and s3",
-            )
+            raise not_here(f"{claim.service}: {f'{asked.prefix}.{asked.name}' if asked.prefix else request.path}")
         refusal = "InvalidAction" if protocol is wire.Protocol.QUERY else "UnsupportedOperation"
         operation = model.find_operation(claim.service, asked.name, refusal=refusal)
         # After everything that refuses a call without running it, so that the same bytes may come again.
