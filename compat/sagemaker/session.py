@@ -40,10 +40,12 @@ class Session:
         sagemaker_config: Any = None,
         default_bucket_prefix: str | None = None,
     ) -> None:
-        # Clients of what trains not are kept for a notebook that asks for them.
-        self.sagemaker_runtime_client = sagemaker_runtime_client
-        self.sagemaker_featurestore_runtime_client = sagemaker_featurestore_runtime_client
-        self.sagemaker_metrics_client = sagemaker_metrics_client
+        # Clients of services that do not train; the other ones are made when a notebook asks for them.
+        self._clients = {
+            "sagemaker-runtime": sagemaker_runtime_client,
+            "sagemaker-featurestore-runtime": sagemaker_featurestore_runtime_client,
+            "sagemaker-metrics": sagemaker_metrics_client,
+        }
         self.settings, self.sagemaker_config = settings, sagemaker_config
         if sagemaker_client is not None and not _notebook.on_own_hosts(os.environ):
             raise herringbone.UnsupportedError(
@@ -86,6 +88,22 @@ class Session:
         if self._sagemaker_client is None:
             self._sagemaker_client = self.boto_session.client("sagemaker")
         return self._sagemaker_client
+
+    @property
+    def sagemaker_runtime_client(self) -> Any:
+        """The client of endpoints, which are AWS's alone."""
+        return self._clients["sagemaker-runtime"] or self.boto_session.client("sagemaker-runtime")
+
+    @property
+    def sagemaker_featurestore_runtime_client(self) -> Any:
+        """The client of feature stores, which are AWS's alone."""
+        name = "sagemaker-featurestore-runtime"
+        return self._clients[name] or self.boto_session.client(name)
+
+    @property
+    def sagemaker_metrics_client(self) -> Any:
+        """The client of metrics of experiments, which are AWS's alone."""
+        return self._clients["sagemaker-metrics"] or self.boto_session.client("sagemaker-metrics")
 
     @property
     def s3_client(self) -> Any:

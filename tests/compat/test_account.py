@@ -161,6 +161,51 @@ def test_whoever_waits_for_a_job_hears_that_it_failed(run, tmp_path):
     assert json.loads(done.stdout.splitlines()[-1]) == [True] * 4
 
 
+OTHERS = """
+import boto3, json, sagemaker
+from botocore.exceptions import ClientError
+
+session = sagemaker.Session()
+calls = {
+    "form": boto3.client("cloudformation").list_stacks,
+    "form of ec2": boto3.client("ec2").describe_vpcs,
+    "json": boto3.client("ecr").describe_repositories,
+    "rest": boto3.client("efs").describe_file_systems,
+    "endpoint": lambda: session.sagemaker_runtime_client.invoke_endpoint(EndpointName="e", Body=b"x"),
+    "metrics": lambda: session.sagemaker_metrics_client.batch_put_metrics(
+        TrialComponentName="t", MetricData=[{"MetricName": "m", "Timestamp": 1, "Value": 1.0}]
+    ),
+    "features": lambda: session.sagemaker_featurestore_runtime_client.get_record(
+        FeatureGroupName="g", RecordIdentifierValueAsString="r"
+    ),
+}
+found = {}
+for name, call in calls.items():
+    try:
+        found[name] = call()
+    except ClientError as error:
+        found[name] = [error.response["Error"]["Code"], error.response["Error"]["Message"].partition(", ")[0]]
+print(json.dumps(found))
+"""
+
+
+def test_other_services_are_refused_by_name_each_in_its_own_protocol(run):
+    done = run(OTHERS, env=NO_ACCOUNT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {code for code, _ in found.values()} == {"UnknownOperationException"}
+    ends = ": this service stands in for sagemaker"
+    assert {name: text.removesuffix(ends) for name, (_, text) in found.items() if text.endswith(ends)} == {
+        "form": "cloudformation: POST /",
+        "form of ec2": "ec2: POST /",
+        "json": "ecr: AmazonEC2ContainerRegistry_V20150921.DescribeRepositories",
+        "rest": "elasticfilesystem: GET /2015-02-01/file-systems",
+        "endpoint": "sagemaker: /endpoints/e/invocations",
+        "metrics": "sagemaker: PUT /BatchPutMetrics",
+        "features": "sagemaker: GET /FeatureGroup/g",
+    }
+
+
 TWO = """
 import os, subprocess, sys, sagemaker
 if sys.argv[1] == "first":
