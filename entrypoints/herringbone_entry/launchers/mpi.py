@@ -22,6 +22,8 @@ OVERRIDE = "HERRINGBONE_MPIRUN"
 # With its clean-up MPICH kills the other ranks within the same millisecond and may itself blame one of them. Without
 # it MPICH kills nobody when a rank dies, so the rank that ends first is the cause.
 _MPICH_OPTIONS = ("-bind-to", "none", "-disable-auto-cleanup")
+# AWS's training toolkit has this option of its own, and hands it to the ranks as a variable.
+_OWN_OPTION = re.compile(r"--NCCL_DEBUG(?:=| +)(?=\S)")
 _VERSION = re.compile(
     r"\(Open ?(?:MPI|RTE)\) (\d{1,9})\.(\d{1,9})|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE
 )
@@ -88,14 +90,15 @@ def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, 
     """Return mpirun's command line for all ranks of the layout: on this machine, or `across` the job's machines.
 
     On one machine mpirun knows nothing of hosts: each rank attaches to its own (`channel.attach`). `custom_options`
-    are the user's, split as a shell would, and come last so that they win.
+    are the user's, split as a shell would, and come last so that they win. `--NCCL_DEBUG` among them, an option of
+    AWS's toolkit, becomes a variable.
 
     Raises `LaunchError` when the user's options cannot be split.
     """
     import shlex
 
     try:
-        custom = shlex.split(custom_options)
+        custom = shlex.split(_OWN_OPTION.sub("-x NCCL_DEBUG=", custom_options))
     except ValueError as error:
         raise LaunchError(f"custom_mpi_options {custom_options!r} cannot be split into words: {error}") from error
     options = (_options_across if across else _options_on_one_machine)(mpi.implementation, layout)

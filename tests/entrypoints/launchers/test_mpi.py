@@ -158,6 +158,20 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
         ]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("-verbose --NCCL_DEBUG=INFO", "-verbose -x NCCL_DEBUG=INFO"),
+        ("--NCCL_DEBUG  WARN -x A=b", "-x NCCL_DEBUG=WARN -x A=b"),
+        ("-x NCCL_DEBUG=INFO", "-x NCCL_DEBUG=INFO"),
+        ("-x A=--NCCL_DEBUG", "-x A=--NCCL_DEBUG"),
+    ],
+)
+def test_an_option_of_awss_toolkit_is_a_variable(options: str, words: str) -> None:
+    line = argv(MPI("mpirun", Implementation.OPEN_MPI_4), lay_out({"a": 1}), ["start"], options, across=False)
+    assert line[line.index("^slurm") + 1 :] == [*words.split(), "start"]
+
+
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
     with pytest.raises(LaunchError, match=r"custom_mpi_options .* cannot be split into words: No closing quotation"):
         argv(MPI("mpirun", Implementation.MPICH), TWELVE, [], "-x 'A", across=False)
