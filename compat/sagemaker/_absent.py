@@ -33,7 +33,6 @@ MODULES = frozenset([
     "transformer", "user_agent", "utilities", "vpc_utils", "workflow", "wrangler",
 ])  # fmt: skip
 
-
 _NOT_HERE = (
     "Herringbone trains, and neither hosts, processes nor runs pipelines. The model of a job is the file"
     " estimator.model_data (a copy of its files: estimator.latest_training_job.download_model(folder)); to host it,"

@@ -33,6 +33,7 @@ _RENAMED = {
     "image_name": "image_uri",
     "image": "image_uri",
     "distributions": "distribution",
+    "env": "environment",
 }
 # Keywords of SDK v1 and v2 that say what is the case here anyway: scripts are what runs, and metrics are always kept.
 _IDLE = ("script_mode", "enable_sagemaker_metrics")

@@ -46,6 +46,9 @@ found["names"] = [estimator._current_job_name, search._current_job_name]
 estimator.fit({"train": rows}, wait=False, experiment_config={"ExperimentName": "digits"})
 attached = PyTorch.attach(estimator._current_job_name, sagemaker_session=session)
 found["attached"] = attached.model_data
+found["session"] = attached.sagemaker_session.describe_training_job(attached._current_job_name)["TrainingJobStatus"]
+found["places"] = [PyTorch("fit.py", instance_type="ml.m5.large", instance_count=1, sagemaker_session=one).output_path
+                   for one in (None, session, sagemaker.Session(default_bucket="mine"))]
 job = estimator.latest_training_job
 found["names"] += [estimator._current_job_name == job.name]
 described = job.describe()
@@ -118,6 +121,8 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["told"] == ["Completed", "", 0.25]
     # It waits for the end of the job, which alone has a model.
     assert found["attached"].startswith(f"s3://{bucket}/out/fit-")
+    assert found["session"] == "Completed"
+    assert found["places"] == [f"s3://{bucket}/", f"s3://{bucket}/", "s3://mine/"]
     assert found["names"] == [None, None, True]
     assert (found["plain"], found["asked_again"]) == (f"s3://{bucket}/", True)
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
