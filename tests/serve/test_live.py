@@ -143,6 +143,9 @@ def wait(client, name, *states, seconds=100.0):
 def test_boto3_trains(service):
     client, logs = service.client(), service.client("logs")
     assert service.client("sts").get_caller_identity()["Arn"] == "arn:aws:iam::123456789012:user/ada"
+    abroad = boto3.Session(service.ada.key_id, service.ada.secret, region_name="eu-west-1")
+    with pytest.raises(ClientError, match="this service has us-east-1"):
+        abroad.client("sts", endpoint_url=service.address).get_caller_identity()
     arn = client.create_training_job(**request("by-boto3"), Tags=[{"Key": "team", "Value": "a"}])["TrainingJobArn"]
     assert arn == "arn:aws:sagemaker:us-east-1:123456789012:training-job/by-boto3"
     with pytest.raises(ClientError, match="exists already"):

@@ -52,8 +52,12 @@ def refused_channels(plan: JobPlan) -> dict[str, str]:
     names = {channel.name for channel in plan.channels}
     for channel in plan.channels:
         reason = _refused_in_pipe(channel, plan) if is_piped(channel, plan) else _refused_in_files(channel)
-        if channel.file_system is not None and channel.file_system.file_system_access_mode == "rw":
-            reason = "scripts read channels here; leave file_system_access_mode='rw' out, and write below output_path"
+        writes = channel.file_system is not None and channel.file_system.file_system_access_mode == "rw"
+        if writes and plan.backend != "local_process":
+            reason = (
+                "local_process alone lets scripts write into a channel; leave file_system_access_mode='rw' out, and "
+                "write below output_path"
+            )
         if not reason and channel.input.s3_data_type == "ManifestFile" and not is_s3(channel.input.s3_data):
             reason = "a ManifestFile lists objects of S3, so its own address is s3://, too"
         if not reason and is_piped(channel, plan):

@@ -84,11 +84,10 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the answers of the service depend on.
 
-    `backend` is the `instance_type` that jobs run on. `buckets` is the folder whose subfolders are the buckets; None
-    leaves `s3://` addresses to the backend. `any_region`: callers may name other regions than `regions`. `adopter` is
-    the user to whom jobs belong that the service has not created.
-    `calls_per_second` is each key's rate, ten times of it at once;
-    `s3_calls_per_second` is the one for objects, of which a training may read thousands.
+    `backend` is the `instance_type` that jobs run on. With `any_region`, callers of all regions have the jobs of the
+    first one. `buckets` is the folder whose subfolders are the buckets; None leaves `s3://` addresses to the backend.
+    `adopter` is the user to whom jobs belong that the service has not created. `calls_per_second` is each key's rate,
+    ten times of it at once; `s3_calls_per_second` is the one for objects, of which a training may read thousands.
     """
 
     backend: str

@@ -66,8 +66,10 @@ def test_a_file_system_is_a_folder_of_own_hosts_and_an_address_at_sagemaker(data
     assert (channel.path, channel.input.s3_data) == (str(data), f"efs://fs-0123{data}")
     with pytest.raises(InputError, match=r"channel 'training': /no/such: no such file or folder"):
         plan("/no/such")
+    # The channel is a link to the folder there.
+    assert plan(data, "rw").channels[0].path == str(data)
     with pytest.raises(UnsupportedError, match=r"leave file_system_access_mode='rw' out"):
-        plan(data, "rw")
+        plan(data, "rw", instance_type="local", image_uri="i")
 
 
 def test_data_that_is_uploaded_counts_too(data, tmp_path):
