@@ -141,16 +141,20 @@ def bare_values(encoded: Mapping[str, str]) -> dict[str, str]:
 
     >>> bare_values({"name": '"run"', "epochs": "3", "sagemaker_job_name": '"job-1"'})
     {'name': 'run', 'epochs': '3'}
+    >>> bare_values({"sagemaker_program": '"train.py"'}) == bare_values({"sagemaker_program": '"\\\\"train.py\\\\""'})
+    True
 
-    Texts have no quotes, and the names that steer a script in any job are left out: AWS's built-in algorithms refuse
-    both, and so do scripts that parse their arguments strictly.
+    Texts have no quotes but those of names that steer a script, once, also where the caller has encoded them. Those
+    that steer one in any job are left out: AWS's built-in algorithms refuse both, and so do scripts that parse their
+    arguments strictly.
     """
     bare = {}
     for name, text in encoded.items():
         if name in (Key.LOG_LEVEL, Key.JOB_NAME):
             continue
         value = json.loads(text)
-        bare[name] = value if isinstance(value, str) and not name.startswith(STEERING_PREFIX) else text
+        quoted = name.startswith(STEERING_PREFIX) and not str(value).startswith('"')
+        bare[name] = value if isinstance(value, str) and not quoted else text
     return bare
 
 
