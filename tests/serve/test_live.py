@@ -180,12 +180,11 @@ def test_boto3_trains(service):
             "Dimensions": [{"Name": "TrainingJobName", "Value": "by-boto3"}],
             "StartTime": answer["TrainingStartTime"],
             "EndTime": answer["TrainingEndTime"] + timedelta(minutes=1),
-            "Period": 600,
-            "Statistics": ["Average", "SampleCount"],
-        }
+            "Period": 600, "Statistics": ["Average", "SampleCount"],
+        }  # fmt: skip
         found = cloudwatch.get_metric_statistics(**asked)["Datapoints"]
         assert sum(point["SampleCount"] for point in found) == 2
-        assert {"Average", "SampleCount", "Timestamp", "Unit", *found[0]} == set(found[0])
+        assert found[0].keys() >= {"Average", "SampleCount", "Timestamp", "Unit"}
         assert abs(found[0]["Timestamp"] - answer["TrainingStartTime"]) < timedelta(minutes=1)
         with pytest.raises(ClientError) as caught:
             cloudwatch.get_metric_statistics(**{**asked, "Period": 61})
