@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -83,6 +84,8 @@ def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
             warnings.warn(f"{name} is {now} since SDK v2", DeprecationWarning, stacklevel=4)
         if now not in _IDLE or value is False:
             values[now] = value
+    if metrics := values.get("metric_definitions"):
+        values["metric_definitions"] = [one for one in metrics if _records(one)]
     chosen = environ.get(INSTANCE_TYPE_VARIABLE)
     if not chosen:
         return values
@@ -117,6 +120,18 @@ def handed_on(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     {'epochs': '3'}
     """
     return {name: value for name, value in hyperparameters.items() if name not in _WRITTEN}
+
+
+def _records(definition: Mapping[str, str]) -> bool:
+    """Say whether a metric can have a value. AWS takes an expression without a group; notebooks have such a dummy."""
+    try:
+        groups = re.compile(definition["Regex"]).groups
+    except (re.error, KeyError, TypeError):
+        # The plan says what is wrong.
+        return True
+    if not groups:
+        warnings.warn(f"metric {definition.get('Name')}: its Regex has no group, and records nothing", stacklevel=5)
+    return groups > 0
 
 
 def base_of(options: Mapping[str, Any]) -> str | None:

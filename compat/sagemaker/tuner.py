@@ -18,11 +18,10 @@ from herringbone import (
     WarmStartConfig,
     WarmStartTypes,
 )
-from herringbone.records.home import find_home
-from herringbone.serve.tunings.adoption import describe_search
-from sagemaker import _absent
+from herringbone.records import home
+from herringbone.serve.tunings import adoption
+from sagemaker import _absent, job
 from sagemaker._notebook import asked, on_own_hosts
-from sagemaker.job import with_times
 
 __all__ = [
     "HyperparameterTuner",
@@ -76,7 +75,7 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
         """Return AWS's description of the search, with AWS's types and members."""
         if not on_own_hosts(os.environ):
             return super().describe()
-        found: dict[str, Any] = with_times("", describe_search(self._found().name, find_home()))
+        found: dict[str, Any] = job.with_times("", adoption.describe_search(self._found().name, home.find_home()))
         return found
 
     @property

@@ -38,7 +38,8 @@ found["rows"] = [rows, S3Downloader.list(rows), S3Uploader.upload("rows", f"s3:/
 estimator = PyTorch(
     "fit.py", source_dir="code", role=role, train_instance_type="ml.m5.large", train_instance_count=1,
     framework_version="2.1", py_version="py310", output_path=f"s3://{bucket}/out", sagemaker_session=session,
-    metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], script_mode=True,
+    metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}, {"Name": "none", "Regex": "<><>"}],
+    script_mode=True,
     tags=[{"Key": "team", "Value": "a"}],
 )
 search = HyperparameterTuner(estimator, "cost", {"depth": IntegerParameter(1, 2)})
@@ -127,6 +128,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert (found["plain"], found["asked_again"]) == (f"s3://{bucket}/", True)
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
     assert "no account of AWS is asked: buckets are the folders in" in done.stderr
+    assert "metric none: its Regex has no group, and records nothing" in done.stderr
     home = tmp_path / "home"
     assert (home / "buckets" / bucket / "p" / "rows" / "part.csv").read_text() == "1,2\n"
     end = time.monotonic() + 30
