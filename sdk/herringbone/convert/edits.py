@@ -28,6 +28,11 @@ class Edits:
         """Put a text in place of a node."""
         self._changes.append((*self._span(node), new))
 
+    def replace_by_lines(self, node: ast.stmt, lines: Collection[str]) -> None:
+        """Put statements in place of one, indented as it is, or on its line if it is not the first there."""
+        before = self._bytes[self._starts[node.lineno - 1] : self._span(node)[0]].decode()
+        self.replace(node, ("; " if before.strip() else "\n" + before).join(lines))
+
     def insert_before(self, node: ast.expr, new: str) -> None:
         """Put a text in front of a node."""
         start, _ = self._span(node)

@@ -15,6 +15,7 @@ from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, is_dropped, rev
 from herringbone.convert.chains import Chains
 from herringbone.convert.edits import Edits
 from herringbone.convert.names import ACCOUNT, COUNTERPARTS, ESTIMATORS, Bindings, counterpart, is_aws, why_left
+from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import RENAMED
 from herringbone_contract.errors import InputError
 
@@ -157,6 +158,9 @@ class _Conversion:
         self._edits.remove_arguments(call, [*removed_keywords, *dropped, *by_position])
         names = {keyword.arg for keyword in call.keywords}
         in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
+        if in_the_cloud and estimator in IMAGES and names.isdisjoint(("image_uri", "image_name", "image", None)):
+            text = "image_uri: missing, and no version chooses it here; write it, or hosts of your own in instance_type"
+            self._notes.append(Note(call.lineno, "left", text))
         for keyword in call.keywords:
             new = None if keyword in dropped else RENAMED.get(keyword.arg or "")
             if keyword in removed_keywords:
@@ -226,7 +230,7 @@ class _Conversion:
             if lines == [ast.unparse(node)]:
                 continue
             if lines:
-                self._edits.replace(node, ("\n" + " " * node.col_offset).join(lines))
+                self._edits.replace_by_lines(node, lines)
             else:
                 self._remove(node)
             self._notes.append(Note(node.lineno, "changed", f"{ast.unparse(node)}: now {'; '.join(lines) or 'gone'}"))

@@ -225,6 +225,10 @@ def test_a_few_lines(before, after):
             "from sagemaker.estimator import Estimator\nEstimator('i', 'r', 1, 'local', 30)",
             "Estimator: the order of arguments is another here; write the name of each",
         ),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
+            "image_uri: missing, and no version chooses it here",
+        ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a').fit(experiment_config=c)", "experiment_config: removed"),
         ("from sagemaker.tuner import HyperparameterTuner\nt = HyperparameterTuner(e, 'm')\nt.deploy()", "t.deploy: "),
         ("import importlib\nimportlib.import_module('sagemaker.pytorch')", "'sagemaker.pytorch': in a text"),
@@ -300,6 +304,14 @@ def test_what_meets_none_is_converted_beside_it():
         e = herringbone.PyTorch("b", profiler_config=None)
         PyTorchModel(e.model_data)
         """)
+
+
+@pytest.mark.parametrize("before", ["a = 1; ", "if a: ", "if a:\n\t"])
+def test_an_import_becomes_two_where_it_is(before):
+    converted = convert_script(f"{before}from sagemaker.pytorch import PyTorch, PyTorchModel")
+    separator = "\n\t" if "\n" in before else "; "
+    lines = ["from herringbone import PyTorch", "from sagemaker.pytorch import PyTorchModel"]
+    assert converted.text == before + separator.join(lines)
 
 
 def test_names_of_a_star_import():
