@@ -217,13 +217,11 @@ def test_a_few_lines(before, after):
             "import sagemaker\nr = sagemaker.get_execution_role()\nprint(r)",
             "sagemaker.get_execution_role: no counterpart here",
         ),
+        ("from sagemaker.estimator import Estimator\nEstimator('i', *more)", "Estimator: the order of arguments"),
+        ("from sagemaker.estimator import Estimator\nEstimator(1, 2, 3, 4, 5)", "Estimator: the order of arguments"),
         (
-            "from sagemaker.estimator import Estimator\nEstimator('i', *more)",
-            "Estimator: the order of arguments is another here; write the name of each",
-        ),
-        (
-            "from sagemaker.estimator import Estimator\nEstimator('i', 'r', 1, 'local', 30)",
-            "Estimator: the order of arguments is another here; write the name of each",
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
+            "image_uri: missing, and no version chooses it here",
         ),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
