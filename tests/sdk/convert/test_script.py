@@ -223,10 +223,6 @@ def test_a_few_lines(before, after):
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
             "image_uri: missing, and no version chooses it here",
         ),
-        (
-            "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
-            "image_uri: missing, and no version chooses it here",
-        ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a').fit(experiment_config=c)", "experiment_config: removed"),
         ("from sagemaker.tuner import HyperparameterTuner\nt = HyperparameterTuner(e, 'm')\nt.deploy()", "t.deploy: "),
         ("import importlib\nimportlib.import_module('sagemaker.pytorch')", "'sagemaker.pytorch': in a text"),
