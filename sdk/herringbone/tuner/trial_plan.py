@@ -8,6 +8,7 @@ request -> shared_request -> stored in tuning.json, secrets masked
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,19 @@ def with_metrics(given: Sequence[MetricDefinition], own: Sequence[MetricDefiniti
     """Return the tuner's metric definitions, and those of the estimator whose names the tuner does not define."""
     names = {definition.name for definition in given}
     return (*given, *(definition for definition in own if definition.name not in names))
+
+
+def own_metrics(request: JobRequest, objective: str) -> tuple[MetricDefinition, ...]:
+    """Return the estimator's metric definitions, and the objective's where the framework itself logs it.
+
+    `validation:rmse` of XGBoost is in its log as `[3]\tvalidation-rmse:0.5`; AWS's image knows such metrics, too.
+    """
+    given = request.options.metric_definitions
+    channel, colon, name = objective.partition(":")
+    if request.estimator != "XGBoost" or not colon:
+        return given
+    logged = MetricDefinition(name=objective, regex=rf"\[\d+\].*\b{re.escape(channel)}-{re.escape(name)}:(\S+)")
+    return with_metrics(given, (logged,))
 
 
 def trial_request(

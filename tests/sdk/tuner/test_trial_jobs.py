@@ -1,12 +1,16 @@
 """The jobs of trials, as the searcher sees them."""
 
+import re
+
 import pytest
 
 from herringbone.backends.lifecycle import client_died
 from herringbone.backends.waiter import COULD_NOT_START
+from herringbone.plan.request import JobRequest
 from herringbone.records.index import JobRecord
 from herringbone.slots.pending import waiter_died
 from herringbone.tuner.searcher.trial_jobs import _never_ran
+from herringbone.tuner.trial_plan import own_metrics
 from herringbone_contract.failure import Failure
 
 
@@ -34,3 +38,20 @@ def test_a_job_that_never_ran_is_told_from_one_whose_start_failed(failure, start
         failure=failure.to_json(),
     )
     assert _never_ran(record) is never_ran
+
+
+@pytest.mark.parametrize(
+    ("estimator", "objective", "found"),
+    [
+        ("XGBoost", "validation:rmse", ["validation:rmse"]),
+        ("XGBoost", "rmse", []),
+        ("SKLearn", "validation:rmse", []),
+    ],
+)
+def test_the_metrics_that_xgboost_logs_itself_are_known(estimator, objective, found):
+    metrics = own_metrics(JobRequest(estimator=estimator), objective)
+    assert [metric.name for metric in metrics] == found
+    for metric in metrics:
+        line = "[12]\ttrain-rmse:2.5\tvalidation-rmse:0.25"
+        assert re.search(metric.regex, line)[1] == "0.25"
+        assert re.search(metric.regex, line.replace("validation", "my-validations")) is None

@@ -22,7 +22,7 @@ from herringbone.tuner.definition import check_local, default_tuning_name, trial
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
-from herringbone.tuner.trial_plan import checkpoint_folder, shared_request, trial_request, with_metrics
+from herringbone.tuner.trial_plan import checkpoint_folder, own_metrics, shared_request, trial_request, with_metrics
 from herringbone.tuner.trials import Proposal
 from herringbone_contract.constants import STEERING_PREFIX
 from herringbone_contract.errors import JobNameError, OptionError
@@ -105,7 +105,7 @@ def first_trial(
     folder = checkpoint_folder(options.checkpoint_s3_uri, middle, job=job, own=store.checkpoints(job))
     shared = with_options(
         with_hyperparameters(request, dict(definition.static)),
-        metric_definitions=with_metrics(metrics, options.metric_definitions),
+        metric_definitions=with_metrics(metrics, own_metrics(request, definition.objective_metric_name)),
     )
     return trial_request(shared, definition, middle, job=job, checkpoints=folder)
 
