@@ -10,6 +10,8 @@ from collections.abc import MutableMapping
 
 from herringbone import HerringboneError
 from herringbone.aws.credentials import ACCOUNT_VARIABLE, find_credentials, read_profiles, stands_in
+from herringbone.records.home import find_home
+from herringbone.serve.personal import join
 from sagemaker import _notebook
 
 
@@ -24,9 +26,6 @@ def begin(environ: MutableMapping[str, str]) -> None:
             way = f"{ACCOUNT_VARIABLE}=own takes folders of yours instead"
             _say(f"s3:// and AWS's API are those of the account of {source or 'AWS_PROFILE'}; {way}")
         return
-    from herringbone.records.home import find_home
-    from herringbone.serve.personal import join
-
     try:
         home = find_home()
         variables = join(home, environ[_notebook.INSTANCE_TYPE_VARIABLE])

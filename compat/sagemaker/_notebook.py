@@ -16,7 +16,7 @@ from herringbone.plan.arguments import names_of
 from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import LEFT_OUT, RENAMED
 from herringbone.plan.request import changed
-from herringbone_contract.constants import Key
+from herringbone.serve.personal import folder_of
 from sagemaker import _absent
 from sagemaker.job import TrainingJob
 
@@ -34,6 +34,7 @@ _RENAMED = {
     "image_name": "image_uri",
     "image": "image_uri",
     "distributions": "distribution",
+    # SDK v2 ignores this name, which its classes that host or process have.
     "env": "environment",
 }
 # Keywords of SDK v1 and v2 that say what is the case here anyway: scripts are what runs, and metrics are always kept.
@@ -89,6 +90,11 @@ def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     chosen = environ.get(INSTANCE_TYPE_VARIABLE)
     if not chosen:
         return values
+    board = values.get("tensorboard_output_config")
+    if isinstance(board, TensorBoardOutputConfig) and chosen.startswith("local"):
+        # Where buckets are folders of this machine, its files need no copy.
+        place = folder_of(board.s3_output_path, environ) or board.s3_output_path
+        values["tensorboard_output_config"] = TensorBoardOutputConfig(place, board.container_local_output_path)
     groups = values.get("instance_groups")
     if groups:
         values["instance_groups"] = [

@@ -22,6 +22,7 @@ from botocore.validate import ParamValidator
 from datetime import timedelta
 from urllib.request import urlopen
 from herringbone.serve.model import find_operation
+from sagemaker.debugger import TensorBoardOutputConfig
 from sagemaker.pytorch import PyTorch
 from sagemaker.s3 import S3Downloader, S3Uploader
 from sagemaker.serializers import CSVSerializer
@@ -39,8 +40,8 @@ estimator = PyTorch(
     "fit.py", source_dir="code", role=role, train_instance_type="ml.m5.large", train_instance_count=1,
     framework_version="2.1", py_version="py310", output_path=f"s3://{bucket}/out", sagemaker_session=session,
     metric_definitions=[{"Name": "cost", "Regex": "cost=([0-9.]+)"}, {"Name": "none", "Regex": "<><>"}],
-    script_mode=True,
-    tags=[{"Key": "team", "Value": "a"}],
+    script_mode=True, tags=[{"Key": "team", "Value": "a"}], env={"COLOUR": "red"},
+    tensorboard_output_config=TensorBoardOutputConfig(f"s3://{bucket}/board"),
 )
 search = HyperparameterTuner(estimator, "cost", {"depth": IntegerParameter(1, 2)})
 found["names"] = [estimator._current_job_name, search._current_job_name]
@@ -77,6 +78,7 @@ plain = PyTorch("fit.py", source_dir="code", role=role, instance_type="ml.m5.lar
                 framework_version="2.1", py_version="py310")
 found["plain"] = plain.output_path
 found["asked_again"] = plain.sagemaker_session.describe_training_job(job.name)["TrainingJobName"] == job.name
+found["board"] = S3Downloader.list(f"s3://{bucket}/board")
 try:
     estimator.deploy(1, "ml.m5.large", serializer=CSVSerializer)
 except Exception as error:
@@ -89,6 +91,8 @@ print(sorted(os.listdir(os.environ["SM_CHANNEL_TRAIN"])))
 for step in (1, 2, 4):
     print(f"step {step} cost={1 / step}", flush=True)
 open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w").write("w")
+os.makedirs(os.environ["SM_OUTPUT_DIR"] + "/tensorboard", exist_ok=True)
+open(os.environ["SM_OUTPUT_DIR"] + "/tensorboard/" + os.environ["COLOUR"], "w").write("w")
 """
 
 
@@ -126,6 +130,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["places"] == [f"s3://{bucket}/", f"s3://{bucket}/", "s3://mine/"]
     assert found["names"] == [None, None, True]
     assert (found["plain"], found["asked_again"]) == (f"s3://{bucket}/", True)
+    assert found["board"] == [f"s3://{bucket}/board/red"]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
     assert "no account of AWS is asked: buckets are the folders in" in done.stderr
     assert "metric none: its Regex has no group, and records nothing" in done.stderr

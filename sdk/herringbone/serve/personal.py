@@ -37,6 +37,7 @@ from herringbone_contract.files import locked, try_locked, write_whole
 
 if TYPE_CHECKING:
     import io
+    from collections.abc import Mapping
 
 _USER = "notebooks"
 _LOOK_SECONDS = 2.0
@@ -73,6 +74,16 @@ def join(home: Home, backend: str) -> dict[str, str]:
         "AWS_DEFAULT_REGION": DEFAULT_REGION,
         "AWS_CONFIG_FILE": str(folder / "aws.ini"),
     }
+
+
+def folder_of(address: str, environ: Mapping[str, str]) -> str | None:
+    """Return the folder of an s3:// address while S3, for this environment, is the service; else None."""
+    home = find_home()
+    port = _read(home.path / "service" / "personal.json").get("port")
+    if not address.startswith("s3://") or environ.get("AWS_ENDPOINT_URL") != f"http://127.0.0.1:{port}":
+        return None
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    return str(home.path / "buckets" / bucket / key)
 
 
 def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
