@@ -105,7 +105,7 @@ def first_trial(
     folder = checkpoint_folder(options.checkpoint_s3_uri, middle, job=job, own=store.checkpoints(job))
     shared = with_options(
         with_hyperparameters(request, dict(definition.static)),
-        metric_definitions=with_metrics(metrics, own_metrics(request, definition.objective_metric_name)),
+        metric_definitions=with_metrics(metrics, own_metrics(request, definition.metric)),
     )
     return trial_request(shared, definition, middle, job=job, checkpoints=folder)
 
