@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -224,10 +225,14 @@ def _helps(host: Host, helpers: str | None) -> bool:
 
 
 def _path_of(python: str, host: Host) -> dict[str, str]:
-    """Return a PATH on which a shell script finds the overlay's Python and programs first."""
-    if python == sys.executable:
+    """Return a PATH on which a shell script finds the ranks' Python and its programs first, if it does not already.
+
+    A notebook's Python may be that of an environment which no shell has activated.
+    """
+    path, here = host.environ.get("PATH"), Path(python).with_name("python")
+    if shutil.which("python", path=path) == str(here) or not here.exists():
         return {}
-    return {"PATH": os.pathsep.join(filter(None, [str(Path(python).parent), host.environ.get("PATH")]))}
+    return {"PATH": os.pathsep.join(filter(None, [str(here.parent), path]))}
 
 
 def find_python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:

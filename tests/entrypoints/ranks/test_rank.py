@@ -260,6 +260,13 @@ def test_the_folder_of_a_script_is_pythons_choice(make_job) -> None:
         assert job.run(PYTHONSAFEPATH="1")["algo-1"].lines == ["[algo-1:0] 2 False"]
 
 
+def test_a_shell_scripts_python_is_that_of_the_job(make_job) -> None:
+    """Also where no shell has activated its environment."""
+    job = make_job(PATH="/usr/bin:/bin")
+    job.write("python -c 'import sys; print(sys.executable)'", program="run.sh")
+    assert job.run()["algo-1"].lines == [f"[algo-1:0] {Path(sys.executable).with_name('python')}"]
+
+
 def test_a_shell_scripts_pythons_find_the_code_and_write_at_once(make_job) -> None:
     job = make_job(PYTHON=sys.executable)
     job.environment.pop("PYTHONUNBUFFERED", None)
