@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sagemaker
-from herringbone import Estimator, InstanceGroup, OptionError
+from herringbone import Estimator, InstanceGroup, OptionError, TensorBoardOutputConfig
 from herringbone.aws.fields import tag_list
 from herringbone.aws.image_uris import image_uri
 from herringbone.plan.arguments import names_of
@@ -17,6 +17,7 @@ from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import LEFT_OUT, RENAMED
 from herringbone.plan.request import changed
 from herringbone.serve.personal import folder_of
+from herringbone_contract.constants import Key
 from sagemaker import _absent
 from sagemaker.job import TrainingJob
 
