@@ -110,16 +110,14 @@ class Finder:
             found += [(name, value, MLLOG) for name, value in self._readers[prefix].numbers(event)]
         for definition in tuple(self._patterns):
             name, pattern = definition
-            # Without a group, the value is the whole match.
-            group = min(pattern.groups, 1)
             self._number += 1
             self._is_searching = True
             try:
                 for match in pattern.finditer(text):
                     matches, failures, first = self._matches[name]
                     # A group that does not take part is None.
-                    value = match.group(group)
-                    if cut := _CUT.match(text, match.end(group)):
+                    value = match.group(1)
+                    if cut := _CUT.match(text, match.end(1)):
                         self._cut.setdefault(name, f"{value} of {(value + cut[0])!r}"[:_SHOWN_CHARS])
                     try:
                         found.append((name, float(value), LOG))

@@ -122,8 +122,6 @@ def test_only_the_first_host_of_several_machines_says_that_nothing_matched() -> 
         "metric_definitions: 'top5' matched 1 time, 1 of them without a number (first: None)"
     ]
     assert Finder([("loss", "a(.)")]).notes(["algo-2"]) == []
-    # As AWS's service takes it; the whole match is the value.
-    assert Finder([("loss", "[0-9.]+"), ("none", "<><>")]).find("at 0.5,", "") == [("loss", 0.5, "log")]
     assert Finder([("loss", "a(.)"), ("top5", "b(.)")]).notes(["algo-1", "algo-2"]) == [
         "metric_definitions: 'loss', 'top5' matched nothing in the logs of 2 hosts"
     ]

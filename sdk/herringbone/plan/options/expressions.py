@@ -18,11 +18,16 @@ def check_metrics(definitions: Sequence[tuple[str, str]]) -> None:
         )
     for name, regex in definitions:
         try:
-            re.compile(regex)
+            groups = re.compile(regex).groups
         except (re.error, ValueError, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"metric_definitions: {name}: Regex {regex!r} is no regular expression: {error}"
             ) from None
+        if groups < 1:
+            raise OptionError(
+                f"metric_definitions: {name}: Regex {regex!r} has no group to take the value "
+                r"from; write for example 'loss=([0-9\.]+)'"
+            )
 
 
 def check_policies(policies: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ _IMAGE = "AlgorithmSpecification.TrainingImageConfig"
 
 
 class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One metric: its name, and a regular expression whose first group, or whole match without one, is the value."""
+    """One metric: its name, and a regular expression whose first group is the value."""
 
     name: str = msgspec.field(name="Name")
     regex: str = msgspec.field(name="Regex")

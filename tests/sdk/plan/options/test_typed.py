@@ -112,6 +112,7 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ({"environment": {"A": "x" * 513}}, "A has 513 characters, the service takes 512"),
         ({"environment": {f"A{n}": "" for n in range(101)}}, "101 variables, the service takes 100"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "("}]}, "loss: Regex '(' is no regular expression"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group to take the value from"),
         (
             {"metric_definitions": [{"Name": "loss"}]},
             "metric_definitions[0]: the key 'Regex' is missing; the keys are Name, Regex",
