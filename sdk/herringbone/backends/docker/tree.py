@@ -70,19 +70,21 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
 def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
     """Return the mounts of one container, and create those of their folders that belong to the job."""
     folder.shared.mkdir(exist_ok=True)
-    mounts = [
-        Mount(str(folder.host(host.name)), str(INSIDE.base)),
-        Mount(str(folder.shared), str(SHARED)),
-    ]
-    checkpoints = checkpoint_folder(plan)
-    if checkpoints is not None:
-        # Mounted over the tree's own folder: these checkpoints outlive the job.
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        mounts.append(Mount(str(checkpoints), str(INSIDE.checkpoints)))
-    tensorboard = tensorboard_folder(plan, host)
-    if tensorboard is not None:
-        tensorboard.mkdir(parents=True, exist_ok=True)
-        mounts.append(Mount(str(tensorboard), str(INSIDE.tensorboard)))
+    tree = Paths(folder.host(host.name))
+    if plan.source is None:
+        # An image's own program may be in /opt/ml/code, as AWS's toolkit has it, which a mount over it would hide.
+        parts = ("input", "model", "output", "checkpoints")
+        places = {getattr(INSIDE, part): getattr(tree, part) for part in parts}
+    else:
+        places = {INSIDE.base: tree.base}
+    places[SHARED] = folder.shared
+    # In place of the tree's own folders, or over them: what is in these outlives the job.
+    kept = {INSIDE.checkpoints: checkpoint_folder(plan), INSIDE.tensorboard: tensorboard_folder(plan, host)}
+    for inside, outside in kept.items():
+        if outside is not None:
+            outside.mkdir(parents=True, exist_ok=True)
+            places[inside] = outside
+    mounts = [Mount(str(outside), str(inside)) for inside, outside in places.items()]
     for channel in channels_of(plan, host):
         if is_piped(channel, plan):
             continue

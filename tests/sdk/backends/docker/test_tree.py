@@ -75,6 +75,19 @@ def test_the_mounts_of_a_container(tmp_path, job):
     assert sorted(path.name for path in (base / "input/data").rglob("*")) == ["one.csv", "test", "training"]
 
 
+def test_an_image_with_a_program_of_its_own_keeps_its_code(tmp_path, job):
+    bare = msgspec.structs.replace(filled(tmp_path, job), source=None)
+    tree = "jobs/digits-1/hosts/algo-1/ml"
+    parts = {f"/opt/ml/{part}": (f"{tree}/{part}", False) for part in ("input", "model", "output", "checkpoints")}
+    assert mounted(bare, job) == {**parts, "/opt/ml/shared": ("jobs/digits-1/shared", False)}
+    assert all((tmp_path / path).is_dir() for path, _ in parts.values())
+    options = msgspec.structs.replace(bare.options, checkpoint_s3_uri="file://kept")
+    kept = msgspec.structs.replace(bare, options=options)
+    # The engine refuses two mounts of one place.
+    assert [mount.target for mount in mounts_of(kept, kept.hosts[0], job)].count("/opt/ml/checkpoints") == 1
+    assert mounted(kept, job)["/opt/ml/checkpoints"] == ("kept", False)
+
+
 def test_each_of_several_hosts_has_a_folder_for_tensorboard(tmp_path, job):
     job_plan = filled(tmp_path, job, count=2, tensorboard_output_config={"s3_output_path": "tb"})
     assert [mounted(job_plan, job, host)["/opt/ml/output/tensorboard"] for host in (0, 1)] == [
