@@ -46,6 +46,7 @@ def main() -> None:
         os._exit(0)  # the supervisor is gone, or has no use for this rank
     # Under mpirun the output pipes come with the message: mpirun's own forwarding would cut and mix lines.
     *outputs, lifeline = wire.descriptors
+    os.set_inheritable(lifeline, False)
     for descriptor, target in zip(outputs, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)

@@ -267,9 +267,9 @@ def test_p20_a_rank_cannot_read_the_jobs_secret(make_job) -> None:
     for dump in dumps(job).values():
         ours = [name for name in dump["env"] if name.startswith("HERRINGBONE_")]
         assert sorted(ours) == ["HERRINGBONE_EVENTS", "HERRINGBONE_REDUCE_MEET", "HERRINGBONE_REDUCE_TOKEN_FILE"]
-    # Apart from the folder being listed there are one socket (the rank's own link) and one pipe: the ranks' token.
-    # It is derived from the hosts' secret and does not reveal it.
-    assert all(line.count("pipe") == 1 for result in ended.values() for line in result.rank_lines)
+    # Apart from the folder being listed there are one socket (the rank's own link) and two pipes: the lifeline, and the
+    # ranks' token. It is derived from the hosts' secret and does not reveal it.
+    assert all(line.count("pipe") == 2 for result in ended.values() for line in result.rank_lines)
 
 
 def test_encoded_hyperparameters_of_the_estimator_come_back(make_job) -> None:
