@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -230,7 +229,10 @@ def _path_of(python: str, host: Host) -> dict[str, str]:
     A notebook's Python may be that of an environment which no shell has activated.
     """
     path, here = host.environ.get("PATH"), Path(python).with_name("python")
-    if shutil.which("python", path=path) == str(here) or not here.exists():
+    # As `shutil.which` does, which every job would import.
+    folders = (path or os.defpath).split(os.pathsep)
+    found = next((folder for folder in folders if os.access(f"{folder}/python", os.X_OK)), None)
+    if found == str(here.parent) or not here.exists():
         return {}
     return {"PATH": os.pathsep.join(filter(None, [str(here.parent), path]))}
 
