@@ -302,10 +302,9 @@ def test_what_meets_none_is_converted_beside_it():
 
 @pytest.mark.parametrize("before", ["a = 1; ", "if a: ", "if a:\n\t"])
 def test_an_import_becomes_two_where_it_is(before):
-    converted = convert_script(f"{before}from sagemaker.pytorch import PyTorch, PyTorchModel")
+    text = convert_script(f"{before}from sagemaker.pytorch import PyTorch, PyTorchModel").text
     separator = "\n\t" if "\n" in before else "; "
-    lines = ["from herringbone import PyTorch", "from sagemaker.pytorch import PyTorchModel"]
-    assert converted.text == before + separator.join(lines)
+    assert text == f"{before}from herringbone import PyTorch{separator}from sagemaker.pytorch import PyTorchModel"
 
 
 def test_names_of_a_star_import():
@@ -374,7 +373,7 @@ def test_a_text_that_is_no_python_is_refused():
 
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "job.py"
-    path.write_text(V2, encoding="utf-8")
+    path.write_text(V2, encoding="utf-8-sig")  # as editors of Windows save it
     assert main(["convert", str(path)]) == 0
     assert capsys.readouterr() == (CHANGED, NOTES + "\n")
     assert main(["convert", "--diff", str(path)]) == 0

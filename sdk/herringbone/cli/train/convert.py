@@ -27,7 +27,7 @@ def command(script: str, diff: bool, as_json: bool) -> int:
     from herringbone.convert.script import convert_script
 
     try:
-        text = Path(script).read_text(encoding="utf-8")
+        text = Path(script).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{script}: cannot be read: {error}") from None
     converted = convert_script(text, name=script)
