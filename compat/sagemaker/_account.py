@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 
-from herringbone import HerringboneError
+from herringbone import HerringboneError, OptionError
 from herringbone.aws.credentials import ACCOUNT_VARIABLE, find_credentials, read_profiles, stands_in
 from herringbone.records.home import find_home
-from herringbone.serve.personal import join
+from herringbone.serve.personal import join, without_account
 from sagemaker import _notebook
 
 
@@ -20,6 +20,10 @@ def begin(environ: MutableMapping[str, str]) -> None:
     # In a rank, a script that imports `sagemaker` has the job's account.
     if not _notebook.on_own_hosts(environ) or environ.get("TRAINING_JOB_NAME"):
         return
+    if (chosen := environ.get(ACCOUNT_VARIABLE, "")) not in ("", "own", "aws"):
+        raise OptionError(
+            f"{ACCOUNT_VARIABLE}: {chosen!r}: own or aws; leave it out for the account that is configured"
+        )
     source = find_credentials(environ)
     if not stands_in(environ, source):
         if not environ.get(ACCOUNT_VARIABLE):
@@ -32,8 +36,8 @@ def begin(environ: MutableMapping[str, str]) -> None:
     except HerringboneError as error:
         _say(f"no stand-in for AWS: {error}")
         return
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN"):
-        environ.pop(name, None)
+    for name in environ.keys() - without_account(environ).keys():
+        del environ[name]
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     region = region or read_profiles(environ).get("default", {}).get("region")
     environ.update(variables)

@@ -207,15 +207,23 @@ class Notebook(Estimator):
         """Add or replace hyperparameters; see `handed_on`."""
         super().set_hyperparameters(**handed_on(hyperparameters) if self.entry_point else hyperparameters)
 
-    def fit(self, *arguments: Any, experiment_config: Mapping[str, str] | None = None, **settings: Any) -> Any:
+    def fit(
+        self,
+        inputs: Any = None,
+        wait: bool = True,
+        logs: bool | str = True,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Any:
         """Start the job; see `herringbone.Estimator.fit`. On own hosts an experiment's names become tags of the job."""
         if experiment_config is None or not on_own_hosts(os.environ):
-            return super().fit(*arguments, experiment_config=experiment_config, **settings)
+            return super().fit(inputs, wait, logs, job_name, experiment_config, **settings)
         request = self._request
         tags = [*tag_list(request.options.tags), *tag_list(experiment_config)]
         self._request = changed(request, {"tags": tags})
         try:
-            return super().fit(*arguments, **settings)
+            return super().fit(inputs, wait, logs, job_name, **settings)
         finally:
             self._request = request
 

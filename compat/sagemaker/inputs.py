@@ -24,5 +24,8 @@ class TrainingInput(herringbone.TrainingInput, frozen=True):
                 raise _absent.refusal(f"TrainingInput.{name}")
 
 
+# SDK v1's name.
+s3_input = TrainingInput
+
 _absent.refuse_methods(TrainingInput, ("add_hub_access_config", "add_model_access_config"))
 __getattr__ = partial(_absent.absent, __name__)

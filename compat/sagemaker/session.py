@@ -28,6 +28,10 @@ class Session:
     'file:///tmp'
     """
 
+    # What notebooks ask for to choose their way.
+    local_mode = False
+    config: dict[str, Any] | None = None
+
     def __init__(
         self,
         boto_session: Any = None,

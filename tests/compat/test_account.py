@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -45,7 +46,7 @@ estimator = PyTorch(
 )
 search = HyperparameterTuner(estimator, "cost", {"depth": IntegerParameter(1, 2)})
 found["names"] = [estimator._current_job_name, search._current_job_name]
-estimator.fit({"train": rows}, wait=False, experiment_config={"ExperimentName": "digits"})
+estimator.fit({"train": rows}, False, "None", None, {"ExperimentName": "digits"})
 attached = PyTorch.attach(estimator._current_job_name, sagemaker_session=session)
 found["attached"] = attached.model_data
 found["session"] = attached.sagemaker_session.describe_training_job(attached._current_job_name)["TrainingJobStatus"]
@@ -72,6 +73,7 @@ mean = boto3.client("cloudwatch").get_metric_statistics(
 )
 found["greatest"] = [point["Maximum"] for point in mean["Datapoints"]]
 cost = told["FinalMetricDataList"][0]["Value"]
+found["roles"] = [one["RoleArn"] == role for one in (described, told, session.describe_training_job(job.name))]
 found["told"] = [told["TrainingJobStatus"], told["OutputDataConfig"]["KmsKeyId"], cost]
 # As with SDK v2, a model without output_path is in the default bucket.
 plain = PyTorch("fit.py", source_dir="code", role=role, instance_type="ml.m5.large", instance_count=1,
@@ -123,6 +125,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
     assert found["tags"] == ["a", "digits"]
     assert found["greatest"] == [1.0]
+    assert found["roles"] == [True, True, True]
     assert found["told"] == ["Completed", "", 0.25]
     # It waits for the end of the job, which alone has a model.
     assert found["attached"].startswith(f"s3://{bucket}/out/fit-")
@@ -225,6 +228,10 @@ if sys.argv[1] == "first":
     words = [sys.executable, __file__, "second"]
     other = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
     assert os.environ["AWS_ENDPOINT_URL"] in other.stdout, other
+    # One that inherits the variables, as `!python submit.py` of a notebook does, is no less one of them.
+    other = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert os.environ["AWS_ENDPOINT_URL"] in other.stdout, other
+    assert "no account of AWS is asked" in other.stderr, other
 print(os.environ["AWS_ENDPOINT_URL"], sagemaker.Session().account_id())
 """
 
@@ -252,6 +259,49 @@ def test_a_notebook_that_starts_while_the_service_ends_gets_a_new_one(run):
     done = run(AGAIN, env=NO_ACCOUNT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("http://127.0.0.1:")
+
+
+OWN = """
+import json, os, sagemaker
+from herringbone.records.home import find_home
+session = sagemaker.Session()
+home = find_home().path
+session.upload_data("mine.csv", key_prefix="a")
+service = json.loads((home / "service" / "personal.json").read_bytes())["process"].partition("@")[0]
+with open(f"/proc/{service}/environ") as file:
+    inherited = dict(one.partition("=")[::2] for one in file.read().split(chr(0)))
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+session.upload_data("../mine.csv", key_prefix="b")
+names = [name for name in os.environ if name.startswith(("AWS_", "HERRINGBONE_HOME"))]
+print(json.dumps([{name: one.get(name) for name in names} for one in (dict(os.environ), inherited)]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the variables of a process")
+def test_nothing_of_an_account_reaches_the_service_and_its_jobs(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("1\n")
+    account = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"), "theirs")
+    elsewhere = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}
+    # A home that counts from the folder of the notebook, which then goes elsewhere.
+    env = {**NO_ACCOUNT, **account, **elsewhere, "HERRINGBONE_ACCOUNT": "own", "HERRINGBONE_HOME": "home"}
+    done = run(OWN, env=env)
+    assert done.returncode == 0, done.stderr
+    notebook, service = json.loads(done.stdout)
+    # Jobs that are created by a call inherit the service's.
+    assert notebook == service
+    assert "theirs" not in notebook.values()
+    assert not notebook.keys() & {"AWS_SESSION_TOKEN", *elsewhere}
+    assert notebook["HERRINGBONE_HOME"] == str(tmp_path / "home")
+    bucket = tmp_path / "home" / "buckets" / "sagemaker-us-east-1-000000000000"
+    assert sorted(path.name for path in bucket.glob("[!.]*")) == ["a", "b"]
+
+
+def test_an_account_of_no_kind_is_refused_before_anything_is_sent(run):
+    done = run("import sagemaker", env={**NO_ACCOUNT, "HERRINGBONE_ACCOUNT": "OWN"})
+    assert done.stderr.splitlines()[-1].endswith(
+        "HERRINGBONE_ACCOUNT: 'OWN': own or aws; leave it out for the account that is configured"
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ answers = {
                                                image_scope="training"),
     "session": type(Estimator("image:1", instance_type="local").sagemaker_session).__name__,
     "given": Estimator("image:1", instance_type="local", sagemaker_session=session).sagemaker_session is session,
+    "ways": [session.local_mode, sagemaker.Session().local_mode, sagemaker.Session().config],
+    "s3_input": sagemaker.inputs.s3_input is sagemaker.inputs.TrainingInput,
 }
 earlier = {"epochs": "3", "sagemaker_program": "x", "sagemaker_region": "y", "_tuning_objective_metric": "z"}
 again = TensorFlow(entry_point="t.py", instance_type="local", hyperparameters=earlier)
@@ -135,6 +137,7 @@ def test_the_names_are_herringbones_and_others_are_refused_by_name(run):
     ):  # fmt: skip
         assert text in texts, text
     assert (answers["session"], answers["given"]) == ("Session", True)
+    assert (answers["ways"], answers["s3_input"]) == ([True, False, None], True)
     # The hyperparameters of an earlier job of a script: its own are written anew. An image's program gets all of them.
     assert (answers["again"], answers["image"]) == ({"epochs": '"3"', "sagemaker_program": '"t.py"'}, True)
     # SDK v2 drops what it does not know, and a notebook may rely on that.

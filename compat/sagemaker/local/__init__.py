@@ -16,7 +16,7 @@ class LocalSession(Session):
     `config` may be set, as for `{"local": {"local_code": True}}`; code is always local to a local job.
     """
 
-    config: dict[str, Any] | None = None
+    local_mode = True
 
     def __init__(
         self,

@@ -56,8 +56,16 @@ def stands_in(environ: Mapping[str, str], source: str | None) -> bool:
     (True, False, True)
     """
     chosen = environ.get(ACCOUNT_VARIABLE, "")
+    if chosen != "aws" and _has_joined(environ):
+        return True
     # boto3 must tell that a profile is named and not there; accelerate names the default one whether it is or not.
     return chosen == "own" or (source is None and chosen != "aws" and _named(environ) in (None, "", "default"))
+
+
+def _has_joined(environ: Mapping[str, str]) -> bool:
+    # A process that a notebook starts inherits its variables; see `herringbone.serve.personal`.
+    ours = f"{environ.get('HERRINGBONE_HOME')}/service/aws.ini"
+    return environ.get("AWS_CONFIG_FILE") == ours and environ.get("AWS_ACCESS_KEY_ID", "").startswith("HBAK")
 
 
 def _named(environ: Mapping[str, str]) -> str | None:

@@ -32,6 +32,7 @@ COUNTERPARTS = {
     for module in modules
 } | {
     "sagemaker.s3_input": "TrainingInput",
+    "sagemaker.inputs.s3_input": "TrainingInput",
     "sagemaker.session.s3_input": "TrainingInput",
     "sagemaker.estimator.EstimatorBase": "Estimator",
 }

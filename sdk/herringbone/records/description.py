@@ -49,6 +49,7 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
         "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": address(record.model)},
         "FinalMetricDataList": metrics or None,
         "AlgorithmSpecification": _algorithm(plan, facts),
+        "RoleArn": _role(options.get("role")),
         "HyperParameters": plan.get("hyperparameters", {}),
         "Environment": options.get("environment", {}),
         "InputDataConfig": [_channel(channel) for channel in plan.get("channels", [])],
@@ -140,6 +141,11 @@ def _algorithm(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, A
         "MetricDefinitions": options.get("metric_definitions") or None,
     }
     return {name: value for name, value in members.items() if value is not None} or None
+
+
+def _role(role: str | None) -> str | None:
+    # Jobs here have no role; a name alone is not what AWS's shape has.
+    return role if role and role.startswith("arn:") else None
 
 
 def _without_value(record: JobRecord, description: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.records.home import Home, find_home
+from herringbone.records.home import HOME_VARIABLE, Home, find_home
 from herringbone.records.index import JobIndex
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from herringbone.serve.signing.keys import AccessKey, KeyFile
@@ -43,7 +43,22 @@ _USER = "notebooks"
 _LOOK_SECONDS = 2.0
 # Programs name the default profile, which must then be there; a presigned address is signed as every other call.
 _SETTINGS = "[default]\ns3 =\n    signature_version = s3v4\n"
+# What names an account or an endpoint of the user's own, and would count beside the variables of `join`.
+_OF_AN_ACCOUNT = (
+    "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+)  # fmt: skip
 _members: list[io.FileIO] = []
+
+
+def without_account(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that would send calls elsewhere than to the service.
+
+    >>> without_account({"AWS_PROFILE": "team", "AWS_ENDPOINT_URL_S3": "http://other", "HOME": "/home/ada"})
+    {'HOME': '/home/ada'}
+    """
+    ours = {name: value for name, value in environ.items() if not name.startswith("AWS_ENDPOINT_URL_")}
+    return {name: value for name, value in ours.items() if name not in _OF_AN_ACCOUNT}
 
 
 def join(home: Home, backend: str) -> dict[str, str]:
@@ -66,13 +81,20 @@ def join(home: Home, backend: str) -> dict[str, str]:
         key = _key(KeyFile(folder / "keys.json"))
         running = _read(folder / "personal.json")
         if not running or not is_alive(running["process"]):
-            running = _start(home, folder, backend, running.get("port", 0))
+            running = _start(home, folder, backend, running.get("port", 0), key)
+    return _variables(home, running["port"], key)
+
+
+def _variables(home: Home, port: int, key: AccessKey) -> dict[str, str]:
+    # The process may change its folder, and the service has another one.
+    path = home.path.absolute()
     return {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{running['port']}",
+        HOME_VARIABLE: str(path),
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": key.key_id,
         "AWS_SECRET_ACCESS_KEY": key.secret,
-        "AWS_DEFAULT_REGION": DEFAULT_REGION,
-        "AWS_CONFIG_FILE": str(folder / "aws.ini"),
+        "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION,
+        "AWS_CONFIG_FILE": str(path / "service" / "aws.ini"),
     }
 
 
@@ -86,7 +108,7 @@ def folder_of(address: str, environ: Mapping[str, str]) -> str | None:
     return str(home.path / "buckets" / bucket / key)
 
 
-def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
+def _start(home: Home, folder: Path, backend: str, port: int, key: AccessKey) -> dict[str, Any]:
     # A process that ends frees its locks one after the other: the service of before may still have this one.
     free = try_locked(folder / "lock", seconds=0.5)
     if free is None:
@@ -97,6 +119,9 @@ def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
     free.close()
     (home.path / "buckets").mkdir(mode=0o700, exist_ok=True)
     with _bound(port) as listener, (folder / "personal.log").open("ab") as log:
+        port = listener.getsockname()[1]
+        # Jobs that are created by a call inherit these, as those of `fit` inherit the notebook's: no account.
+        environ = {**without_account(os.environ), **_variables(home, port, key)}
         process = subprocess.Popen(
             [sys.executable, "-m", "herringbone.serve.personal", str(listener.fileno()), backend],
             stdin=subprocess.DEVNULL,
@@ -105,10 +130,11 @@ def _start(home: Home, folder: Path, backend: str, port: int) -> dict[str, Any]:
             pass_fds=[listener.fileno()],
             start_new_session=True,
             cwd="/",
+            env=environ,
         )
         # It belongs to all processes that join, and outlives this one.
         process.returncode = 0
-        running = {"process": identity(process.pid), "port": listener.getsockname()[1]}
+        running = {"process": identity(process.pid), "port": port}
     write_whole(folder / "personal.json", json.dumps(running).encode())
     return running
 
