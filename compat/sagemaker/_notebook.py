@@ -12,10 +12,12 @@ import sagemaker
 from herringbone import Estimator, InstanceGroup, OptionError, TensorBoardOutputConfig
 from herringbone.aws.fields import tag_list
 from herringbone.aws.image_uris import image_uri
+from herringbone.aws.location import is_s3
 from herringbone.plan.arguments import names_of
 from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import LEFT_OUT, RENAMED
 from herringbone.plan.request import changed
+from herringbone.records.index import FAILED
 from herringbone.serve.personal import folder_of
 from herringbone_contract.constants import Key
 from sagemaker import _absent
@@ -180,6 +182,9 @@ class Notebook(Estimator):
     CONTAINER_CODE_CHANNEL_SOURCEDIR_PATH = "/opt/ml/input/data/code/sourcedir.tar.gz"
     UNSUPPORTED_DLC_IMAGE_FOR_SM_PARALLELISM = ("2.0.1-gpu-py310-cu121",)
     JOB_CLASS_NAME = "training-job"
+    # What watches a job at AWS alone.
+    rules = debugger_rule_configs = debugger_hook_config = profiler_config = profiler_rule_configs = None
+    disable_profiler, enable_sagemaker_metrics = True, None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options = known(self._kind, adapted(options, os.environ))
@@ -247,6 +252,14 @@ class Notebook(Estimator):
     def latest_training_job(self) -> TrainingJob | None:
         """The job of the last `fit` (or `attach`), as SDK v2 shows it; None before the first."""
         return TrainingJob(self.jobs[-1].name, self.jobs[-1]._backend) if self.jobs else None
+
+    @property
+    def model_data(self) -> str | None:
+        """The address of the last job's model, in a bucket also while the job runs; None before the first."""
+        found, place = super().model_data, self.output_path
+        if found is None and is_s3(place) and self.jobs and self.jobs[-1].status != FAILED:
+            return f"{str(place).rstrip('/')}/{self.jobs[-1].name}/output/model.tar.gz"
+        return found
 
     @property
     def sagemaker_session(self) -> Any:

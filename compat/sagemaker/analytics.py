@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -9,9 +10,11 @@ from typing import Any, cast
 
 import herringbone
 from herringbone import HyperparameterTuner, UnsupportedError
+from herringbone.records import home
+from herringbone.serve.tunings import adoption
 from herringbone.tuner.analytics import TunerAnalytics
-from sagemaker import _absent
-from sagemaker._notebook import asked
+from sagemaker import _absent, job
+from sagemaker._notebook import asked, on_own_hosts
 
 METRICS_PERIOD_DEFAULT = 60
 
@@ -96,6 +99,20 @@ class HyperparameterTuningJobAnalytics(TunerAnalytics):
     def __init__(self, hyperparameter_tuning_job_name: str, sagemaker_session: Any = None) -> None:
         tuning = HyperparameterTuner.attach(hyperparameter_tuning_job_name, asked(sagemaker_session)).latest_tuning_job
         super().__init__(cast("Any", tuning))
+
+    def description(self, force_refresh: bool = False) -> dict[str, Any]:
+        """Return AWS's description of the search."""
+        return described(self.name)[0] if on_own_hosts(os.environ) else super().description(force_refresh)
+
+    def training_job_summaries(self, force_refresh: bool = False) -> list[dict[str, Any]]:
+        """Return AWS's entries for the trials."""
+        return described(self.name)[1] if on_own_hosts(os.environ) else super().training_job_summaries(force_refresh)
+
+
+def described(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a search of own hosts and its trials with AWS's members and types."""
+    search, trials = adoption.describe_search(name, home.find_home())
+    return job.with_times("", search), job.with_times("", trials)
 
 
 def _table(rows: list[dict[str, Any]], columns: list[str]) -> Any:

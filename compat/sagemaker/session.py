@@ -137,9 +137,12 @@ class Session:
         except Exception as error:
             if type(error).__name__ not in ("NoCredentialsError", "NoRegionError", "PartialCredentialsError"):
                 raise
+            way = "or your own hosts with HERRINGBONE_INSTANCE_TYPE, which need no account"
+            if _notebook.on_own_hosts(os.environ):
+                way = "or cure what the first line of this process says about the stand-in for AWS"
             raise herringbone.AwsCredentialsError(
                 f"Session: this call asks AWS who you are, and there is no account here: {error}. Name the bucket with"
-                " Session(default_bucket=...), or your own hosts with HERRINGBONE_INSTANCE_TYPE, which need no account"
+                f" Session(default_bucket=...), {way}"
             ) from None
 
     def expand_role(self, role: str) -> str:

@@ -18,9 +18,7 @@ from herringbone import (
     WarmStartConfig,
     WarmStartTypes,
 )
-from herringbone.records import home
-from herringbone.serve.tunings import adoption
-from sagemaker import _absent, job
+from sagemaker import _absent, analytics
 from sagemaker._notebook import asked, on_own_hosts
 
 __all__ = [
@@ -73,10 +71,11 @@ class HyperparameterTuner(herringbone.HyperparameterTuner):
 
     def describe(self) -> dict[str, Any]:
         """Return AWS's description of the search, with AWS's types and members."""
-        if not on_own_hosts(os.environ):
-            return super().describe()
-        found: dict[str, Any] = job.with_times("", adoption.describe_search(self._found().name, home.find_home()))
-        return found
+        return analytics.described(self._found().name)[0] if on_own_hosts(os.environ) else super().describe()
+
+    def analytics(self) -> Any:
+        """Return the results as tables."""
+        return analytics.HyperparameterTuningJobAnalytics(self._found().name, self.sagemaker_session)
 
     @property
     def _current_job_name(self) -> str | None:

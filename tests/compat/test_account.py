@@ -47,6 +47,7 @@ estimator = PyTorch(
 search = HyperparameterTuner(estimator, "cost", {"depth": IntegerParameter(1, 2)})
 found["names"] = [estimator._current_job_name, search._current_job_name]
 estimator.fit({"train": rows}, False, "None", None, {"ExperimentName": "digits"})
+found["soon"] = estimator.model_data
 attached = PyTorch.attach(estimator._current_job_name, sagemaker_session=session)
 found["attached"] = attached.model_data
 found["session"] = attached.sagemaker_session.describe_training_job(attached._current_job_name)["TrainingJobStatus"]
@@ -54,6 +55,7 @@ found["places"] = [PyTorch("fit.py", instance_type="ml.m5.large", instance_count
                    for one in (None, session, sagemaker.Session(default_bucket="mine"))]
 job = estimator.latest_training_job
 found["names"] += [estimator._current_job_name == job.name]
+found["watch"] = [estimator.rules, estimator.debugger_hook_config, estimator.disable_profiler]
 described = job.describe()
 found["job"] = [job.job_name == job.name, described["CreationTime"].year, described["OutputDataConfig"]["KmsKeyId"],
                 described["TrainingJobArn"].endswith(f"/{job.name}"), described["BillableTimeInSeconds"] >= 0]
@@ -129,9 +131,11 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["told"] == ["Completed", "", 0.25]
     # It waits for the end of the job, which alone has a model.
     assert found["attached"].startswith(f"s3://{bucket}/out/fit-")
+    assert found["soon"] == found["attached"]
     assert found["session"] == "Completed"
     assert found["places"] == [f"s3://{bucket}/", f"s3://{bucket}/", "s3://mine/"]
     assert found["names"] == [None, None, True]
+    assert found["watch"] == [None, None, True]
     assert (found["plain"], found["asked_again"]) == (f"s3://{bucket}/", True)
     assert found["board"] == [f"s3://{bucket}/board/red"]
     assert found["deploy"].startswith("UnsupportedError: PyTorch.deploy: Herringbone trains, and neither hosts")
@@ -361,7 +365,9 @@ print(json.dumps({
     "listed": [job["TrainingJobStatus"] for job in listed["TrainingJobSummaries"]],
     "names": [job["HyperParameterTuningJobName"] == name for job in
               client.list_hyper_parameter_tuning_jobs()["HyperParameterTuningJobSummaries"]],
-    "values": len(HyperparameterTuningJobAnalytics(name).training_job_summaries()),
+    "values": [one["TrainingJobArn"].rpartition("/")[2] == one["TrainingJobName"] and one["CreationTime"].year > 2000
+               for one in HyperparameterTuningJobAnalytics(name).training_job_summaries()],
+    "tables": tuner.analytics().description() == described[0],
 }))
 """
 TRIAL = """
@@ -386,5 +392,6 @@ def test_a_search_without_an_account_is_described_as_at_aws(run, tmp_path):
         "of": [True, "2"],
         "listed": ["Completed", "Completed"],
         "names": [True],
-        "values": 2,
+        "values": [True, True],
+        "tables": True,
     }

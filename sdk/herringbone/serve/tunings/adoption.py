@@ -19,7 +19,7 @@ from herringbone.serve.actions import TRIAL
 from herringbone.serve.describe import request_of
 from herringbone.serve.records import RecordFolder, Records, ServiceRecord
 from herringbone.serve.settings import DEFAULT_REGION, Settings
-from herringbone.serve.tunings.members import Look, description
+from herringbone.serve.tunings.members import Look, description, trial_summary
 from herringbone.serve.tunings.trials import Trials
 from herringbone.trackers.description import describe_job
 from herringbone.tuner.definition import TuningDefinition
@@ -96,13 +96,14 @@ def search_request(definition: TuningDefinition, trial: Mapping[str, Any]) -> di
     }
 
 
-def describe_search(name: str, home: Home) -> dict[str, Any]:
-    """Return a search of a home as DescribeHyperParameterTuningJob answers it; times are seconds since 1970.
+def describe_search(name: str, home: Home) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a search of a home and its trials as SageMaker's API answers them; times are seconds since 1970.
 
-    >>> describe_search("digits", find_home())["HyperParameterTuningJobStatus"]             # doctest: +SKIP
+    >>> describe_search("digits", find_home())[0]["HyperParameterTuningJobStatus"]             # doctest: +SKIP
     'Completed'
     """
-    store = TuningStore(home.tuning(name))
+    store, settings = TuningStore(home.tuning(name)), Settings(backend="")
     created, request = stored_search(store, home)
     record = ServiceRecord(name=name, owner="", region=DEFAULT_REGION, created=created, request=request)
-    return description(Look(record, OwnTuning(store, home).look()), Settings(backend=""))
+    look = Look(record, OwnTuning(store, home).look())
+    return description(look, settings), [trial_summary(look, trial, settings) for trial in look.search.trials]
