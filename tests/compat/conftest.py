@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Run:
     metadata = site / "sagemaker-2.257.7+herringbone.dist-info"
     metadata.mkdir(parents=True)
     shutil.copyfile(COMPAT / "provides" / "METADATA", metadata / "METADATA")
-    for package in ("sagemaker", "sagemaker_containers", "sagemaker_training"):
+    for package in ("sagemaker", "sagemaker_containers", "sagemaker_training", "sagemaker_xgboost_container"):
         if (COMPAT / package).is_dir():
             (site / package).symlink_to(COMPAT / package)
 

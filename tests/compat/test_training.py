@@ -266,3 +266,51 @@ def test_it_refuses_to_be_imported_next_to_the_real_toolkit(run, tmp_path):
     done = run("import sagemaker_training")
     assert done.returncode != 0
     assert "sagemaker-training 5.1.4 and herringbone-sagemaker are both installed" in done.stderr
+
+
+MATRIX = """
+import json
+from sagemaker_xgboost_container import distributed, encoder
+from sagemaker_xgboost_container.data_utils import get_dmatrix, read_rows
+
+csv, csv_labels, weights = read_rows("csv", "csv", weighted=True)
+sparse, labels, none = read_rows("train.libsvm", "libsvm")
+refusals = []
+for call in (
+    lambda: read_rows("bad", "csv"),
+    lambda: get_dmatrix("csv", "application/json"),
+    lambda: get_dmatrix("csv", "csv", is_pipe=True),
+    lambda: distributed.rabit_run(print, {}, True, ["a", "b"], "a"),
+    lambda: encoder.csv_to_dmatrix("1,2"),
+):
+    try:
+        call()
+    except Exception as error:
+        refusals.append(f"{type(error).__name__}: {error}"[:60])
+print(json.dumps({
+    "csv": [csv.tolist(), csv_labels.tolist(), weights.tolist()],
+    "libsvm": [sparse.toarray().tolist(), labels, none],
+    "empty": [get_dmatrix("absent", "csv"), get_dmatrix("", "text/libsvm; charset=utf-8")],
+    "refusals": refusals,
+}))
+"""
+
+
+def test_a_script_of_awss_xgboost_image_reads_its_channels(run, tmp_path):
+    files = {"csv/a.csv": "1,0.5,2,3\n", "csv/deep/b.csv": "0,1,4,5\n", "csv/.hidden": "x", "bad/a.csv": "1,two\n"}
+    for name, text in {**files, "train.libsvm": "1 0:2 2:3.5\n\n-1 1:4 # one\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = run(MATRIX)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert answers["csv"] == [[[2.0, 3.0], [4.0, 5.0]], [1.0, 0.0], [0.5, 1.0]]
+    assert answers["libsvm"] == [[[2.0, 0.0, 3.5], [0.0, 4.0, 0.0]], [1.0, -1.0], None]
+    assert answers["empty"] == [None, None]
+    assert answers["refusals"] == [
+        "InputError: get_dmatrix: bad: a row that is no csv: could no",
+        "UnsupportedError: get_dmatrix: application/json: files of cs",
+        "UnsupportedError: get_dmatrix: is_pipe, combine_train_val: f",
+        "UnsupportedError: sagemaker_xgboost_container.distributed.ra",
+        "UnsupportedError: sagemaker_xgboost_container.encoder.csv_to",
+    ]

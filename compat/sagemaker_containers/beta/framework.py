@@ -10,6 +10,7 @@ called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sagemaker_training import entry_point, errors, files, functions, mapping, modules, params, runner, trainer
@@ -42,7 +43,15 @@ class _Hosting:
         )
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _Hosting(f"{__name__}.{name}")
+def hosting(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module whose other names host."""
+
+    def find(name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return _Hosting(f"{module}.{name}")
+
+    return find
+
+
+__getattr__ = hosting(__name__)
