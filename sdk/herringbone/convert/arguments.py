@@ -50,7 +50,7 @@ class Note(msgspec.Struct, frozen=True):
 def is_dropped(keyword: ast.keyword) -> bool:
     """Return True for an argument that goes: for a feature that is not here, or for what is always so here.
 
-    >>> call = ast.parse("PyTorch(rules=[Rule()], profiler_config=None, script_mode=True)", mode="eval").body
+    >>> call = ast.parse("made(rules=[Rule()], profiler_config=None, script_mode=True)", mode="eval").body
     >>> [is_dropped(keyword) for keyword in call.keywords]
     [True, False, True]
     """
