@@ -9,7 +9,7 @@ import sys
 from collections.abc import MutableMapping
 
 from herringbone import HerringboneError, OptionError
-from herringbone.aws.credentials import ACCOUNT_VARIABLE, find_credentials, read_profiles, stands_in
+from herringbone.aws.credentials import ACCOUNT_VARIABLE, find_credentials, find_region, stands_in
 from herringbone.records.home import find_home
 from herringbone.serve.personal import join, without_account
 from sagemaker import _notebook
@@ -38,8 +38,8 @@ def begin(environ: MutableMapping[str, str]) -> None:
         return
     for name in environ.keys() - without_account(environ).keys():
         del environ[name]
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    region = region or read_profiles(environ).get("default", {}).get("region")
+    # Before the variables of the stand-in hide the user's own.
+    region = find_region(environ)
     environ.update(variables)
     if region:
         environ["AWS_DEFAULT_REGION"] = region

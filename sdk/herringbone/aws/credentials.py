@@ -49,6 +49,12 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
     return credentials_source(environ, read_profiles(environ), vendor)
 
 
+def find_region(environ: Mapping[str, str]) -> str | None:
+    """Return the region that is configured: by a variable, or by the profile."""
+    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return named or read_profiles(environ).get(_named(environ) or "default", {}).get("region")
+
+
 def stands_in(environ: Mapping[str, str], source: str | None) -> bool:
     """Say whether folders stand in for an account's buckets: no account is configured, or the user asks for it.
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from herringbone.aws.credentials import find_credentials, read_profiles, stands_in
+from herringbone.aws.credentials import find_credentials, find_region, stands_in
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.records.home import find_home
 from herringbone.system import nvidia_smi
@@ -140,12 +140,8 @@ def find_aws(*, ask: bool) -> Aws | None:
     version = installed_version("boto3")
     if version is None:
         return None
-    profiles = read_profiles(os.environ)
-    profile = os.environ.get("AWS_PROFILE", "default")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    region = region or profiles.get(profile, {}).get("region")
     source = find_credentials(os.environ)
-    facts = Aws(version, region, source, stands_in=stands_in(os.environ, source))
+    facts = Aws(version, find_region(os.environ), source, stands_in=stands_in(os.environ, source))
     if not ask:
         return facts
     from herringbone.aws.session import AwsSession

@@ -103,7 +103,7 @@ def answer(protocol: Protocol, operation: Any, members: Mapping[str, Any], reque
     """Return an answer as bytes; `operation` is botocore's model of it."""
     if protocol is Protocol.QUERY:
         result = _elements(members, operation.output_shape)
-        parts: list[Member] = [(f"{operation.name}Result", result), _metadata(request_id)]
+        parts: list[Member] = [(f"{operation.name}Result", result), ("ResponseMetadata", [("RequestId", request_id)])]
         return document(f"{operation.name}Response", parts, namespace=operation.service_model.metadata["xmlNamespace"])
     if protocol is Protocol.CBOR:
         return _write_cbor(_with_times(members, operation.output_shape))
@@ -123,10 +123,6 @@ def headers(protocol: Protocol, request_id: str) -> dict[str, str]:
     """Return the headers of an answer or an error."""
     more = _CBOR if protocol is Protocol.CBOR else {}
     return {"x-amzn-requestid": request_id, "content-type": protocol.value, "cache-control": "no-store", **more}
-
-
-def _metadata(request_id: str) -> Member:
-    return "ResponseMetadata", [("RequestId", request_id)]
 
 
 # Query
