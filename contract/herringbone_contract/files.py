@@ -40,6 +40,7 @@ import contextlib
 import errno
 import io
 import os
+import stat
 import time
 
 TYPE_CHECKING = False
@@ -103,6 +104,23 @@ def replacing(path: AnyPath, *, synced: bool = False, exclusive: bool = False) -
             os.unlink(partial)  # noqa: PTH108
     if synced:
         sync(folder or ".")
+
+
+def open_regular(path: AnyPath) -> io.FileIO:
+    """Open a regular file for reading, without a buffer; links are followed.
+
+    >>> open_regular("/dev/null")
+    Traceback (most recent call last):
+    ...
+    OSError: [Errno 22] it is no regular file: '/dev/null'
+
+    Scripts may leave a FIFO or a link to a device, and opening or reading one could wait for ever. Raises `OSError`.
+    """
+    file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
 
 
 def sync(path: AnyPath) -> None:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from herringbone_contract.checkpoint.manifest import (
     MANIFEST,
@@ -26,11 +26,13 @@ from herringbone_contract.checkpoint.manifest import (
     parse,
 )
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import open_regular
 
 _READ_BYTES = 1 << 22
 # A manifest has about 150 bytes for each tensor and rank.
 _MAX_MANIFEST_BYTES = 1 << 31
 _MAX_HEADER_BYTES = 1 << 28
+_MAX_TAG_BYTES = 1 << 12
 
 
 class Problem(NamedTuple):
@@ -55,7 +57,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of the checkpoint in this folder. Raises `ParallelError` when none can be read."""
     file = path / MANIFEST
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             # Not `read(limit)`, which would ask for memory of that size first.
             if (size := os.fstat(stream.fileno()).st_size) > _MAX_MANIFEST_BYTES:
                 raise ParallelError(f"{file} has {size} bytes, more than a manifest can have; restore the checkpoint")
@@ -74,7 +76,8 @@ def read_manifest(path: Path) -> Manifest:
 def newest_tag(folder: Path) -> str | None:
     """Return the tag that the folder's file `newest` names, None without that file."""
     try:
-        return (folder / NEWEST).read_text(encoding="utf-8").strip() or None
+        with open_regular(folder / NEWEST) as stream:
+            return stream.read(_MAX_TAG_BYTES).decode().strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -175,15 +178,17 @@ def verify(path: Path, manifest: Manifest | None = None) -> list[Problem]:
 def _missing(path: Path, name: str, file: File, save: str) -> Problem | None:
     whose = f"{path / name} (rank {file.rank} on {file.host})"
     try:
-        with (path / name).open("rb", buffering=0) as stream:
+        with open_regular(path / name) as stream:
             size = os.fstat(stream.fileno()).st_size
             if size != file.bytes:
                 return Problem(name, "torn", f"{whose} is torn: it has {size} of {file.bytes} bytes")
             # The header names the save, so its checksum tells at a fraction of the cost whether a parsed one would.
             if not name.endswith(SUFFIX) or _crc32(stream, 0, file.head_bytes) == file.head_crc32:
                 return None
-    except OSError:
+    except FileNotFoundError:
         return Problem(name, "missing", f"{whose} is missing; bring the files of all hosts into one folder")
+    except OSError as error:
+        return Problem(name, "damaged", f"{whose} cannot be read: {error.strerror}")
     found = _save_of(path / name)
     if found != save:
         text = f"{whose} is foreign: it is of the save {found}, and the checkpoint of {save}"
@@ -199,7 +204,7 @@ def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
         if chunk.file == path.name
     ]
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             whole = path.name.endswith(SUFFIX) or _crc32(stream, 0, file.head_bytes) == file.head_crc32
             differing = [] if whole else ["its content"]
             differing += [name for chunk, name, count in chunks if _crc32(stream, chunk.start, count) != chunk.crc32]
@@ -211,7 +216,7 @@ def _damaged(path: Path, file: File, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(path.name, "damaged", f"{path} is damaged: the checksum differs of {which}")
 
 
-def _crc32(stream: BinaryIO | FileIO, start: int, count: int) -> int:
+def _crc32(stream: FileIO, start: int, count: int) -> int:
     stream.seek(start)
     checksum, left = 0, count
     while left and (data := stream.read(min(left, _READ_BYTES))):
@@ -222,7 +227,7 @@ def _crc32(stream: BinaryIO | FileIO, start: int, count: int) -> int:
 def _save_of(path: Path) -> str | None:
     """Return the save that a file's header names, None when it names none."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             count = int.from_bytes(stream.read(8), "little")
             if count > _MAX_HEADER_BYTES:
                 return None

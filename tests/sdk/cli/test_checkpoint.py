@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -213,3 +214,45 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path, make: Callable[[Path], A
     with pytest.raises(Exception, match=message):
         convert.convert(tmp_path / "source.pt", tmp_path / "target.pt", with_optimizer=False)
     assert not (tmp_path / "target.pt").exists()
+
+
+@pytest.mark.parametrize("name", ["newest", "step-1/manifest.json", "step-1/rank-00000.safetensors"])
+def test_a_fifo_in_place_of_a_file_is_named_and_nothing_waits_for_it(
+    tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    save(tmp_path, "step-1")
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    assert main(["checkpoint", "ls", str(tmp_path)]) == 0
+    assert ("no regular file" in capsys.readouterr().out) == (name != "newest")
+
+
+F32 = {"dtype": "F32", "shape": [1]}
+LIES: dict[str, tuple[dict[str, Any], int]] = {
+    "a negative shape": ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}}, 8),
+    "two negative sizes": ({"a": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}, 8),
+    "an offset in the header": ({"a": {**F32, "data_offsets": [-4, 0]}}, 8),
+    "the same bytes twice": ({name: {**F32, "data_offsets": [0, 4]} for name in "ab"}, 4),
+    "a gap": ({"a": {**F32, "data_offsets": [0, 4]}, "b": {**F32, "data_offsets": [8, 12]}}, 12),
+    "bytes of no tensor": ({"a": {**F32, "data_offsets": [0, 4]}}, 800),
+    "fewer bytes": ({"a": {**F32, "data_offsets": [0, 4]}}, 3),
+    "no header but a list": ([], 0),  # type: ignore[dict-item]
+    "offsets that are texts": ({"a": {**F32, "data_offsets": ["0", "4"]}}, 4),
+    "one offset": ({"a": {**F32, "data_offsets": [0]}}, 4),
+    "an entry that is a number": ({"a": 3}, 4),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_safetensors_file_whose_header_lies_is_refused(tmp_path: Path, lie: str) -> None:
+    header, count = LIES[lie]
+    text = json.dumps(header).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(count))
+    with pytest.raises(ParallelError, match="is torn or no safetensors file"):
+        convert.read(tmp_path / "a.safetensors")
+
+
+def test_a_safetensors_header_longer_than_its_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ParallelError, match="is torn or no safetensors file"):
+        convert.read(tmp_path / "a.safetensors")

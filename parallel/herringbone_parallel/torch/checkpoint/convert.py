@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pickle
 import secrets
 import shutil
@@ -105,8 +106,8 @@ def read(source: Path) -> Content:
         return _read_dcp(source)
     if source.is_dir():
         raise ParallelError(f"{source} is no checkpoint: it has neither {MANIFEST} nor {_DCP_METADATA}")
-    if not source.exists():
-        raise ParallelError(f"{source} does not exist")
+    if not source.is_file():
+        raise ParallelError(f"{source} is no file" if source.exists() else f"{source} does not exist")
     if source.suffix == SUFFIX:
         return Content(_read_safetensors(source), None, [])
     return _read_pickle(source)
@@ -161,13 +162,18 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         count = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + count])
         header.pop("__metadata__", None)
-        tensors = {}
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            dtype, content = TYPES[entry["dtype"]], bytearray(data[8 + count + begin : 8 + count + end])
+        tensors, filled = {}, 0
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            (begin, end), dtype, shape = entry["data_offsets"], TYPES[entry["dtype"]], entry["shape"]
+            # A header that lies would give bytes of other tensors, or of itself, as values.
+            if begin != filled or min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{name!r} of the shape {shape} has the bytes {begin} to {end}, after {filled}")
+            content, filled = bytearray(data[8 + count + begin : 8 + count + end]), end
             # `frombuffer` refuses an empty buffer.
             values = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
-            tensors[name] = values.view(entry["shape"])
+            tensors[name] = values.view(shape)
+        if 8 + count + filled != len(data):
+            raise ValueError(f"its header describes {8 + count + filled} bytes, and it has {len(data)}")
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise ParallelError(f"{path} is torn or no safetensors file: {error}") from error
     return tensors
@@ -206,12 +212,12 @@ def _read_dcp(path: Path) -> Content:
     for file in files:
         if Path(file).name != file:
             raise ParallelError(f"{path / _DCP_METADATA} names the file {file!r}, outside of its folder")
-    state = {
-        name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in entries.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
     try:
+        state = {
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for name, entry in entries.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         with warnings.catch_warnings():
             # That one process reads it, which is the intent here.

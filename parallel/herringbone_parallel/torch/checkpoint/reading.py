@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 import warnings
@@ -21,6 +22,7 @@ from herringbone_contract.checkpoint.verification import (
     read_manifest,
 )
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import open_regular
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, box, overlap
 from herringbone_parallel.torch.checkpoint.states import decode, nest
 
@@ -153,9 +155,12 @@ class Reader:
         file = self.manifest.files.get(USER_CONTENT)
         if file is None:
             return None
-        if zlib.crc32((self.path / USER_CONTENT).read_bytes()) != file.head_crc32:
+        with open_regular(self.path / USER_CONTENT) as stream:
+            content = stream.read()
+        if zlib.crc32(content) != file.head_crc32:
             raise ParallelError(f"{self.path / USER_CONTENT} is damaged: its checksum differs")
-        return torch.load(self.path / USER_CONTENT, map_location="cpu", weights_only=False)
+        # Not from the path, whose file may be another one by now.
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
 
     def _tensor(self, name: str) -> Tensor:
         try:
@@ -179,7 +184,7 @@ class Reader:
 
     def _map(self, name: str) -> mmap.mmap:
         if name not in self._files:
-            with (self.path / name).open("rb") as stream:
+            with open_regular(self.path / name) as stream:
                 # Not ACCESS_READ: an optimizer keeps the tensors that it loads, and its first step would then end the
                 # process by a signal.
                 self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)

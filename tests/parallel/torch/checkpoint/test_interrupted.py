@@ -126,6 +126,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "missing": (lambda path: (path / "rank-00001.safetensors").unlink(), "missing", "rank 1 on .* is missing; bring"),
+    # A script may leave one, and to open it would wait for ever.
+    "fifo": (
+        lambda path: ((path / "rank-00001.safetensors").unlink(), os.mkfifo(path / "rank-00001.safetensors")),
+        "damaged",
+        "rank 1 on .* cannot be read: it is no regular file",
+    ),
     "torn": (lambda path: os.truncate(path / "rank-00000.safetensors", 9_000), "torn", "has 9000 of [0-9]+ bytes"),
     "foreign": (
         lambda path: shutil.copy(path.parent / "step-1/rank-00001.safetensors", path),
