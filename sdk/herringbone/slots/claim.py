@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from herringbone.slots.devices import Devices, foreign_use, gpus_of, parse_listing
-from herringbone.slots.folder import LockBusyError, SlotsFolder, Turn, View, cpu_shares, slots_path
+from herringbone.slots.folder import LockBusyError, SlotsFolder, Turn, View, cpu_shares, slots_path, user_name
 from herringbone.slots.line import Granted, Waiting, can_ever_start, decide, foreign_text, own_numbers, too_much
 from herringbone.slots.release import leave, poke_next
 from herringbone.slots.ticket import Ticket, Wants
@@ -69,7 +69,7 @@ class Line:
         mark, arrival = (new_mark(), None) if place is None else place
         with self.folder.locked():
             ticket = Ticket(
-                name=f"{os.getuid()}.{job}.{mark}", job=job, user=_user(), home=home,
+                name=f"{os.getuid()}.{job}.{mark}", job=job, user=user_name(os.getuid()), home=home,
                 arrival=time.time() if arrival is None else arrival, priority=priority, wants=wants, max_run=max_run,
                 client=client,
             )  # fmt: skip
@@ -219,13 +219,3 @@ def open_line(environ: Mapping[str, str], probe: Probe) -> Line | None:
     """Return the line of this machine; None where HERRINGBONE_SLOTS is off."""
     path = slots_path(environ)
     return None if path is None else Line(SlotsFolder(path), probe, environ)
-
-
-def _user() -> str:
-    # Not `getpass.getuser`, which believes the environment.
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import stat
@@ -23,6 +24,8 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from herringbone.slots.ticket import MAX_BYTES, Ticket, decode, encode, uid_of
 from herringbone_contract.errors import LaunchError, OptionError
@@ -100,6 +103,17 @@ def cpu_shares(environ: Mapping[str, str]) -> int:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
     return shares if type(shares) is int and 0 <= shares <= _MOST_SHARES else 0
+
+
+@functools.cache
+def user_name(uid: int) -> str:
+    """Return the name of a user, the number where the system has none. The environment has no say."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class SlotsFolder:
@@ -293,7 +307,9 @@ class SlotsFolder:
             _raise_shortage(error)
             # No FIFO, or no process that holds it.
             return None
-        return None if content is None else decode(name, content)
+        ticket = None if content is None else decode(name, content)
+        # The file's owner may have written any name into it.
+        return None if ticket is None else msgspec.structs.replace(ticket, user=user_name(uid))
 
     def _open_fifo(self, name: str, uid: int | None) -> int:
         """Open a ticket's FIFO for writing. Raises `OSError` where no process has it open for reading."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herringbone.slots.folder import SlotsFolder, cpu_shares, slots_path
+from herringbone.slots.folder import SlotsFolder, cpu_shares, slots_path, user_name
 from herringbone.slots.ticket import Ticket, Wants, decode, encode, uid_of
 from herringbone_contract.errors import LaunchError, OptionError
 
@@ -22,7 +22,7 @@ UID = os.getuid()
 
 def ticket(job="a", number=1, **fields):
     values = {"arrival": 1.0, "wants": Wants(gpus=1), **fields}
-    return Ticket(name=f"{UID}.{job}.{number:012x}", job=job, user="ann", **values)
+    return Ticket(name=f"{UID}.{job}.{number:012x}", job=job, user=user_name(UID), **values)
 
 
 @pytest.fixture
@@ -46,6 +46,12 @@ def test_a_ticket_counts_until_its_last_descriptor_is_closed(folder):
     assert folder.read().tickets == (ticket(),)
     os.close(copy)
     assert folder.read().tickets == ()
+
+
+def test_a_ticket_is_of_the_owner_of_its_file_whatever_it_says(folder):
+    descriptor = add(folder, msgspec.structs.replace(ticket(), user="somebody-else"))
+    assert [ticket.user for ticket in folder.read().tickets] == [user_name(UID)]
+    os.close(descriptor)
 
 
 def test_a_killed_process_loses_its_ticket_and_one_that_inherited_it_keeps_it(folder):
