@@ -84,6 +84,10 @@ class HostVariable:
     CONTROL = "HERRINGBONE_CONTROL"
     # A path read once for the job's secret (a /dev/fd entry or a file on tmpfs): never argv, never a log.
     KEY_FILE = "HERRINGBONE_KEY_FILE"
+    # The key with which the job of `herringbone.remote` signs its result, hexadecimal; or the descriptor that gives it
+    # once. For ranks the first one is the descriptor's path.
+    REMOTE_KEY = "HERRINGBONE_REMOTE_KEY"
+    REMOTE_KEY_FD = "HERRINGBONE_REMOTE_KEY_FD"
     # A file descriptor whose end means that the backend died: the supervisor then stops its ranks.
     LIFELINE = "HERRINGBONE_LIFELINE_FD"
     # In place of KEY_FILE and LIFELINE, when others can read the environment of a host: a file descriptor (0 in a

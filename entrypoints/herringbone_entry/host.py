@@ -23,7 +23,7 @@ from herringbone_contract.errors import ContractError
 from herringbone_contract.hyperparameters import decode_values, split
 from herringbone_contract.paths import Paths
 from herringbone_contract.resources import ResourceConfig, parse_resource_config
-from herringbone_entry.inherited import inherited
+from herringbone_entry.inherited import DESCRIPTOR_FOLDER, inherited
 
 # TensorFlow's estimator adds this hyperparameter.
 _MODEL_DIR = "model_dir"
@@ -159,18 +159,31 @@ def take_key(environ: MutableMapping[str, str]) -> bytes:
             "several hosts need a secret to prove themselves to each other, and the backend gave none: neither "
             f"{HostVariable.KEY_FILE} nor {HostVariable.PRIVATE} is set"
         )
+    return _secret(HostVariable.KEY_FILE, path)
+
+
+def take_remote_key(environ: MutableMapping[str, str]) -> None:
+    """Set `HERRINGBONE_REMOTE_KEY` to what the descriptor in `HERRINGBONE_REMOTE_KEY_FD` gives, if there is one."""
+    descriptor = environ.pop(HostVariable.REMOTE_KEY_FD, None)
+    if descriptor is not None:
+        environ[HostVariable.REMOTE_KEY] = _secret(
+            HostVariable.REMOTE_KEY_FD, f"{DESCRIPTOR_FOLDER}{descriptor}"
+        ).decode()
+
+
+def _secret(variable: str, path: str) -> bytes:
     try:
-        if path.startswith("/dev/fd/"):
+        if path.startswith(DESCRIPTOR_FOLDER):
             # Reading to the end and closing leaves nothing in the pipe for anyone else.
-            with os.fdopen(int(path.removeprefix("/dev/fd/")), "rb") as descriptor:
-                key = descriptor.read()
+            with os.fdopen(int(path.removeprefix(DESCRIPTOR_FOLDER)), "rb") as descriptor:
+                secret = descriptor.read()
         else:
-            key = Path(path).read_bytes()
+            secret = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        raise ContractError(f"{HostVariable.KEY_FILE}={path} cannot be read: {error}") from error
-    if not key:
-        raise ContractError(f"{HostVariable.KEY_FILE}={path} is empty: it was read before, or never written")
-    return key
+        raise ContractError(f"{variable}={path} cannot be read: {error}") from error
+    if not secret:
+        raise ContractError(f"{variable}={path} is empty: it was read before, or never written")
+    return secret
 
 
 def _control(control: str | None, first_host: str) -> str | None:

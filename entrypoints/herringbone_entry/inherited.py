@@ -17,10 +17,12 @@ PRIVATE_VARIABLES = (
     HostVariable.KEY_FILE,
     HostVariable.LIFELINE,
     HostVariable.PRIVATE,
+    HostVariable.REMOTE_KEY,
+    HostVariable.REMOTE_KEY_FD,
     HostVariable.RUN_FOLDER,
 )
-_DESCRIPTORS = (HostVariable.KEY_FILE, HostVariable.LIFELINE, HostVariable.PRIVATE)
-_DESCRIPTOR_FOLDER = "/dev/fd/"
+_DESCRIPTORS = (HostVariable.KEY_FILE, HostVariable.LIFELINE, HostVariable.PRIVATE, HostVariable.REMOTE_KEY_FD)
+DESCRIPTOR_FOLDER = "/dev/fd/"
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
@@ -40,4 +42,4 @@ def keep_descriptors(environ: Mapping[str, str]) -> None:
     for name in _DESCRIPTORS:
         # A value that is no number, or no open descriptor, is reported later, by the function that reads it.
         with contextlib.suppress(KeyError, ValueError, OSError):
-            os.set_inheritable(int(environ[name].removeprefix(_DESCRIPTOR_FOLDER)), False)
+            os.set_inheritable(int(environ[name].removeprefix(DESCRIPTOR_FOLDER)), False)

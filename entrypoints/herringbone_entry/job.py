@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from herringbone_contract.errors import HerringboneError
 from herringbone_entry import processes
 from herringbone_entry.event_loop import Loop
-from herringbone_entry.host import Host, base_paths, read_host, take_key
+from herringbone_entry.host import Host, base_paths, read_host, take_key, take_remote_key
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import prepare
 from herringbone_entry.private import Private, read_private
@@ -57,6 +57,7 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
         private = read_private(environ)
         if private is not None:
             environ.update(private.environment)
+        take_remote_key(environ)
         host = read_host(environ)
         if private is not None:
             host = host._replace(lifeline=private.lifeline)

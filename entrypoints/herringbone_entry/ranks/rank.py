@@ -54,8 +54,7 @@ def main() -> None:
     for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
         os.environ.pop(name, None)
     os.environ.update(message["environment"])
-    for name, secret in message["secrets"].items():
-        os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
+    _pass_on(message.pop("secrets"), inheritable=message["entry"] == "program")
     several = int(message["environment"]["WORLD_SIZE"]) > 1
     if message["entry"] != "program":
         from herringbone_entry.ranks import import_hooks
@@ -216,6 +215,11 @@ class Report:
             if file.startswith(self._code + os.sep):
                 own.append({**frame, "file": file[len(self._code) + 1 :]})
         return (own or frames)[-_MAX_FRAMES:]
+
+
+def _pass_on(secrets: dict[str, str], *, inheritable: bool) -> None:
+    # In a function of its own: the user's program can read the variables of the frames below it.
+    os.environ.update({name: _descriptor_of(secret, inheritable=inheritable) for name, secret in secrets.items()})
 
 
 def _descriptor_of(secret: str, *, inheritable: bool) -> str:

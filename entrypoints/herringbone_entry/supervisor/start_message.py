@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from herringbone_contract.constants import Key, ReduceVariable
+from herringbone_contract.constants import HostVariable, Key, ReduceVariable
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import Layout, RankPlacement
 from herringbone_entry.channel import attach
@@ -52,7 +52,7 @@ def start_message(
     environment = {**prepared.environment, **variables, **place_in_job}
     # Below, a launcher's module is imported only by its own jobs.
     # Secrets are no variables: every child and every crash report copies those.
-    secrets = {}
+    secrets = {name: host.environ[name] for name in (HostVariable.REMOTE_KEY,) if name in host.environ}
     if prepared.launcher is not Launcher.PLAIN:
         # A script may use the data-parallel library under any launcher.
         environment |= rendezvous_variables(rendezvous)

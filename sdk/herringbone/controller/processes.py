@@ -4,6 +4,8 @@ controller                                       supervisor (a session of its ow
    lifeline, write end  --------- pipe --------->  descriptor 3: requests of clients, one a line; end-of-file means
                                                    that the controller is gone
    secret               --------- pipe --------->  descriptor 4, when there are several hosts
+   key of a remote      --------- pipe --------->  descriptor 5: the environment of a process stays in its memory, where
+   function                                        every process of the job can read it
    output, read end     <-------- pipe ----------  descriptors 1 and 2
 """
 
@@ -19,8 +21,9 @@ import time
 from herringbone.controller import private_tree
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
-from herringbone.system.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
+from herringbone.system.descriptors import KEY_FD, LIFELINE_FD, REMOTE_KEY_FD, RESTORED_SIGNALS
 from herringbone.system.processes import descendants
+from herringbone_contract.constants import HostVariable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,9 +61,12 @@ class ProcessHost(Host):
             (os.POSIX_SPAWN_DUP2, write_end, 2),
             (os.POSIX_SPAWN_DUP2, lifeline, LIFELINE_FD),
         ]
-        key = _filled_pipe(secret) if secret else None
-        if key is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, key, KEY_FD))
+        environment = dict(environment)
+        secrets = {KEY_FD: secret, REMOTE_KEY_FD: environment.pop(HostVariable.REMOTE_KEY, "").encode()}
+        pipes = {number: _filled_pipe(content) for number, content in secrets.items() if content}
+        actions += [(os.POSIX_SPAWN_DUP2, pipe, number) for number, pipe in pipes.items()]
+        if REMOTE_KEY_FD in pipes:
+            environment[HostVariable.REMOTE_KEY_FD] = str(REMOTE_KEY_FD)
         try:
             # posix_spawn and not subprocess, whose import takes milliseconds that the user waits for.
             self.pid = os.posix_spawnp(
@@ -81,8 +87,8 @@ class ProcessHost(Host):
             # The supervisor alone may hold the write end: end-of-file then means that all of the host has ended.
             os.close(write_end)
             os.close(lifeline)
-            if key is not None:
-                os.close(key)
+            for pipe in pipes.values():
+                os.close(pipe)
         os.set_blocking(read_end, False)
         self.output = read_end
 

@@ -6,6 +6,8 @@ import signal
 LIFELINE_FD = 3
 # A supervisor's descriptor from which it reads the job's secret, when there are several hosts.
 KEY_FD = 4
+# A supervisor's descriptor from which it reads the key of a remote function's result.
+REMOTE_KEY_FD = 5
 
 # The signals that ask a controller to stop and to kill. The client blocks them before it starts the controller, so
 # that they stay pending until the controller has handlers.

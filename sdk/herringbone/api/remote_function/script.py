@@ -18,7 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# The job's secret, hexadecimal, which signs results. The word KEY in its name has it masked wherever it is shown.
+# The secret that signs results: hexadecimal, or the path of a descriptor that gives it once. The word KEY in its name
+# has it masked wherever it is shown.
 KEY_VARIABLE = "HERRINGBONE_REMOTE_KEY"
 SCRIPT, HEADER, CALL = "herringbone_remote.py", "call.json", "call.pkl"
 # Below SM_OUTPUT_DATA_DIR.
@@ -82,10 +83,12 @@ def _show_sources(sources: dict[str, str]) -> None:
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
-def _leave(key: bytes, name: str, content: bytes) -> None:
+def _leave(key: str, name: str, content: bytes) -> None:
+    # Read only now: while the function runs, the key is in no variable and in no frame.
+    text = Path(key).read_text("ascii") if key.startswith("/") else key
     folder = Path(os.environ["SM_OUTPUT_DATA_DIR"], RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(seal(key, name, content))
+    (folder / name).write_bytes(seal(bytes.fromhex(text), name, content))
 
 
 def _pickled_error(pickle: Any, error: BaseException) -> bytes:
@@ -106,7 +109,7 @@ def main(folder: Path = Path(__file__).parent) -> None:
     header = json.loads((folder / HEADER).read_text("utf-8"))
     _check_python(header)
     # Taken away: neither the function nor the processes that it starts need the key.
-    key = bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    key = os.environ.pop(KEY_VARIABLE)
     sys.path[:0] = [str(folder / name) for name in header["paths"]]
     _show_sources(header["sources"])
     import cloudpickle as pickle
