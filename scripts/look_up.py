@@ -8,6 +8,7 @@
     classes of errors    -> errors.md           one row for each error
     serve/actions.py     -> service.md          the actions of the service, and the fate of each member
     library_hooks        -> library-hooks.md    tested releases of other libraries, and the hooks into them
+    pyproject.toml       -> start/install.md    the extras, and their packages
 
 A page contains `<!-- begin NAME -->` and `<!-- end NAME -->`, and this script writes the text between them. The pages
 are committed, so that they can be read on a code host; tests/docs/test_look_up.py fails if a page is out of date.
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import tomllib
 
 from herringbone import TrainingJob
 from herringbone.api.job import attach
@@ -40,7 +42,7 @@ from herringbone_parallel.torch import hugging_face_hooks
 from herringbone_parallel.torch import library_hooks as torch_hooks
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ROOT / "docs" / "look-up"
+PAGES = (*sorted((ROOT / "docs" / "look-up").glob("*.md")), ROOT / "docs" / "start" / "install.md")
 FIX = "To fix: "
 _PACKAGES = ("contract", "sdk", "entrypoints", "parallel")
 _PART = re.compile(r"(<!-- begin (\S+) -->).*?(<!-- end \2 -->)", re.DOTALL)
@@ -289,7 +291,40 @@ def hooks() -> str:
     )
 
 
+# What each extra is for. `dev` and `docs` are for whoever changes Herringbone.
+EXTRAS = {
+    "torch": "scripts for PyTorch, on this machine",
+    "tensorflow": "[TensorFlow](../do/tensorflow.md)",
+    "mxnet": "[MXNet](../do/mxnet.md), on Python 3.10 or 3.11",
+    "mpi": "the launcher `mpi`, which model parallelism uses",
+    "debug": "[a debugger](../do/debug.md) in a rank",
+    "aws": "[SageMaker](../do/sagemaker.md), and data and checkpoints [on S3](../do/s3.md)",
+    "page": "the page of jobs in a browser, [`herringbone page`](../do/page.md)",
+    "serve": "SageMaker's API for other programs, [`herringbone serve`](../do/serve.md)",
+    "top": "the live view of [`herringbone top`](../do/top.md)",
+    "mlflow": "[export to a tracker](../do/trackers.md)",
+    "tensorboard": "[export to a tracker](../do/trackers.md)",
+    "wandb": "[export to a tracker](../do/trackers.md)",
+    "trackio": "[export to a tracker](../do/trackers.md)",
+    "gpu": "the use of NVIDIA GPUs in [`top`](../do/top.md) and [metrics](../do/metrics.md)",
+    "remote": "[functions as jobs](../do/remote.md)",
+    "tune": '`strategy="Bayesian"` of a [search](../do/tune.md), except on SageMaker',
+    "examples": "the quickstart and some examples",
+}
+
+
+def extras() -> str:
+    """Return a row for each extra that users choose from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    packages = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("dev", "docs")}
+    return table(
+        ("extra", "packages", "for"),
+        ((f"`{name}`", ", ".join(f"`{need}`" for need in needs), EXTRAS[name]) for name, needs in packages.items()),
+    )
+
+
 PARTS = {
+    "extras": extras,
     "options": options,
     "verbs": verbs,
     "training-job": training_job,
@@ -305,7 +340,7 @@ def fill(text: str) -> str:
 
 
 def main() -> None:
-    for path in sorted(PAGES.glob("*.md")):
+    for path in PAGES:
         text = path.read_text(encoding="utf-8")
         if (filled := fill(text)) != text:
             path.write_text(filled, encoding="utf-8")

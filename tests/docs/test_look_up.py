@@ -14,7 +14,7 @@ from herringbone_entry.host import read_host
 from herringbone_entry.launchers import mxnet_cluster, tensorflow_cluster, torch_distributed
 from herringbone_entry.ranks.environment import contract_environment, rank_environment, thread_environment
 
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in look_up.PAGES.glob("*.md")}
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in look_up.PAGES}
 
 
 @pytest.mark.parametrize("name", sorted(name for name, text in PAGES.items() if "<!-- begin " in text))

@@ -57,8 +57,6 @@ for prelude, fragments in json.load(open("fragments.json")):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """Return the files that a page takes for granted, in a home with earlier jobs."""
-    import torch
-
     folder = tmp_path_factory.mktemp("base")
     project = folder / "project"
     for name in ("src", "data", "herringbone"):
@@ -67,8 +65,6 @@ def base(tmp_path_factory):
     text = (ROOT / "LICENSE").read_bytes()[:700]
     (project / "herringbone" / "LICENSE").write_bytes(text)
     (project / "data" / "text.txt").write_bytes(text)
-    tensors = {"inputs": torch.rand(64, 64), "labels": torch.zeros(64, dtype=torch.long)}
-    torch.save(tensors, project / "data" / "train.pt")
     # Without torch, a job takes a second.
     for name in ("train.py", "src/train.py"):
         (project / name).write_text(PLAIN)
