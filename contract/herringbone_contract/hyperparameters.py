@@ -68,11 +68,6 @@ def check_user_values(values: Mapping[str, object]) -> None:
                 f"hyperparameter {name!r}: a name has no white space, no = and no leading dash, because the script gets"
                 " it as --name; rename it"
             )
-        if value is None:
-            raise HyperparameterError(
-                f"hyperparameter {name!r} is None, which the script would get as an empty text; leave it out, so that"
-                " the script's own default holds"
-            )
         try:
             json.dumps([name, value], ensure_ascii=False).encode()
         except UnicodeEncodeError:

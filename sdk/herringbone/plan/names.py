@@ -56,6 +56,22 @@ def check_hyperparameters(values: Mapping[str, object], added: Collection[str], 
             )
 
 
+def none_notes(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return a note about hyperparameters that are None: SageMaker's scripts get an empty text for them.
+
+    >>> none_notes({"lr": 0.1, "hub_token": None})[0].partition(":")[0]
+    'hyperparameter hub_token is None'
+    """
+    names = [name for name, value in values.items() if value is None]
+    if not names:
+        return ()
+    many = len(names) > 1
+    return (
+        f"hyperparameter{'s' * many} {', '.join(names)} {'are' if many else 'is'} None: the script gets an empty text, "
+        "as on SageMaker; leave it out for the default of the script",
+    )
+
+
 def check_environment(
     environment: Collection[str], launcher: Launcher, hyperparameters: Collection[str], channels: Collection[str]
 ) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.inputs import Channel, parse_inputs
-from herringbone.plan.names import check_environment, check_hyperparameters
+from herringbone.plan.names import check_environment, check_hyperparameters, none_notes
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.request import JobRequest, added_hyperparameters, distribution_of, groups_of
 from herringbone.plan.secrets import check_arguments, masked_request
@@ -61,7 +61,7 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
       where no service runs the job.
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
-    - `warnings` are about this machine at the time of the plan, such as a disk with little room.
+    - `warnings` are about values that surprise, and about this machine at the time of the plan, such as a full disk.
     - `prediction` is what a measured step of the script tells about memory, time and cost; None where none is known.
     """
 
@@ -213,6 +213,7 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         source=source,
         hyperparameters=hyperparameters,
         fewer_hosts=_fewer_hosts(options, groups, distribution, hosts),
+        warnings=() if source is None else none_notes(values),
     )
 
 

@@ -162,6 +162,10 @@ def test_hyperparameters_name_the_instance_type_of_the_training_hosts():
     assert estimator.hyperparameters()["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
 
 
+NONE = (
+    "job a: hyperparameter hub_token is None: the script gets an empty text, as on SageMaker; leave it out for the "
+    "default of the script\n"
+)
 START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
 
 
@@ -171,6 +175,7 @@ START = "job a: starting on local_process (follow it elsewhere: herringbone logs
         ({}, False, ""),
         ({"role": "r"}, False, "job a: not used by local_process: role\n"),
         ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
+        ({"hyperparameters": {"hub_token": None}}, False, NONE),
     ],
 )
 def test_fit_names_the_job_and_the_options_without_effect(options, logs, message, capsys, script):
@@ -189,7 +194,6 @@ def test_a_mistyped_number_of_hosts_does_not_fill_the_memory():
 @pytest.mark.parametrize(
     ("hyperparameters", "message"),
     [
-        ({"lr": None}, "hyperparameter 'lr' is None, which the script would get as an empty text"),
         ({"my name": 1}, "hyperparameter 'my name': a name has no white space"),
         ({"a=b": 1}, "hyperparameter 'a=b': a name has no white space"),
         ({"-x": 1}, "hyperparameter '-x': a name has no white space"),

@@ -59,7 +59,7 @@ def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
         plan,
         unused=backend.review(plan),
         request=backend.request(plan),
-        warnings=(*disk_warnings(plan), *s3_notes(plan)),
+        warnings=(*plan.warnings, *disk_warnings(plan), *s3_notes(plan)),
         code=None if plan.source is None else measure_code(plan.source, exclude=find_home().path),
     )
 
