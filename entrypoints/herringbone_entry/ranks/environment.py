@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -22,6 +23,8 @@ _STATUS_URL, _STATUS_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SE
 _LOOPBACK = "127.0.0.1"
 _USE_CPU = "ACCELERATE_USE_CPU"
 _UNBUFFERED = "PYTHONUNBUFFERED"
+# Of all texts that begin with a dash, argparse takes only these for values, whatever options the script has.
+_PLAIN_NUMBER = re.compile(r"-(\d+|\d*\.\d+)?")
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -141,20 +144,23 @@ def with_partitions(parameters: str) -> str:
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     """Return the command line that passes hyperparameters to a script.
 
-    >>> arguments({"epochs": 3, "b": True, "least": -1e-05, "sizes": {"x": 1, "y": 2}})
-    ['-b', 'True', '--epochs', '3', '--least=-1e-05', '--sizes', 'x=1,y=2']
+    >>> arguments({"epochs": 3, "b": True, "least": -1e-05, "sizes": {"x": 1, "y": 2}, "t": "-v"})
+    ['-b', 'True', '--epochs', '3', '--least=-1e-05', '--sizes', 'x=1,y=2', '-t-v']
     """
     words = []
     for name in sorted(hyperparameters):
         value = hyperparameters[name]
-        option = f"--{name}" if len(name) > 1 else f"-{name}"
+        is_short = len(name) == 1
+        option = f"-{name}" if is_short else f"--{name}"
         if isinstance(value, dict):
             text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
         else:
             text = "" if value is None else str(value)
-        # Of negative numbers argparse knows -3 and -0.5, and takes -1e-05 or -inf for an option.
-        is_odd = isinstance(value, float) and text.startswith("-") and text.strip("-.0123456789")
-        words += [f"{option}={text}"] if is_odd else [option, text]
+        if text.startswith("-") and _PLAIN_NUMBER.fullmatch(text) is None:
+            # As a word of its own it would pass for an option. Only argparse takes an = after one letter.
+            words.append(option + "=" * (not is_short) + text)
+        else:
+            words += [option, text]
     return words
 
 
