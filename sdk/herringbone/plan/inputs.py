@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar, get_args, get_origin
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -192,7 +192,9 @@ def local_path(address: str, *, base: Path) -> Path | None:
     >>> local_path("file://data/train", base=Path("/home/me")), local_path("s3://bucket/x", base=Path("/"))
     (PosixPath('/home/me/data/train'), None)
 
-    As in AWS's local mode, `file://data` is relative: the path starts after the two slashes.
+    As in AWS's local mode, `file://data` is relative: the path starts after the two slashes. Escapes are decoded in an
+    address whose special characters are all escaped, as `Path.as_uri` does; in any other one, such as
+    `f"file://{folder}"` with a folder `ts=00%3A00`, only where nothing has the name as it is written.
     """
     # Only with `://`: the `a` of a file `a:b` is no scheme.
     match = _SCHEME.match(address)
@@ -200,7 +202,14 @@ def local_path(address: str, *, base: Path) -> Path | None:
     if scheme not in ("", "file"):
         return None
     # Only an address escapes characters: in a plain path `%` is a `%`.
-    path = Path(unquote(address[len("file://") :])) if scheme else Path(address)
+    text = address[len("file://") :] if scheme else address
+    decoded = unquote(text) if scheme else text
+    if text in (decoded, quote(decoded)) or (_absolute(decoded, base).exists() and not _absolute(text, base).exists()):
+        text = decoded
+    return _absolute(text, base)
+
+
+def _absolute(path: str, base: Path) -> Path:
     return Path(os.path.abspath(base / expanded(path)))  # noqa: PTH100 - Path.resolve would follow links
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput, parse_inputs, share
+from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput, local_path, parse_inputs, share
 from herringbone_contract.errors import InputError
 
 HERE = Path("/home/me")
@@ -26,6 +26,22 @@ HERE = Path("/home/me")
 )
 def test_inputs_become_named_channels(inputs, channels):
     assert [(channel.name, channel.path) for channel in parse_inputs(inputs, base=HERE)] == channels
+
+
+@pytest.mark.parametrize(
+    ("address", "folders", "expected"),
+    [
+        ("ts=00%3A00", ["ts=00%3A00", "ts=00:00"], "ts=00%3A00"),
+        ("ts=00%3A00", [], "ts=00%3A00"),
+        ("ts=00%3A00", ["ts=00:00"], "ts=00:00"),
+        # As quote() and as_uri() write it.
+        ("a%20b", ["a%20b"], "a b"),
+    ],
+)
+def test_an_address_is_read_as_its_name_first(address, folders, expected, tmp_path):
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+    assert local_path(f"file://{tmp_path}/{address}", base=HERE) == tmp_path / expected
 
 
 def test_every_member_of_an_input_is_kept():
