@@ -84,7 +84,8 @@ def _first(view: str, words: list[str], environment: dict[str, str]) -> int:
         # Orphans of the namespace end here, too.
         pid, status = os.wait()
         if pid == program:
-            return _code(status)
+            # A script's own exit code must not pass for a refusal.
+            return 1 if _code(status) == REFUSED else _code(status)
 
 
 class _View:

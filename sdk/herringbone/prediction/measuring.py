@@ -47,7 +47,7 @@ _MACHINE = (
 _MOST_RESULT_BYTES = 1 << 30
 PROGRESS_MARK = "measure: "
 # The measuring program's code for a script that took no step; its last line of progress says why.
-_NO_STEP_CODE = 3
+_NO_STEP_CODE = 98
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 2.0
 _TAIL_LINES = 25

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from herringbone.prediction import guard
 from herringbone.prediction.guard import REFUSED
 from herringbone.prediction.measuring import run_program
-from herringbone_contract.errors import UnsupportedError
+from herringbone_contract.errors import MeasurementError, UnsupportedError
 
 PROGRAM = """
 import os, sys
@@ -196,6 +196,12 @@ def test_root_cannot_leave_by_its_privileges(alone):
         """
     )
     assert failed == ["PermissionError", "OSError", "OSError", "PermissionError", *[True] * 4]
+
+
+@with_namespaces
+def test_no_exit_code_of_a_script_passes_for_a_refusal(alone):
+    with pytest.raises(MeasurementError, match="the script could not be measured, exit code 1"):
+        alone(f"import os; os._exit({REFUSED})")
 
 
 def test_a_system_without_namespaces_is_refused(tmp_path):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from herringbone_parallel.torch.measure.script import Session
     from herringbone_parallel.torch.measure.timing import Line
 
-FAILED, NO_STEP = 1, 3
+# The second one is a code that scripts do not use, which may end this process by `os._exit`.
+FAILED, NO_STEP = 1, 98
 _PACKAGE = str(Path(__file__).parent)
 
 

@@ -78,7 +78,7 @@ class Line:
         """Wait until all processes are here; return the number of steps to take, which last `step_s` here."""
         if self._steps is None:
             self._connection.send_bytes(json.dumps(step_s).encode())
-            self._steps = int(self._connection.recv_bytes())
+            self._steps = int(self._heard())
         return self._steps
 
     def tell(self, result: object) -> None:
@@ -88,7 +88,14 @@ class Line:
     def end(self, result: object) -> None:
         """Send the last result, and wait for the parent to end this process: others may still need its messages."""
         self.tell(result)
-        self._connection.recv_bytes()
+        self._heard()
+
+    def _heard(self) -> bytes:
+        """Wait for the parent; end this process with a parent that the script has ended, or replaced by a program."""
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            os._exit(1)
 
 
 Work = Callable[[int, Line], object]

@@ -165,9 +165,9 @@ with timing.started(2, lambda _, line: line.agreed(1.0)) as (_, processes):
     print(*(process.pid for process in processes), flush=True)
     os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
-    # Their output is the parent's, so it ends when they have.
-    assert len(done.stdout.split()) == 2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    # Their output is the parent's, so it ends when they have; and none of them says that the parent is gone.
+    assert (len(done.stdout.split()), done.stderr) == (2, "")
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [((0.1, 0.5), 4), ((9.0, 1.0), 1), ((1e-9, 1e-9), 40)])
