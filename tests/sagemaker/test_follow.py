@@ -92,7 +92,7 @@ def test_a_capacity_error_says_what_to_try(make_job):
 
 @pytest.mark.parametrize(
     ("secondary", "reason"),
-    [("MaxRuntimeExceeded", "max_run was over"), ("Interrupted", "its spot hosts were taken away")],
+    [("MaxRuntimeExceeded", "max_run was over"), ("Interrupted", "its hosts were taken away")],
 )
 def test_the_reason_of_a_stop_is_reported(make_job, capsys, secondary, reason):
     make_job(*life(status="Stopped", SecondaryStatus=secondary)).follow(Console())

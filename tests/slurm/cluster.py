@@ -62,8 +62,11 @@ SlurmdTimeout=300
 KillWait=5
 SchedulerParameters=sched_interval=1,batch_sched_delay=1,bf_interval=1
 GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
-PartitionName=gpu Nodes=n[1-4] Default=YES State=UP
+PartitionName=gpu Nodes=n[1-4] Default=YES State=UP PriorityTier=2 PreemptMode=OFF
+PartitionName=idle Nodes=n[1-4] State=UP PriorityTier=1 GraceTime=20
 PartitionName=paid Nodes=n[1-2] AllowAccounts=team MaxTime=60 State=UP
 """
 

@@ -27,7 +27,7 @@ MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"instance_type": "slurm:gpus"}, "no partition gpus that this user may see; it has: gpu, paid"),
+        ({"instance_type": "slurm:gpus"}, "no partition gpus that this user may see; it has: gpu, idle, paid"),
         ({"instance_count": 5}, "larger than the partition: .*5 hosts are asked for, and partition gpu has 4 nodes"),
         ({"slurm": {"gres": "gpu:3"}}, "larger than the partition: .*gres gpu:2"),
         ({"slurm": {"gres": "tpu:1"}}, "slurm: gres tpu:1: Slurm refuses it"),

@@ -123,3 +123,37 @@ def test_a_job_that_an_administrator_requeues_goes_on(trains, cluster):
     cluster.ask("scontrol", "requeue", number)
     assert job.wait(timeout=60).status == "Completed"
     assert any(line.startswith("resumed at") for line in rank_lines(job))
+
+
+STANDS_ASIDE = """
+import os, signal, sys, time
+from pathlib import Path
+saved = Path(os.environ["SM_CHECKPOINT_DIR"], "saved")
+if saved.exists():
+    sys.exit()
+def save(*_):
+    saved.touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_preempted_job_that_ends_within_its_grace_goes_back_into_the_queue(submit, cluster):
+    """Slurm took an end within GraceTime for the job's own, and never started it again."""
+    job = submit(STANDS_ASIDE, job_name="preempted", instance_type="slurm:idle")
+    cluster.wait(lambda: "up" in rank_lines(job), 60)
+    cluster.ask("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    assert job.wait(timeout=60).status == "Completed", job.failure
+    view = job.view()
+    assert [restart.why for restart in view.restarts] == ["Slurm took its nodes away before its end"]
+    assert "Restarting" in [one.state for one in view.states]
+
+
+def test_a_preempted_job_that_may_not_be_requeued_says_that_it_was_interrupted(submit, cluster):
+    job = submit(STANDS_ASIDE, instance_type="slurm:idle", slurm={"cpus": 1, "requeue": False})
+    cluster.wait(lambda: "up" in rank_lines(job), 60)
+    cluster.ask("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+    assert job.wait(timeout=60).status == "Stopped"
+    assert job.secondary_status == "Interrupted"

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from herringbone.backends.slurm.states import SlurmJob, columns_of, parse_sacct, parse_squeue
+from herringbone.backends.slurm.review import parse_sinfo
+from herringbone.backends.slurm.states import SlurmJob, columns_of, job_id, parse_sacct, parse_squeue
 from herringbone.records.index import JobRecord
+from herringbone_contract.errors import SlurmError
 from herringbone_contract.failure import Failure, lost_contact
 from herringbone_contract.failure_text import parse_failure
 
@@ -89,6 +91,33 @@ def test_the_reason_for_waiting_is_described_once():
         {"Status": "Pending", "StatusMessage": "Slurm job 7 waits (Resources)"},
         {"Status": "Starting", "StatusMessage": "Slurm job 7 on n[1-2]"},
     ]
+
+
+def test_a_job_that_slurm_holds_names_the_ways_out():
+    held = job("PENDING", restarts=1, reason="launch failed requeued held")
+    description = json.loads(columns({}, held)["description"])
+    assert description["SecondaryStatusTransitions"][-1]["StatusMessage"] == (
+        "Slurm holds job 7 after a node could not start it (its Prolog failed?) and will not start it by itself "
+        "(launch failed requeued held), attempt 2: `scontrol release 7` lets it run (an administrator, where that is "
+        "denied), `herringbone stop digits-1` ends it"
+    )
+
+
+WELCOME = "----------\n  Welcome to Cluster 3\n--> Checking the queue (gpu)...OK\n"
+
+
+def test_words_of_a_site_are_no_answers_of_slurm():
+    """As a wrapper of the command, or the login files of a login node, print them."""
+    assert job_id(f"{WELCOME}42;cluster\n") == "42"
+    assert [row.id for row in parse_squeue(f"{WELCOME}7|RUNNING|None|0|n1|/a|\n")] == ["7"]
+    assert [row.id for row in parse_sacct(f"{WELCOME}7|COMPLETED|n1|/a\n")] == ["7"]
+    assert [kind.name for kind in parse_sinfo(f"{WELCOME}gpu|infinite|4|8|4000|gpu:2\n")] == ["gpu"]
+
+
+@pytest.mark.parametrize("answer", ["", WELCOME, "Submitted batch job 7", "7 jobs"])
+def test_an_answer_of_sbatch_without_an_id_is_refused(answer):
+    with pytest.raises(SlurmError, match="without a job's id"):
+        job_id(answer)
 
 
 def test_a_folders_name_may_contain_the_separator():

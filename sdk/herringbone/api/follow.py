@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.api.ends import end_line, kept_checkpoints
 from herringbone.backends.watch import Watch
 from herringbone.records.description import address, failure_of
+from herringbone.records.index import PENDING, RESTARTING
 from herringbone.records.logs import LogLine, check_pattern, last_lines, select_lines
 from herringbone.records.state_lines import StateEvents, why_stopped
 from herringbone.show.console import Console
@@ -127,7 +128,7 @@ def _lines(backend: Backend, name: str, *, follow: bool, tail: int | None, **cho
     # A generator that the caller abandons is closed by Python, and then closes the files as well.
     with closing(backend.logs(name)) as source:
         if follow:
-            batches = Watch(backend, name, say=Console(sys.stderr).say).batches(source)
+            batches = _followed(backend, name, source)
         elif (record := backend.describe(name)).done:
             batches = source.rest(record.ended)
         else:
@@ -140,6 +141,18 @@ def _lines(backend: Backend, name: str, *, follow: bool, tail: int | None, **cho
             batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
         for lines in batches:
             yield from lines
+
+
+def _followed(backend: Backend, name: str, source: LogSource) -> Iterator[list[LogLine]]:
+    """Follow a log; a job that writes none because it waits says for what, on standard error."""
+    say, events = Console(sys.stderr).say, StateEvents()
+
+    def look(record: JobRecord) -> None:
+        for line in events.of(record, now=time.monotonic()):
+            if record.secondary_status in (PENDING, RESTARTING):
+                say(line)
+
+    return Watch(backend, name, say=say, look=look).batches(source)
 
 
 def read_events(backend: Backend, name: str, *, follow: bool) -> Iterator[Event]:

@@ -13,6 +13,7 @@ from herringbone.records.index import (
     DOWNLOADING,
     FAILED,
     IN_PROGRESS,
+    INTERRUPTED,
     MAX_RUNTIME_EXCEEDED,
     PENDING,
     RESTARTING,
@@ -31,7 +32,7 @@ from herringbone_contract.errors import HerringboneError, ServiceError
 STATUSES = (
     *(IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED),
     *(PENDING, STARTING, DOWNLOADING, TRAINING, UPLOADING, RESTARTING),
-    *(MAX_RUNTIME_EXCEEDED, "MaxWaitTimeExceeded", "Interrupted"),
+    *(MAX_RUNTIME_EXCEEDED, "MaxWaitTimeExceeded", INTERRUPTED),
 )
 # The user waits for the list.
 _PATIENCE_SECONDS = 10.0

@@ -20,7 +20,7 @@ from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
 from herringbone.controller.retry import Attempt, decide, find_policy
 from herringbone.controller.verdict import Verdict
-from herringbone.records.index import COMPLETED, FAILED, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.paths import Paths
 
@@ -116,6 +116,10 @@ class EndedHosts(Protocol):
     def restart(self, failed: Attempt) -> Restart:
         """Announce and start the attempt after `failed`. Raises `HerringboneError` or `OSError`."""
 
+    def requeue(self) -> bool:
+        """Have another controller run a job that the platform has interrupted; False where the job is over."""
+        return False
+
     def release(self) -> None:
         """Give back what no attempt needs any more, before the results are packed."""
 
@@ -169,6 +173,8 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
             except (HerringboneError, OSError) as error:
                 hosts.say(f"the job cannot be restarted: {error}")
                 verdict = not_restarted(verdict, error)
+    if verdict.secondary_status == INTERRUPTED and hosts.requeue():
+        return Conclusion.FAILED
     hosts.release()
     model: Path | str | None = None
     try:

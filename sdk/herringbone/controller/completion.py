@@ -20,7 +20,7 @@ from herringbone.controller.retry import announced, describe_attempts
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
-from herringbone.records.index import RESTARTING, UPLOADING
+from herringbone.records.index import COMPLETED, INTERRUPTED, RESTARTING, STOPPED, UPLOADING
 from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
@@ -74,7 +74,12 @@ class ControllerHosts(EndedHosts):
 
     def judge(self) -> Verdict:
         ends = [_host_end(self._config, host, ordered) for host, ordered in self._ends]
-        return judge(ends, stopped=self._stopped, max_run_over=self._max_run_over)
+        verdict = judge(ends, stopped=self._stopped, max_run_over=self._max_run_over)
+        stopped = verdict.secondary_status == STOPPED
+        # Also a script that saves at SIGTERM and exits with 0 has not reached its end.
+        if (stopped or verdict.status == COMPLETED) and self._site.is_interrupted(stopped=stopped):
+            return Verdict(STOPPED, INTERRUPTED)
+        return verdict
 
     @property
     def is_stopping(self) -> bool:
@@ -109,6 +114,14 @@ class ControllerHosts(EndedHosts):
             self._s3.leave()
             self._close_logs()
         return outcome
+
+    def requeue(self) -> bool:
+        if not self._site.requeue():
+            return False
+        # The other controller writes the record and removes what is left.
+        self._s3.leave()
+        self._close_logs()
+        return True
 
     def release(self) -> None:
         # Before the record says that the job is over: the next job of the same caller may need the devices.

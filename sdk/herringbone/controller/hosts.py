@@ -89,6 +89,14 @@ class Site:
         """
         raise NotImplementedError
 
+    def is_interrupted(self, *, stopped: bool) -> bool:  # noqa: ARG002
+        """Report that the hosts ended because the platform takes them away; `stopped`: they were told to stop."""
+        return False
+
+    def requeue(self) -> bool:
+        """Have another controller run an interrupted job again; return False where the job is over."""
+        return False
+
     def remove(self) -> None:
         """Remove what the site still has, and return when nothing is left."""
 

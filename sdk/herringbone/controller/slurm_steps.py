@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -50,6 +51,11 @@ _COMMAND_SECONDS = 60.0
 # Slurm signals a requeued job's batch step within this time, and accepts changes of the job from then on.
 _UPDATE_SECONDS = 5.0
 _UPDATE_PAUSE_SECONDS = 0.25
+OUT_OF_MEMORY = "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"
+# Lines with which Slurm reports a step that it, or the kernel, ended for its memory. Ranks' lines have a prefix.
+_MEMORY_ERROR = re.compile(
+    rb"^(?:slurmstepd|srun)[-.\w]*: error: .*(?:memory limit|oom.kill|out of memory)", re.I | re.M
+)
 # Messages of srun that blame the node, not the program.
 _NODE_ERRORS = (b"srun: error: Task launch for", b"srun: error: Node failure on", b"Communication connection failure")
 
@@ -119,6 +125,8 @@ class StepHost(Host):
             return None
 
     def _text(self, chunk: bytes) -> bytes:
+        if _MEMORY_ERROR.search(chunk):
+            self.cause = OUT_OF_MEMORY
         self.lost = self.lost or any(message in chunk for message in _NODE_ERRORS)
         return chunk
 
@@ -144,6 +152,8 @@ class Steps(Site):
         # On a cluster without task binding, srun complains about --cpu-bind=none.
         self._binds = any(word in self._ask("scontrol", "show", "config") for word in ("task/affinity", "task/cgroup"))
         nodes = self._ask("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
+        # A site's wrapper of scontrol may print something first.
+        nodes = nodes[-len(config["hosts"]) :]
         # Hosts get the nodes in Slurm's order, so that --relative=0 is the node of this controller.
         self.hosts = [
             StepHost(host, LogFile(f"{config['logs']}/{host['name']}.log"), node)
@@ -197,15 +207,43 @@ class Steps(Site):
         without = [*excluded_machines(failed), *(host.node for host in self.hosts if host.lost)]
         if without:
             first.log.say(f"[{first.name}] the next attempt has other nodes than {', '.join(without)}", time.time())
-        try:
-            self._ask("scontrol", "requeue", self._id)
-        except (OSError, subprocess.SubprocessError) as error:
-            text = f"[{first.name}] Slurm does not restart the job: {error_text(error)}"
-            first.log.say(text, time.time())
+        if not self._put_back():
             return Restart.NONE
         if without:
             self._exclude(without)
         return Restart.ELSEWHERE
+
+    def is_interrupted(self, *, stopped: bool) -> bool:
+        """Report that Slurm preempts the job: it sends SIGTERM to a running job, and no user has asked for a stop."""
+        if read_stop_request(self._report) is not None:
+            return False
+        try:
+            words = self._ask("scontrol", "--oneliner", "show", "job", self._id).split()
+        except (OSError, subprocess.SubprocessError):
+            return False
+        # A job that somebody cancels, or whose time is over, is no longer running at its SIGTERM.
+        is_preempted = any(word.startswith("PreemptTime=") and not word.endswith("=None") for word in words)
+        return "JobState=RUNNING" in words and (stopped or is_preempted)
+
+    def requeue(self) -> bool:
+        """Put a preempted job back into the queue. Slurm does so only with jobs that outlive its GraceTime."""
+        why, first = "Slurm took its nodes away before its end", self.hosts[0]
+        # Recorded before the requeue, after which this process may be killed at any moment.
+        first.log.say(f"[{first.name}] {why}: putting the job back into the queue", time.time())
+        self._record.update(secondary_status=RESTARTING)
+        self._events.state(RESTARTING)
+        self._events.restart(self._attempt + 2, why, ())
+        return self._put_back()
+
+    def _put_back(self) -> bool:
+        try:
+            self._ask("scontrol", "requeue", self._id)
+        except (OSError, subprocess.SubprocessError) as error:
+            first = self.hosts[0]
+            text = f"[{first.name}] Slurm does not restart the job: {error_text(error)}"
+            first.log.say(text, time.time())
+            return False
+        return True
 
     def _srun(self, position: int) -> list[str]:
         unset = [word for name in SLURM_TASK for word in ("-u", name)]

@@ -25,6 +25,7 @@ IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "
 # Secondary states that are not a status as well.
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
 PENDING, DOWNLOADING, RESTARTING = "Pending", "Downloading", "Restarting"
+INTERRUPTED = "Interrupted"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
 _VERSION = 6

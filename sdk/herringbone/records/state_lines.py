@@ -6,7 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from herringbone.records.index import FAILED, IN_PROGRESS, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
+from herringbone.records.index import (
+    FAILED,
+    IN_PROGRESS,
+    INTERRUPTED,
+    MAX_RUNTIME_EXCEEDED,
+    STOPPED,
+    TERMINAL,
+    TRAINING,
+    JobRecord,
+)
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure_text import parse_failure
 
@@ -22,7 +31,7 @@ STATE_STYLES = {
 _WHY_STOPPED = {
     MAX_RUNTIME_EXCEEDED: "max_run was over",
     "MaxWaitTimeExceeded": "max_wait was over",
-    "Interrupted": "its spot hosts were taken away; it can go on from its checkpoints",
+    INTERRUPTED: "its hosts were taken away (spot, or preempted); it can go on from its checkpoints",
 }
 
 
@@ -115,6 +124,11 @@ def why_of(columns: Mapping[str, Any]) -> str:
     except ContractError as error:
         return str(error)
     return f"{read.where}: {read.what}".partition("\n")[0]
+
+
+def last_message(record: JobRecord) -> str:
+    """Return what a cluster or a service says about the last state of a job; "" when it says nothing."""
+    return (_described_states(record) or [("", "")])[-1][1]
 
 
 def _described_states(record: JobRecord) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from herringbone.records.index import PENDING, JobIndex, JobRecord, stored_facts
+from herringbone.records.index import PENDING, RESTARTING, JobIndex, JobRecord, stored_facts
+from herringbone.records.state_lines import last_message
 from herringbone.slots.folder import SlotsFolder, View, slots_path
 from herringbone.slots.line import Waiting, line_text, places
 from herringbone.slots.ticket import Ticket
@@ -102,6 +103,10 @@ def place_texts(home: Home, records: Collection[JobRecord], line: LineLook | Non
         texts = {job: line_text(jobs[job][1], jobs[job][0].note) for job in waiting_here}
     for record in filter(waits_for_machines, records):
         texts[record.name] = stored_place(home, record).get("Text", "")
+    for record in records:
+        if record.backend == "slurm" and record.secondary_status in (PENDING, RESTARTING) and not record.done:
+            # Summaries of rows come without descriptions.
+            texts[record.name] = last_message(JobIndex(home.index).get(record.name))
     return texts
 
 

@@ -139,7 +139,7 @@ def test_a_state_without_a_service_is_reported_when_it_lasts():
         ("Stopped", "it was asked to"),
         ("MaxRuntimeExceeded", "max_run was over"),
         ("MaxWaitTimeExceeded", "max_wait was over"),
-        ("Interrupted", "its spot hosts were taken away; it can go on from its checkpoints"),
+        ("Interrupted", "its hosts were taken away (spot, or preempted); it can go on from its checkpoints"),
     ],
 )
 def test_why_a_job_stopped(secondary, why):

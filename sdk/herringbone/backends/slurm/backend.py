@@ -37,7 +37,16 @@ from herringbone.backends.slurm.script import (
     settings_of,
 )
 from herringbone.backends.slurm.shared import check_shared
-from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
+from herringbone.backends.slurm.states import (
+    SACCT,
+    SQUEUE,
+    SlurmJob,
+    columns_of,
+    is_final,
+    job_id,
+    parse_sacct,
+    parse_squeue,
+)
 from herringbone.controller.record import read_report, read_stop_request, write_stop_request
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import PENDING, UPLOADING, JobRecord
@@ -305,8 +314,7 @@ class SlurmBackend(SlurmJobs):
             this_host=socket.gethostname(),
             mounts=Path("/proc/mounts").read_text(),
         )
-        # With several clusters, sbatch's answer names the cluster as well: "123;name".
-        return slurm.ask(*words, stdin=script).strip().partition(";")[0]
+        return job_id(slurm.ask(*words, stdin=script))
 
     def _slurm(self, plan: JobPlan) -> SlurmCommands:
         return self._connect(settings_of(plan).login)

@@ -11,6 +11,7 @@ from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import gpus_per_node, minutes, partition_of, settings_of
+from herringbone.backends.slurm.states import rows_of
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone.plan.s3 import written
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
@@ -156,7 +157,7 @@ def parse_sinfo(text: str) -> list[Partition]:
     120
     """
     partitions = []
-    for line in text.splitlines():
+    for line in rows_of(text):
         try:
             name, limit, nodes, cpus, megabytes, gres = line.split("|")
             partitions.append(Partition(name, minutes_of(limit), int(nodes), cpus, megabytes, gres))

@@ -34,7 +34,8 @@ def check_shared(folder: Path, slurm: SlurmCommands, *, partition: Sequence[str]
         )
     except SlurmError:
         return
-    if seen.strip() == "no":
+    # A site's prologs may print something first.
+    if seen.split()[-1:] == ["no"]:
         raise InputError(
             f"the nodes do not see the folder {folder}, which is on {file_system} of this machine; {_WAY_OUT}"
         )

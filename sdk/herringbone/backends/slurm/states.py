@@ -13,13 +13,16 @@ A controller's report counts only for the attempt whose number it has.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from herringbone.controller.slurm_steps import OUT_OF_MEMORY
 from herringbone.records.index import (
     COMPLETED,
     FAILED,
     IN_PROGRESS,
+    INTERRUPTED,
     MAX_RUNTIME_EXCEEDED,
     PENDING,
     RESTARTING,
@@ -34,6 +37,7 @@ from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
 
 _BAR = "|"
+_ANSWER = re.compile(r"(\d+)(?:;\S+)?")
 _FIELDS = ("JobID", "State", "Reason", "RestartCnt", "NodeList", "WorkDir")
 _SACCT_FIELDS = ("JobIDRaw", "State", "NodeList", "WorkDir")
 SQUEUE = ("squeue", "--noheader", "--states=all", "--Format=" + ",".join(f"{name}:{_BAR}" for name in _FIELDS))
@@ -44,10 +48,10 @@ _ENDED_BY_SLURM = {
     "CANCELLED": (STOPPED, STOPPED, None),
     "TIMEOUT": (STOPPED, MAX_RUNTIME_EXCEEDED, None),
     "DEADLINE": (STOPPED, MAX_RUNTIME_EXCEEDED, None),
-    "PREEMPTED": (STOPPED, "Interrupted", None),
+    "PREEMPTED": (STOPPED, INTERRUPTED, None),
     "NODE_FAIL": (FAILED, FAILED, "one of its nodes went down, and Slurm did not restart the job"),
     "BOOT_FAIL": (FAILED, FAILED, "one of its nodes did not start"),
-    "OUT_OF_MEMORY": (FAILED, FAILED, "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"),
+    "OUT_OF_MEMORY": (FAILED, FAILED, OUT_OF_MEMORY),
 }
 _ENDED = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", "REVOKED")
 
@@ -71,6 +75,32 @@ class SlurmJob(NamedTuple):
         return self.state in _WAITING
 
 
+def rows_of(text: str) -> list[str]:
+    """Return the lines that a command of Slurm wrote, without the words of a site's wrapper or of login files.
+
+    >>> rows_of("Welcome to cluster 3\\n4|RUNNING|n1|/home\\n")
+    ['4|RUNNING|n1|/home']
+    """
+    return [line for line in text.splitlines() if _BAR in line]
+
+
+def job_id(answer: str) -> str:
+    """Return the id that sbatch answers with. Raises `SlurmError` for an answer without one.
+
+    >>> job_id("Welcome to cluster 3\\n123;cluster\\n")
+    '123'
+
+    With several clusters, the answer names the cluster as well.
+    """
+    matches = [match for line in answer.splitlines() if (match := _ANSWER.fullmatch(line.strip())) is not None]
+    if not matches:
+        raise SlurmError(
+            f"sbatch answers without a job's id: {answer.strip()[-200:]!r}; the job was taken out of the queue again. "
+            "Look at a wrapper of sbatch: with --parsable it must pass on the line with the id"
+        )
+    return matches[-1][1]
+
+
 def parse_squeue(text: str) -> list[SlurmJob]:
     """Parse the output of `SQUEUE`.
 
@@ -78,7 +108,7 @@ def parse_squeue(text: str) -> list[SlurmJob]:
     [SlurmJob(id='4', state='PENDING', reason='BeginTime', restarts=1, nodes='', folder='/home/me/jobs/a')]
     """
     jobs = []
-    for line in text.splitlines():
+    for line in rows_of(text):
         try:
             job, state, reason, restarts, nodes, folder = line.rstrip(_BAR).split(_BAR, len(_FIELDS) - 1)
             jobs.append(SlurmJob(job.strip(), state, reason, int(restarts or 0), nodes, folder))
@@ -94,7 +124,7 @@ def parse_sacct(text: str) -> list[SlurmJob]:
     'CANCELLED'
     """
     jobs = []
-    for line in text.splitlines():
+    for line in rows_of(text):
         # A folder's name may contain the separator, so it is the last field and is never split.
         try:
             job, state, nodes, folder = line.split(_BAR, len(_SACCT_FIELDS) - 1)
@@ -152,7 +182,7 @@ def columns_of(
         **started,
         "status": STOPPING if stop_requested else IN_PROGRESS,
         "secondary_status": secondary,
-        "description": _described(record, secondary, _message(job)),
+        "description": _described(record, secondary, _message(job, record.name)),
     }
 
 
@@ -182,8 +212,15 @@ def _ended_by_slurm(
     return {**started, "status": status, "secondary_status": secondary, "ended": now, "failure": failure}
 
 
-def _message(job: SlurmJob) -> str:
+def _message(job: SlurmJob, name: str) -> str:
     again = f", attempt {job.restarts + 1}" if job.restarts else ""
+    if job.waits and "held" in f"{job.reason} {job.state}".lower().replace("hold", "held"):
+        cause = " after a node could not start it (its Prolog failed?)" if "launch" in job.reason.lower() else ""
+        return (
+            f"Slurm holds job {job.id}{cause} and will not start it by itself ({job.reason}){again}: "
+            f"`scontrol release {job.id}` lets it run (an administrator, where that is denied), "
+            f"`herringbone stop {name}` ends it"
+        )
     if job.waits:
         why = f" ({job.reason})" if job.reason not in ("", "None", "(null)") else ""
         return f"Slurm job {job.id} waits{why}{again}"
