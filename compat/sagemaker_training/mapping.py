@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone_entry.ranks.environment import arguments, encode
+from herringbone_contract.hyperparameters import arguments
+from herringbone_entry.ranks.environment import encode
 
 
 def to_cmd_args(values: Mapping[str, Any]) -> list[str]:

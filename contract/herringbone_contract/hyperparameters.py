@@ -26,6 +26,9 @@ from herringbone_contract.errors import HyperparameterError
 if TYPE_CHECKING:
     from herringbone_contract.distribution import Distribution, SMDistributed
 
+# Of all texts that begin with a dash, argparse takes only these for values, whatever options the script has.
+_PLAIN_NUMBER = re.compile(r"-(\d+|\d*\.\d+)?")
+
 
 def encode_values(values: Mapping[str, object]) -> dict[str, str]:
     """Return each value as a JSON text, in the form that AWS's SDK sends.
@@ -129,6 +132,29 @@ def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """
     user = {key: text for key, text in raw.items() if not key.startswith(STEERING_PREFIX) and key != Key.TUNING_METRIC}
     return user, {key: text for key, text in raw.items() if key not in user}
+
+
+def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Return the command line that passes hyperparameters to a script.
+
+    >>> arguments({"epochs": 3, "b": True, "least": -1e-05, "sizes": {"x": 1, "y": 2}, "t": "-v"})
+    ['-b', 'True', '--epochs', '3', '--least=-1e-05', '--sizes', 'x=1,y=2', '-t-v']
+    """
+    words = []
+    for name in sorted(hyperparameters):
+        value = hyperparameters[name]
+        is_short = len(name) == 1
+        option = f"-{name}" if is_short else f"--{name}"
+        if isinstance(value, dict):
+            text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+        else:
+            text = "" if value is None else str(value)
+        if text.startswith("-") and _PLAIN_NUMBER.fullmatch(text) is None:
+            # As a word of its own it would pass for an option. Only argparse takes an = after one letter.
+            words.append(option + "=" * (not is_short) + text)
+        else:
+            words += [option, text]
+    return words
 
 
 def bare_values(encoded: Mapping[str, str]) -> dict[str, str]:

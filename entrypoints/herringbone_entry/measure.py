@@ -20,7 +20,7 @@ from typing import NoReturn
 from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution
 from herringbone_contract.errors import HerringboneError, UnsupportedError
-from herringbone_contract.hyperparameters import decode
+from herringbone_contract.hyperparameters import arguments, decode
 from herringbone_contract.layout import RankPlacement
 from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.enter import run
@@ -29,7 +29,7 @@ from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import fill, find_program
 from herringbone_entry.preparation.prepare import Prepared, find_python
 from herringbone_entry.preparation.shims import shims
-from herringbone_entry.ranks.environment import arguments, contract_environment, python_environment
+from herringbone_entry.ranks.environment import contract_environment, python_environment
 from herringbone_entry.supervisor.start_message import start_message
 
 _MEASURE = "herringbone_parallel.torch.measure"

@@ -48,7 +48,7 @@ from herringbone_contract.errors import HerringboneError
 from herringbone_contract.events import mllog
 from herringbone_contract.failure import Failure, Frame
 from herringbone_contract.failure_text import parse_failure, parse_summary
-from herringbone_contract.hyperparameters import decode, decode_values, encode, split
+from herringbone_contract.hyperparameters import arguments, decode, decode_values, encode, split
 from herringbone_contract.model_parallel import partition_file
 from herringbone_contract.reduce_servers import is_rail
 from herringbone_contract.resources import parse_resource_config
@@ -56,7 +56,6 @@ from herringbone_contract.served import Library, unserved
 from herringbone_contract.strategies import Framework
 from herringbone_entry.channel.address import parse_address
 from herringbone_entry.host import read_host
-from herringbone_entry.ranks.environment import arguments
 
 
 @dataclass(frozen=True)

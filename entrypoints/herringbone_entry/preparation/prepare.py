@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.errors import ContractError, UnsupportedError
-from herringbone_contract.hyperparameters import carries_distribution, decode
+from herringbone_contract.hyperparameters import arguments, carries_distribution, decode
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import hosts_of_groups, ranks_on_host
 from herringbone_contract.resources import num_gpus as count_gpus
@@ -19,7 +19,7 @@ from herringbone_entry.host import Host
 from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import Program, fill, find_program, is_package
 from herringbone_entry.preparation.shims import find_shim, shims
-from herringbone_entry.ranks.environment import arguments, contract_environment
+from herringbone_entry.ranks.environment import contract_environment
 
 if TYPE_CHECKING:
     from herringbone_contract.distribution import Distribution

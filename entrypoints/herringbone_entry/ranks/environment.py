@@ -1,15 +1,15 @@
-"""The environment variables and the command line of a rank: pure functions of the host and the rank."""
+"""The environment variables of a rank: pure functions of the host and the rank."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from herringbone_contract.constants import Key, RankVariable
+from herringbone_contract.hyperparameters import arguments
 from herringbone_contract.layout import RankPlacement
 from herringbone_contract.resources import threads_of_rank
 from herringbone_contract.variables import FIELDS
@@ -23,8 +23,6 @@ _STATUS_URL, _STATUS_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SE
 _LOOPBACK = "127.0.0.1"
 _USE_CPU = "ACCELERATE_USE_CPU"
 _UNBUFFERED = "PYTHONUNBUFFERED"
-# Of all texts that begin with a dash, argparse takes only these for values, whatever options the script has.
-_PLAIN_NUMBER = re.compile(r"-(\d+|\d*\.\d+)?")
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -139,29 +137,6 @@ def with_partitions(parameters: str) -> str:
     """
     values = json.loads(parameters)
     return encode({"partitions": values.get("pipeline_parallel_degree", 1), **values})
-
-
-def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the command line that passes hyperparameters to a script.
-
-    >>> arguments({"epochs": 3, "b": True, "least": -1e-05, "sizes": {"x": 1, "y": 2}, "t": "-v"})
-    ['-b', 'True', '--epochs', '3', '--least=-1e-05', '--sizes', 'x=1,y=2', '-t-v']
-    """
-    words = []
-    for name in sorted(hyperparameters):
-        value = hyperparameters[name]
-        is_short = len(name) == 1
-        option = f"-{name}" if is_short else f"--{name}"
-        if isinstance(value, dict):
-            text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
-        else:
-            text = "" if value is None else str(value)
-        if text.startswith("-") and _PLAIN_NUMBER.fullmatch(text) is None:
-            # As a word of its own it would pass for an option. Only argparse takes an = after one letter.
-            words.append(option + "=" * (not is_short) + text)
-        else:
-            words += [option, text]
-    return words
 
 
 def encode(value: Any) -> str:

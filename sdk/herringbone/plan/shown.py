@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.options.typed import DAY_SECONDS
 from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
+from herringbone_contract.hyperparameters import arguments, decode_values, split
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import HOMOGENEOUS_GROUP
 
@@ -114,6 +116,8 @@ def _setting_rows(plan: Mapping[str, Any], *, verbose: bool) -> list[tuple[str, 
         if verbose or not internal:
             text = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
             rows.append(("internal" if internal else "hyperparameter", f"{name} = {text}"))
+    if plan.get("source") is not None and (own := decode_values(split(plan["hyperparameters"])[0])):
+        rows.append(("command line", shlex.join([plan["source"]["entry_point"], *arguments(own)])))
     options = plan["options"]
     for name, value in sorted(options.get("environment", {}).items()):
         # The user did not write it.

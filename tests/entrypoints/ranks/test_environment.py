@@ -208,9 +208,7 @@ def test_p22_nasty_hyperparameters_arrive_intact(make_job) -> None:
     job.write(DUMP, **NASTY)
     assert job.run()["algo-1"].code == 0
     dump = dumps(job)[0]
-    assert dump["argv"] == [
-        *("-e", "", "--minus=-x", "--newline-s", "a\nb\t c", "-q", NASTY["q"], "--uni", "naïve €")
-    ]
+    assert dump["argv"] == [*("-e", "", "--minus=-x", "--newline-s", "a\nb\t c", "-q", NASTY["q"], "--uni", "naïve €")]
     for name, value in NASTY.items():
         assert dump["env"][f"SM_HP_{name.upper()}"] == value
     assert dump["env"]["SM_HP_NEWLINE_S"] == dump["env"]["SM_HP_NEWLINE-S"]

@@ -10,8 +10,7 @@ from herringbone.cli.__main__ import main
 from herringbone.cli.common import exit_code
 from herringbone.cli.train.request import parse_script_arguments
 from herringbone_contract.errors import OptionError
-from herringbone_contract.hyperparameters import decode_values, encode_values
-from herringbone_entry.ranks.environment import arguments
+from herringbone_contract.hyperparameters import arguments, decode_values, encode_values
 
 START = "job a: starting on local_process (follow it elsewhere: herringbone logs -f a)\n"
 JOB_FILE = """

@@ -46,6 +46,7 @@ def test_a_plan_says_name_image_code_folders_and_the_users_settings(tmp_path, mo
         ("checkpoints", "file://kept"),
         ("output", "out/NAME/output"),
         ("hyperparameter", "epochs = 3"),
+        ("command line", "train.py --epochs 3 --mp_parameters partitions=2"),
         ("environment", "A_TOKEN=******"),
         ("limit", "60 s"),
         ("unused", "not used by local_process: volume_size"),
