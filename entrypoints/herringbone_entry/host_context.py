@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,12 @@ class HostContext:
         # A text may hold the name of a file that is not UTF-8, which must not end the supervisor.
         lines = (line.encode("utf-8", "backslashreplace") for line in text.splitlines())
         self.output.write(b"".join(self.prefix + line + b"\n" for line in lines))
+
+    def beat(self) -> None:
+        """Show the controller, from now on, that this host is alive when it has nothing else to print."""
+        if not self.output.full:
+            self.send_event({"kind": "alive", "t": time.time(), "every": self.host.heartbeat})
+        self.loop.later(self.host.heartbeat, self.beat)
 
     def send_event(self, event: dict[str, Any]) -> None:
         """Print an event of the supervisor's own. Raises `ValueError` for one that is too long.

@@ -123,6 +123,9 @@ class Job:
         # `_prepare` has started children, and no signal tells of one that has ended already.
         self._reap()
         self._watch_lifeline()
+        if self._host.lifeline is not None:
+            # Elsewhere, on SageMaker say, each event is a line of a log that costs, and nobody watches.
+            self._loop.later(self._host.heartbeat, self._context.beat)
         # Everything from here on happens in callbacks of this call.
         code = self._loop.run()
         self._output.flush()

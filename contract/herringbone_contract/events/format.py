@@ -24,6 +24,8 @@ that they do not know. The kinds:
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
     bill        text
+    alive       every                              the host's supervisor runs, and says so every so many seconds; the
+                                                   controller keeps no such event
     lost        count                              events that were too many for the observer, of a rank or a host
 
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
-from herringbone.backends.lifecycle import unseen
+from herringbone.backends.lifecycle import standstill, unseen
 from herringbone.backends.registry import backend_named
 from herringbone.records.home import find_home
 from herringbone.records.index import (
@@ -102,8 +102,7 @@ def _look(name: str, jobs: list[str], looks: dict[str, JobRecord], errors: list[
     for job in jobs:
         try:
             looks[job] = backend.describe(job)
-            if elsewhere := unseen(looks[job]):
-                errors.append(elsewhere)
+            errors += filter(None, (unseen(looks[job]), standstill(looks[job])))
         except ServiceError as error:
             errors.append(f"{error}; states of {name} jobs are as they were last seen")
             return

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from herringbone.backends.lifecycle import standstill
 from herringbone.system.polling import Pauses
 from herringbone_contract.errors import ServiceError
 
@@ -52,6 +53,7 @@ class Watch:
         self._denied_since: dict[str, float] = {}
         self._log_fails = False
         self._log_is_lost = False
+        self._standstill: str | None = None
 
     def batches(self, source: LogSource | None, timeout: float | None = None) -> Iterator[list[LogLine]]:
         """Yield the log until the job is over, and [] whenever there is no more for now; without a source, only wait.
@@ -94,6 +96,9 @@ class Watch:
         self._denied_since.pop("job", None)
         if self._look is not None:
             self._look(self._record)
+        before, self._standstill = self._standstill, standstill(self._record)
+        if self._standstill is not None and self._standstill != before:
+            self._say(self._standstill)
         return True
 
     def _read(self, source: LogSource | None) -> list[LogLine]:

@@ -25,6 +25,7 @@ import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.silence import act
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
@@ -284,7 +285,8 @@ class Controller:
     def _pause(self) -> float | None:
         """Return the seconds until the next deadline, None when there is none."""
         nearest = min(
-            self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at
+            *(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
+            *(host.silence.due for host in self._living),
         )
         return None if nearest == _NEVER else max(0.0, nearest - time.monotonic())
 
@@ -303,6 +305,9 @@ class Controller:
             self._stop(self._grace)
         if now >= self._kill_at:
             self._kill()
+        for host in self._living:
+            if now >= host.silence.due:
+                act(self._site, host)
         if now >= self._load_at:
             self._load_at = _NEVER
             load_modules()

@@ -12,6 +12,7 @@ import signal
 import time
 
 from herringbone.controller.log_files import LogFile
+from herringbone.controller.silence import Silence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class Host:
         self.log_begins = 0
         # The descriptor through which requests reach the supervisor, None while there is none; it never blocks.
         self.line: int | None = None
+        # How long nothing has come from the host.
+        self.silence = Silence()
         # The end of a request that a full socket has cut.
         self._untold = b""
         # The host has printed a line of MLPerf's log.
@@ -205,6 +208,8 @@ class Host:
         if chunk:
             text = self._text(chunk)
             self.log.feed(text, time.time())
+            if self.silence.hear(time.monotonic(), self.log.heartbeat):
+                self.log.say(f"[{self.name}] is heard again", time.time())
             if not self.has_mllog:
                 self.has_mllog = _MLLOG_MARK in text or _MLLOG_MARK in self._end + text[: len(_MLLOG_MARK)]
                 self._end = (self._end + text)[-len(_MLLOG_MARK) :] if len(text) < len(_MLLOG_MARK) else text[-8:]

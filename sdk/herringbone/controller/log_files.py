@@ -84,6 +84,8 @@ class EventsFile:
         self._path, self._host, self._most_bytes = path, host, most_bytes
         self._file: AppendedFile | None = None
         self._size = 0
+        # The seconds between two `alive` events of the host, 0.0 before the first one.
+        self.heartbeat = 0.0
 
     def take(self, line: bytes) -> bool:
         """Write the event of a line, without its mark, as one of this host; return False if it is no such event."""
@@ -93,6 +95,10 @@ class EventsFile:
         event = parse(line)
         if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
             return False
+        if event["kind"] == "alive":
+            # For this controller alone; a file with all of them would grow for nothing.
+            self.heartbeat = float(event["every"])
+            return True
         try:
             # The line names no other host than the one whose output it is.
             encoded = encode({**event, "host": self._host})
@@ -152,6 +158,11 @@ class LogFile:
     def lost(self) -> int:
         """The bytes of the log that a full disk did not take."""
         return self._file.lost
+
+    @property
+    def heartbeat(self) -> float:
+        """The seconds between two signs of life that the host has promised, 0.0 for none."""
+        return self._events.heartbeat
 
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1

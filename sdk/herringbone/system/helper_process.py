@@ -110,6 +110,10 @@ class HelperProcess:
     def _read_answer(self, deadline: float | None, is_ended: Callable[[], bool]) -> tuple[str, bool]:
         text = b""
         while True:
+            # One that somebody has stopped would be waited for without end.
+            with contextlib.suppress(ProcessLookupError):
+                if self._pid is not None and self._pid > 0:
+                    os.kill(self._pid, signal.SIGCONT)
             rest = _CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self._answer], [], [], rest)[0]:
                 if deadline is not None or is_ended():

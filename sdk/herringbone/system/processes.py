@@ -37,6 +37,12 @@ def is_alive(name: str) -> bool:
     return False
 
 
+def is_stopped(name: str) -> bool:
+    """Return True if the process that `identity` identified is one of this machine that SIGSTOP has stopped."""
+    fields = _stat(pid_of(name)) if sys.platform == "linux" else None
+    return fields is not None and fields[_START] == name.partition("@")[2] and fields[_STATE] == "T"
+
+
 def place() -> str:
     """Return where this process's ids mean something: host name, machine, boot and PID namespace.
 

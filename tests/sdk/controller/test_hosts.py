@@ -19,6 +19,7 @@ class SlowLog:
     """A log on a slow disk: while it writes one chunk, the host fills the pipe again."""
 
     states: tuple[bytes, ...] = ()
+    heartbeat = 0.0
 
     def __init__(self, writer):
         self.writer, self.num_chunks = writer, 0

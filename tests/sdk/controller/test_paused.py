@@ -11,6 +11,9 @@ from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTER
 from tests.waiting import wait_until
 
 from herringbone import Estimator, TrainingJob
+from herringbone.backends.lifecycle import standstill
+from herringbone.backends.listing import all_jobs
+from herringbone.backends.process.backend import make_backend
 from herringbone.records.index import JobIndex
 from herringbone.system.processes import pid_of
 
@@ -54,6 +57,36 @@ def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
     job.stop()
     assert job.wait(timeout=10).status == "Stopped"
     assert texts(job) == ["ready", "saving"]
+
+
+def test_a_supervisor_that_stands_still_is_named_and_woken(script, home, monkeypatch):
+    """The ranks ended, nobody heard of it, and the job was InProgress until somebody stopped it."""
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.2")
+    # The real supervisor, which has sent heartbeats by the time that it is stopped.
+    script("import os, signal, time\ntime.sleep(0.5)\nos.kill(os.getppid(), signal.SIGSTOP)")
+    job = TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(), make_backend())
+    assert job.wait(timeout=60).status == "Completed"
+    said = [line.text for line in job.logs() if line.rank is None]
+    heads = [text.partition(": ")[0] for text in said if "stands still" in text]
+    assert heads == ["stands still", "still stands still"]
+    assert "is heard again" in said
+
+
+def test_a_controller_that_stands_still_is_named_by_whoever_looks(script, backend, home, capsys):
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
+    assert standstill(backend.describe(job.name)) is None
+    os.kill(controller, signal.SIGSTOP)
+    wait_until(lambda: standstill(backend.describe(job.name)) is not None)
+    with pytest.raises(TimeoutError):
+        job.wait(timeout=0.1)
+    assert f"`kill -CONT {controller}` lets it go on" in capsys.readouterr().err
+    said = []
+    all_jobs(said.append)
+    assert f"{job.name} stands still" in said[0]
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
 
 
 def test_a_kill_reaches_a_controller_that_is_paused(script, backend, home):
