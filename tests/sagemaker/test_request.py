@@ -149,7 +149,7 @@ def test_a_job_with_defaults_only():
 
 def test_a_job_with_every_option():
     plan = planned({"training": "s3://mine/train"}, kind=PyTorch, **EVERY_OPTION)
-    assert plan.unused == ("framework_version",)
+    assert plan.unused == ()
     assert plan.request == REQUEST_WITH_EVERY_OPTION
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
+from herringbone import Estimator, FileSystemInput, HuggingFace, PyTorch, SKLearn, TrainingInput
 from herringbone.backends.review.settings import is_of_aws
 from herringbone_contract.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
@@ -26,6 +26,34 @@ def version1(**parameters):
 def project_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "versions", "image"),
+    [
+        (PyTorch, {"framework_version": "2.1.0", "py_version": "py310"}, "pytorch-training:2.1.0-gpu-py310"),
+        (
+            HuggingFace,
+            {"transformers_version": "4.36.0", "pytorch_version": "2.1.0", "py_version": "py310"},
+            "huggingface-pytorch-training:2.1.0-transformers4.36.0-gpu-py310-cu121-ubuntu20.04",
+        ),
+        (
+            SKLearn,
+            {"framework_version": "1.4-2", "instance_type": "ml.m5.large"},
+            "sagemaker-scikit-learn:1.4-2-cpu-py3",
+        ),
+        (PyTorch, {"framework_version": "2.1.0", "image_uri": "x/y:2.1.0"}, "y:2.1.0"),
+    ],
+)
+def test_versions_name_awss_image_as_in_its_sdk(monkeypatch, estimator, versions, image):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    plan = estimator(
+        entry_point="train.py",
+        **{"instance_type": "ml.p4d.24xlarge", "role": "arn:aws:iam::123456789012:role/r", **versions},
+    ).plan()
+    assert plan.arguments.image_uri.rpartition("/")[2] == image
+    assert plan.request["AlgorithmSpecification"]["TrainingImage"] == plan.arguments.image_uri
+    assert plan.unused == ()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +125,7 @@ def test_instance_types_with_gpus_are_recognized_by_family(instance_type):
 
 
 def test_ignored_options_are_listed():
-    plan = planned(shm_size="2g", kind=PyTorch, framework_version="2.13", py_version="py311")
+    plan = planned(shm_size="2g", kind=PyTorch, framework_version="2.12", py_version="py311")
     assert plan.unused == ("framework_version", "py_version", "shm_size")
 
 

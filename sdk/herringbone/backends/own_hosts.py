@@ -43,6 +43,9 @@ class OwnHostsBackend(ABC):
     def describe(self, name: str) -> JobRecord:
         """See `Backend.describe`."""
 
+    def completed(self, plan: JobPlan) -> JobPlan:
+        return plan
+
     def request(self, plan: JobPlan) -> dict[str, Any] | None:  # noqa: ARG002 - no service is asked
         return None
 

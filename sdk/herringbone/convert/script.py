@@ -21,6 +21,8 @@ from herringbone_contract.errors import InputError
 
 # In annotations and for importlib. AWS's own addresses begin so, too.
 _IN_TEXT = r"'sagemaker(\.(?!amazonaws)\w+)+'"
+# Arguments that choose the image of a job on ml.*; None stands for `**options`.
+_NAMES_OF_IMAGES = ("image_uri", "image_name", "image", "framework_version", "transformers_version", None)
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -158,8 +160,8 @@ class _Conversion:
         self._edits.remove_arguments(call, [*removed_keywords, *dropped, *by_position])
         names = {keyword.arg for keyword in call.keywords}
         in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
-        if in_the_cloud and estimator in IMAGES and names.isdisjoint(("image_uri", "image_name", "image", None)):
-            text = "image_uri: missing, and no version chooses it here; write it, or hosts of your own in instance_type"
+        if in_the_cloud and estimator in IMAGES and names.isdisjoint(_NAMES_OF_IMAGES):
+            text = "image_uri: missing, and no version of AWS's image either; write one, or hosts of your own"
             self._notes.append(Note(call.lineno, "left", text))
         for keyword in call.keywords:
             new = None if keyword in dropped else RENAMED.get(keyword.arg or "")

@@ -82,6 +82,9 @@ class Backend(Protocol):
     def home(self) -> Home:
         """The folder of jobs on this machine."""
 
+    def completed(self, plan: JobPlan) -> JobPlan:
+        """Return the plan with what this backend chooses where the user left it open. Raises `UsageError`."""
+
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """Return the options of the plan that have no effect on this backend. Changes nothing.
 

@@ -221,7 +221,7 @@ def test_a_few_lines(before, after):
         ("from sagemaker.estimator import Estimator\nEstimator(1, 2, 3, 4, 5)", "Estimator: the order of arguments"),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
-            "image_uri: missing, and no version chooses it here",
+            "image_uri: missing, and no version of AWS's image either",
         ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a').fit(experiment_config=c)", "experiment_config: removed"),
         ("from sagemaker.tuner import HyperparameterTuner\nt = HyperparameterTuner(e, 'm')\nt.deploy()", "t.deploy: "),

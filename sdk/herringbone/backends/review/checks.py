@@ -54,6 +54,7 @@ REFUSED = {
 def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
     """Return a plan that its backend accepts, with what backend, disks and code say about it. Raises `UsageError`."""
     check_trackers(plan)
+    plan = backend.completed(plan)
     # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
     return msgspec.structs.replace(
         plan,

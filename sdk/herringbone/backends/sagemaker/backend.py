@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.request import AccountNames, example_names, training_job_request
-from herringbone.backends.sagemaker.review import review
+from herringbone.backends.sagemaker.review import image_by_version, review
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
+from herringbone.plan.frameworks import IMAGES, image_version
 from herringbone.records.home import Home, find_home
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.polling import Pace
@@ -60,6 +63,16 @@ class SageMakerBackend(SubmittedJobs):
     @property
     def home(self) -> Home:
         return self._home
+
+    def completed(self, plan: JobPlan) -> JobPlan:
+        """Name AWS's image by its versions, as SDK v2 does."""
+        arguments = plan.arguments
+        if arguments.image_uri is not None or plan.estimator not in IMAGES or image_version(plan) is None:
+            return plan
+        region = AwsSession.of(plan.options.sagemaker_session).region
+        return msgspec.structs.replace(
+            plan, arguments=msgspec.structs.replace(arguments, image_uri=image_by_version(plan, region=region))
+        )
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)

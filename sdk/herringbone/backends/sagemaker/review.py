@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from herringbone.aws.image_uris import image_uri
 from herringbone.aws.instance_types import num_gpus
 from herringbone.backends.review.settings import check_ranks, is_of_aws, unserved_settings
 from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
@@ -12,10 +13,12 @@ from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
 from herringbone.plan.channels import check_shares
-from herringbone.plan.frameworks import IMAGES, unused_versions
+from herringbone.plan.frameworks import IMAGES, image_version, unused_versions
 from herringbone.plan.inputs import Channel
+from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import JobPlan, refuse
+from herringbone.plan.request import JobRequest, groups_of
 from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
@@ -25,8 +28,9 @@ from herringbone_contract.served import Library
 _NAME = "sagemaker"
 # CreateTrainingJob accepts at most this many channels.
 MAX_CHANNELS = 20
-# SageMaker starts the containers itself and `image_uri` names the image, so these options have no effect.
-_UNUSED = ("framework_version", "py_version", "shm_size", "slurm", "priority")
+# SageMaker starts the containers itself, and an `image_uri` names the image, so these options have no effect.
+_VERSIONS = ("framework_version", "py_version")
+_UNUSED = (*_VERSIONS, "shm_size", "slurm", "priority")
 _REFUSED = {
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",
@@ -56,14 +60,37 @@ def review(plan: JobPlan) -> tuple[str, ...]:
         # The home of jobs may lie inside the code's folder, but never belongs to the code.
         check_source(plan.source, exclude=find_home().path)
     _check_channels(plan)
-    return tuple(sorted([*(name for name in _UNUSED if name in options), *unused_versions(plan)]))
+    # Versions that are those of the image are no mistake, whoever named it.
+    of_image = (image_version(plan) or "-") in (plan.arguments.image_uri or "").rpartition(":")[2]
+    used = (*_VERSIONS, *HUGGING_FACE_VERSIONS) if of_image else ()
+    unused = [name for name in _UNUSED if name in options and name not in used]
+    return tuple(sorted([*unused, *unused_versions(plan, used)]))
+
+
+def image_by_version(request: JobRequest, *, region: str) -> str:
+    """Return the name of AWS's image for a request's framework, versions and first instance type with GPUs.
+
+    Raises `OptionError` for a missing version, and `UnsupportedError` where AWS has no such image.
+    """
+    types = [group.instance_type for group in groups_of(request)]
+    arguments = request.arguments
+    below = {"pytorch": arguments.pytorch_version, "tensorflow": arguments.tensorflow_version}
+    return image_uri(
+        IMAGES[request.estimator],
+        region=region,
+        version=image_version(request),
+        py_version=request.options.py_version,
+        instance_type=next((name for name in types if num_gpus(name)), types[0]),
+        base_version=next((name + version for name, version in below.items() if version), None),
+    )
 
 
 def _check_image(plan: JobPlan) -> None:
     if not plan.arguments.image_uri:
         raise OptionError(
             "image_uri: missing; SageMaker runs an image from a registry. Make one with `herringbone images build "
-            f"{IMAGES.get(plan.estimator, 'pytorch')}` and push it, or name another image, such as one of AWS's"
+            f"{IMAGES.get(plan.estimator, 'pytorch')}` and push it, or give the version of AWS's image: "
+            f"{'transformers_version' if plan.estimator == 'HuggingFace' else 'framework_version'}"
         )
     options = plan.options
     provider_arn = options.training_repository_credentials_provider_arn

@@ -85,7 +85,7 @@ def test_images_are_built_for_cpus_alone() -> None:
 
 def test_sagemaker_needs_an_image_and_the_message_names_the_command(tmp_path) -> None:
     (tmp_path / "train.py").touch()
-    estimator = MXNet(str(tmp_path / "train.py"), "1.9.0", "py38", instance_type="ml.c5.xlarge", role="arn:role")
+    estimator = MXNet(str(tmp_path / "train.py"), instance_type="ml.c5.xlarge", role="arn:role")
     assert backend_for("ml.c5.xlarge").name == "sagemaker"
     with pytest.raises(OptionError, match=r"image_uri: missing.*`herringbone images build mxnet` and push it"):
         estimator.plan()
