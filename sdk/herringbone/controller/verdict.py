@@ -73,12 +73,30 @@ def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) ->
     recorded = [end.record for end in failed if end.record is not None]
     if recorded:
         # Of equally many, the first by time.
-        return _with_cause(max(recorded, key=lambda record: votes[record.host, record.rank]), failed)
+        return _with_cause(
+            _with_other_side(max(recorded, key=lambda record: votes[record.host, record.rank]), records), failed
+        )
     # A host that the controller signalled may have recorded a failure before the signal reached it.
     for record in records.values():
         return record
     first = failed[0]
     return Failure(host=first.host, exit_code=first.exit_code, message=first.cause, log_tail=first.tail)
+
+
+def _with_other_side(record: Failure, records: Mapping[str, Failure]) -> Failure:
+    """Add to the loss of a host that it has lost the others as well: each side knows only that the other is silent."""
+    theirs = records.get(record.lost_host or "")
+    if theirs is None or theirs.lost_host in (None, record.lost_host):
+        return record
+    if " (silent " not in record.message or " (silent " not in theirs.message:
+        # A host that stood still finds its connection closed when it goes on; it has not been waiting for the others.
+        return record
+    accusers = [host for host, each in records.items() if each.lost_host == record.lost_host]
+    if len(accusers) > 1:
+        # Several hosts still reach each other, so the one that is alone is cut off.
+        return record
+    message = f"{record.message}; {record.lost_host} lost contact with {theirs.lost_host}, too: the cause may be either"
+    return record._replace(message=f"{message}, or the network between them")
 
 
 def _lost_host(failure: Failure, failed: Sequence[HostEnd]) -> str | None:

@@ -37,6 +37,33 @@ def test_of_three_hosts_the_one_that_is_cut_off_is_named(cut_off: str, first: in
     assert (verdict.failure, verdict.lost) == (lost_contact(cut_off), cut_off)
 
 
+SILENT = "silent for 3 heartbeats of 5 s"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_hosts_that_lost_each_other_none_is_blamed_alone(first: int):
+    """The network of algo-2 was cut, and the text said that algo-1 was lost."""
+    ends = [
+        HostEnd("algo-1", 1, record=lost_contact("algo-2", SILENT)),
+        HostEnd("algo-2", 1, record=lost_contact("algo-1", SILENT)),
+    ]
+    verdict = judge(ends[first:] + ends[:first])
+    one, other = ("algo-2", "algo-1")[first], ("algo-1", "algo-2")[first]
+    assert verdict.failure.message == (
+        f"lost contact with {one} ({SILENT}); {one} lost contact with {other}, too: the cause may be either, or the "
+        "network between them"
+    )
+    assert verdict.lost == one
+
+
+def test_a_host_that_stood_still_is_named_alone():
+    ends = [
+        HostEnd("algo-1", 1, record=lost_contact("algo-2", SILENT)),
+        HostEnd("algo-2", 1, record=lost_contact("algo-1")),
+    ]
+    assert judge(ends).failure == lost_contact("algo-2", SILENT)
+
+
 def test_a_killed_process_of_ours_is_a_lost_host():
     """No script kills mpirun, so such a job is retried."""
     failure = lost_process("algo-2", "mpirun's daemon ended before its ranks did", 137)
