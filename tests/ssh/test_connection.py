@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +12,12 @@ import pytest
 
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
-from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
+from herringbone.backends.ssh.machines.inventory import Machine
+from herringbone.backends.ssh.transport.connection import GREETING_SECONDS, Connection, Wheel, loader_command
+from herringbone.backends.ssh.transport.openssh import explain
 from herringbone.slots.folder import SlotsFolder
 from herringbone.system.processes import sees
+from herringbone.system.remote_line import remote_line
 from herringbone_contract.errors import HostError
 
 WHEEL = Wheel()
@@ -31,7 +36,8 @@ def connect(work):
 
     def start(command=None, *, folder=None):
         shell = ["/bin/sh", "-c", command or loader_command(sys.executable)]
-        opened.append(Connection("here", shell, work=str(folder or work), wheel=WHEEL))
+        seconds = GREETING_SECONDS if command is None or "herringbone" in command else 0.5
+        opened.append(Connection("here", shell, work=str(folder or work), wheel=WHEEL, greeting_seconds=seconds))
         return opened[-1]
 
     yield start
@@ -131,15 +137,62 @@ def test_a_refusal_is_an_error_that_names_the_machine(connect):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("exit 3", "here: the connection is closed \\(exit code 3\\)"),
-        ("echo 'no way' >&2; exit 255", "exit code 255\\): no way"),
-        ("echo Welcome; sleep 5", "a program other than Herringbone answers"),
-        ("python-of-nobody -c pass", "exit code 127"),
+        (
+            "exit 3",
+            "here: it ended before its Python ran: does a login file .* \\(the connection .* \\(exit code 3\\)\\)",
+        ),
+        ("exit 0", "does a login file .* or do settings for it in your ssh configuration \\(SessionType, StdinNull\\)"),
+        ("echo 'no way' >&2; exit 255", "here: the connection is closed \\(exit code 255\\): no way"),
+        ("python-of-nobody -c pass", "here: the connection is closed \\(exit code 127\\)"),
+        # As zsh that a login file starts, or `read`; and a program that greets and is not the agent.
+        ("echo Welcome; cat", "its Python did not start within 0.5 s: does a login file"),
+        ("printf '<herringbone>Welcome\\n'; cat", "a program other than Herringbone answers"),
     ],
 )
 def test_a_program_that_is_not_the_agent_is_reported(connect, command, message):
     with pytest.raises(HostError, match=message):
         connect(command).ask({"ask": "facts"})
+
+
+def test_login_files_may_print_and_take_a_while(connect):
+    """Nothing is sent before the greeting, so they cannot read it either."""
+    noise = "printf 'loading modules ... '; read -t 0.2 answer; [ -z \"$answer\" ] || exit 1; "
+    assert (
+        connect(f"bash -c {shlex.quote(noise + loader_command(sys.executable))}").ask({"ask": "owner"})["owner"] is None
+    )
+
+
+BANNER = "Permission denied to all but staff. Connection refused, or timed out. No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "reason"),
+    [
+        (127, f"{BANNER}sh: /opt/python3: not found", "it has no /opt/python3"),
+        (1, f"{BANNER}/opt/python3: Command not found.", "it has no /opt/python3"),
+        (1, f"{BANNER}Traceback", "Permission denied to all"),
+        (255, f"{BANNER}kex_exchange_identification: Connection closed by remote host", "Permission denied to all"),
+        (255, f"{BANNER}me@h-1: Permission denied (publickey).", "it refuses the login of me"),
+        (255, "ssh: connect to host h-1 port 22: Connection refused\r", "no program listens at h-1"),
+        (255, "channel 0: open failed: connect failed: Connection refused\nstdio forwarding failed", "no program"),
+        (255, "Timeout, server h-1 not responding.", "h-1 does not answer"),
+    ],
+)
+def test_only_lines_of_ssh_itself_are_its_reasons(code, errors, reason):
+    """A legal text that machines show before the login was taken for the reason of any error."""
+    machine = Machine(name="h-1", user="me", python="/opt/python3")
+    assert explain(machine, code, errors).startswith(reason)
+
+
+@pytest.mark.parametrize("shell", ["sh", "tcsh", "fish", "zsh"])
+def test_every_login_shell_passes_words_on_as_they_are(shell):
+    """Under tcsh, a word with a newline ran as a command of its own."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    words = ["printf", "<%s>", "a b", "x\ntouch y", "it's !! \\\\ two", "\u00e9\u2603", "", "end\n"]
+    expected = subprocess.run(words, capture_output=True, check=True).stdout
+    done = subprocess.run([shell, "-c", remote_line(words)], capture_output=True)
+    assert (done.stdout, done.stderr) == (expected, b"")
 
 
 def test_a_work_folder_that_cannot_be_made_is_reported(connect, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 
 from herringbone import Estimator, TrainingJob
 from herringbone.api.planning import plan_request
@@ -14,6 +15,7 @@ from herringbone.backends.lifecycle import poll_until_done
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
+from herringbone_contract.errors import LaunchError
 
 from .conftest import await_silence, expect, members
 
@@ -183,6 +185,17 @@ def test_a_machine_runs_one_job_at_a_time(submit, home):
     assert [job.wait().status for job in (first, second)] == ["Stopped", "Stopped"]
 
 
+def test_one_machine_under_two_names_is_named(machines, backend):
+    """The second entry was busy with "the job", which was the very one that was being submitted."""
+    work = str(machines.work("h-1"))
+    hosts = [{"name": "h-1", "work_folder": work}, {"name": "again", "host": "h-1", "work_folder": work}]
+    Path("twins.yaml").write_text(yaml.safe_dump(machines.inventory(hosts=hosts)))
+    Path("train.py").write_text(WAIT)
+    plan = plan_request(Estimator("train.py", instance_type="ssh:twins.yaml", instance_count=2)._asked(None), backend)
+    with pytest.raises(LaunchError, match=r"(h-1|again): is the same machine as another entry of the inventory"):
+        TrainingJob.submit(plan, backend)
+
+
 def machine_names(home: Home, job: TrainingJob) -> list[str]:
     service = json.loads(JobIndex(home.index).get(job.name).service)
     return [machine["name"] for machine in service["machines"].values()]
@@ -209,8 +222,6 @@ def test_max_run_and_a_failing_rank_end_all_hosts(submit):
 def test_shared_folders_are_used_and_not_copied(submit, machines, tmp_path, backend):
     (tmp_path / "nfs").mkdir()
     (tmp_path / "nfs" / "z.txt").touch()
-    import yaml
-
     Path("shared.yaml").write_text(yaml.safe_dump(machines.inventory(shared=[str(tmp_path / "nfs")])))
     Path("train.py").write_text(
         "import os; print(os.path.realpath(os.environ['SM_CHANNEL_TRAINING']));"

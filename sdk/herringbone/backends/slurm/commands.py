@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 
+from herringbone.system.remote_line import remote_line
 from herringbone_contract.errors import SlurmError
 
 # A slurmctld that restarts answers within this time.
@@ -23,6 +23,8 @@ _CLEAN = (
     + f"for (name in ENVIRON) if (name ~ /^({'|'.join(PREFIXES)})_[A-Za-z0-9_]+$/) print name }}') || exit 126; "
     'unset names $names; exec "$@"'
 )
+# Settings of ~/.ssh/config for people who log in: another program than ours, and words of a local one.
+_SSH = ("ssh", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no")
 _CLEANED = ("sh", "-c", _CLEAN, "sh")
 # Variables that a command on this machine needs to find and reach the cluster. sbatch gets no others: it sends its
 # whole environment to slurmctld, which stores it on disk.
@@ -64,8 +66,7 @@ class SlurmCommands:
         """Return a command's output. Raises `SlurmError` with its error output when it fails or is missing."""
         command = list(words)
         if self._login is not None:
-            # ssh joins its arguments with blanks for the other machine's shell, so each one must be quoted.
-            command = ["ssh", "-o", "BatchMode=yes", "--", self._login, shlex.join((*_CLEANED, *words))]
+            command = [*_SSH, "-o", "BatchMode=yes", "--", self._login, remote_line((*_CLEANED, *words))]
         try:
             process = self._run(
                 command,
@@ -94,8 +95,8 @@ class SlurmCommands:
         words = (*_CLEANED, *words)
         if self._login is None:
             return list(words)
-        # -tt: srun needs a terminal there, too. The text is for the other machine's shell, so each word is quoted.
-        return ["ssh", *(["-tt"] if terminal else ["-T"]), "--", self._login, shlex.join(words)]
+        # -tt: srun needs a terminal there, too.
+        return [*_SSH, *(["-tt"] if terminal else ["-T"]), "--", self._login, remote_line(words)]
 
     def _missing(self, program: str) -> str:
         if program == "ssh":

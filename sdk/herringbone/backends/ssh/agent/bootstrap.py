@@ -28,7 +28,8 @@ NEEDED = ("msgspec", "yaml", "pathspec")
 def main() -> None:
     """Become the agent, or send {"failed": why} and exit."""
     version = sys.version_info[:2]
-    folder, wheel = read_line().decode().rstrip("\n"), read_line().decode().rstrip("\n")
+    # In this machine's own encoding, which gives the same bytes again: a locale may lack letters of the name.
+    folder, wheel = os.fsdecode(read_line()).rstrip("\n"), read_line().decode().rstrip("\n")
     # Expanded here: only this machine knows the home folder of the user who logs in.
     work = os.path.expanduser(folder)  # noqa: PTH111 - `os` is loaded anyway, and pathlib costs milliseconds
     try:
@@ -47,6 +48,9 @@ def main() -> None:
     path = os.environ.get("PATH", os.defpath)
     # First in PATH: scripts that run `python` get the environment's one.
     variables = {**os.environ, "PATH": f"{os.path.dirname(python)}{os.pathsep}{path}"}  # noqa: PTH120
+    if sys.getfilesystemencoding() != "utf-8":
+        # A locale such as Latin-1 lacks letters that code, files and variables of other machines have.
+        variables["PYTHONUTF8"] = "1"
     # [4] execve keeps the pid and the descriptors 0 and 1, so the client's pipes lead to the agent from now on.
     # `-m` looks for modules in the current folder first; the work folder is ours and has none.
     os.execve(python, [python, "-m", "herringbone.backends.ssh.agent", work], variables)  # noqa: S606

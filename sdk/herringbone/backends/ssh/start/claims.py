@@ -19,6 +19,7 @@ from herringbone_contract.errors import HostError, InputError, LaunchError
 
 # A controller of this job's last attempt may take this long to end and to free its lock.
 _OWN_LOCK_SECONDS, _POLL_SECONDS = 10.0, 0.1
+_TWIN = "is the same machine as another entry of the inventory (two names or two ports?); remove one of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class Claims:
                     self._never[machine.name] = answer["never"]
                     self._inventory = fitting(self.plan, self._inventory, self._never)
                 elif why := answer.get("lost") or answer.get("busy"):
-                    busy[machine.name] = why
+                    # Only a retry may find an earlier attempt of its own.
+                    is_twin = self._unavailable is None and self.plan.job_name in answer.get("jobs", [])
+                    busy[machine.name] = _TWIN if is_twin else why
                 else:
                     locked.add(machine.name)
             if all(machine.name in locked for machine in self.machines.values()):
@@ -128,7 +131,8 @@ class Claims:
             while True:
                 answer = self._connections[machine.name].ask(claim)
                 # If this very job has the machine, its last attempt is ending there and frees it soon.
-                if claim["job"] not in answer.get("jobs", []) or time.monotonic() > deadline:
+                ended = self._unavailable is None or time.monotonic() > deadline
+                if claim["job"] not in answer.get("jobs", []) or ended:
                     return answer
                 time.sleep(_POLL_SECONDS)
         except HostError as error:

@@ -1,6 +1,7 @@
 """A connection to a machine's agent: a local process whose standard input and output lead to the machine.
 
     client                          ssh, or any program that runs `loader_command` on the machine
+                    <-------------  the loader's greeting: login files may print, or take a while, before it
     Connection.send ------------->  standard input   -> loader -> bootstrap -> agent
     Connection.messages <---------  standard output  <- agent
     _why_closed <-----------------  standard error   <- ssh and the machine's shell
@@ -32,9 +33,26 @@ ANSWER_SECONDS = 60.0
 FIRST_ANSWER_SECONDS = 600.0
 _READ_BYTES = 1 << 20
 _CLOSE_SECONDS = 2.0
-# Reads eight digits and that many bytes of program text, and runs the text. It contains no single quote and no `$`, so
-# every shell passes it on unchanged between single quotes.
-_LOADER = 'import os;r=os.read;n=int(r(0,8));t=b"";exec("while len(t)<n:t+=r(0,n-len(t))or exit(9)");exec(t)'
+# Login files that load modules take seconds.
+GREETING_SECONDS = 60.0
+_GREETING = b"<herringbone>"
+# Kept of what login files print.
+_NOISE_BYTES = 65_536
+# Greets, then reads eight digits and that many bytes of program text, and runs the text. It contains no single quote
+# and no `$`, so every shell passes it on unchanged between single quotes.
+_LOADER = (
+    'import os;r=os.read;os.write(1,b"<herringbone>");n=int(r(0,8));t=b"";'
+    'exec("while len(t)<n:t+=r(0,n-len(t))or exit(9)");exec(t)'
+)
+_LOGIN_FILES = (
+    "does a login file of that machine (.bashrc, .profile, .cshrc) leave, start another shell, or read input? Let it "
+    "do so on terminals only, as with `[ -t 0 ] || return` at its top"
+)
+_SSH_SETTINGS = (
+    "; or do settings for it in your ssh configuration (SessionType, StdinNull) keep ssh from running programs?"
+)
+# ssh's own code for a connection that failed, and the shell's for a program that it does not find.
+_SSH_FAILED, _COMMAND_NOT_FOUND = 255, 127
 
 
 def loader_command(python: str) -> str:
@@ -75,7 +93,14 @@ class Connection:
     """
 
     def __init__(
-        self, machine: str, command: Sequence[str], *, work: str, wheel: Wheel, explain: Explain | None = None
+        self,
+        machine: str,
+        command: Sequence[str],
+        *,
+        work: str,
+        wheel: Wheel,
+        explain: Explain | None = None,
+        greeting_seconds: float = GREETING_SECONDS,
     ) -> None:
         self.machine = machine
         self._wheel = wheel
@@ -107,8 +132,11 @@ class Connection:
         # One thread follows many machines, so reading from one must never block.
         os.set_blocking(self._out, False)
         bootstrap = (Path(__file__).parents[1] / "agent" / "bootstrap.py").read_bytes()
-        # Sent without waiting for the machine: the pipe buffers it while ssh still connects.
-        self._write(b"%8d" % len(bootstrap) + bootstrap + f"{work}\n{wheel.digest}\n".encode())
+        # Sent after the loader's greeting, None from then on: a login file, or another shell, would read it.
+        self._program: bytes | None = b"%8d" % len(bootstrap) + bootstrap + f"{work}\n{wheel.digest}\n".encode()
+        self._greeting_seconds = greeting_seconds
+        self._greeted_by = time.monotonic() + greeting_seconds
+        self._noise = b""
 
     def __enter__(self) -> Connection:
         return self
@@ -155,7 +183,7 @@ class Connection:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise HostError(f"{self.machine}: no answer within {limit:g} s")
-            self._wait(remaining)
+            self._wait(remaining if self._program is None else min(remaining, self._greeted_by - time.monotonic()))
 
     def messages(self) -> list[tuple[Message, bytes]]:
         """Return the messages that have arrived, without waiting. Raises `HostError` once the connection is closed."""
@@ -164,12 +192,17 @@ class Connection:
             try:
                 chunk = os.read(self._out, _READ_BYTES)
             except BlockingIOError:
+                if self._program is not None and time.monotonic() > self._greeted_by:
+                    why = f"its Python did not start within {self._greeting_seconds:g} s"
+                    raise HostError(f"{self.machine}: {why}: {_LOGIN_FILES}{_SSH_SETTINGS}") from None
                 return arrived
             if not chunk:
                 if arrived:
                     # Deliver these first; the next call reads the end of the stream again and raises.
                     return arrived
                 raise HostError(f"{self.machine}: {self._why_closed()}")
+            if self._program is not None:
+                chunk = self._after_greeting(chunk)
             try:
                 received = self._unpacker.feed(chunk)
             except ProtocolError as error:
@@ -206,6 +239,17 @@ class Connection:
         with contextlib.suppress(Exception):
             self.close()
 
+    def _after_greeting(self, chunk: bytes) -> bytes:
+        """Return what follows the loader's greeting, and send the program once the loader has greeted."""
+        noise, greeting, rest = (self._noise + chunk).partition(_GREETING)
+        if not greeting:
+            self._noise = noise[-_NOISE_BYTES:]
+            return b""
+        assert self._program is not None
+        program, self._program = self._program, None
+        self._write(program)
+        return rest
+
     def _handle(self, message: Message) -> bool:
         """Handle a message that concerns the connection itself; return whether it was one."""
         if "failed" in message:
@@ -237,11 +281,13 @@ class Connection:
         try:
             code = self._process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            # ssh's own code for a failed connection.
-            code = 255
+            code = _SSH_FAILED
         # The child wrote through a duplicate of this descriptor, which shares the position in the file.
         self._errors.seek(0)
-        return self._explain(code, self._errors.read().decode(errors="replace").strip())
+        reason = self._explain(code, self._errors.read().decode(errors="replace").strip())
+        if self._program is None or code in (_SSH_FAILED, _COMMAND_NOT_FOUND):
+            return reason
+        return f"it ended before its Python ran: {_LOGIN_FILES}{'' if code else _SSH_SETTINGS} ({reason})"
 
 
 def _explain_plainly(code: int, errors: str) -> str:

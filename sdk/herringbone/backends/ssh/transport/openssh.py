@@ -8,7 +8,7 @@ ones for a while (`ControlMaster`).
 from __future__ import annotations
 
 import os
-import shlex
+import re
 import stat
 import subprocess
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
+from herringbone.system.remote_line import remote_line
 from herringbone_contract.errors import HostError
 
 CONNECT_SECONDS = 10
@@ -26,31 +27,35 @@ _PERSIST_SECONDS = 60
 _ERROR_CHARS = 500
 _LAST_CHARS = 300
 _COMMAND_NOT_FOUND = 127
-# Text that ssh or the machine's shell writes, in lower case -> reason and remedy. The first match is taken.
+_SSH_FAILED = 255
+_CONNECT = r"^(?:ssh: connect to host|channel \d+: open failed:)"
+# Lines of ssh itself, which end it with its own code -> reason and remedy. The first match is taken. A banner of the
+# machine, or a login file, may have such words as well, but not such lines.
 _MEANINGS = (
     (
-        "remote host identification has changed",
+        r"^@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is not the known one, so nothing was sent; if the machine was installed again, "
         "`ssh-keygen -R {host}` forgets the old key",
     ),
     (
-        "host key verification failed",
+        r"^Host key verification failed",
         "its host key is not known here, so nothing was sent; log in once by hand (`{ssh}`) and compare the key",
     ),
     (
-        "permission denied",
+        r"^\S+: Permission denied \(",
         "it refuses the login of {who}; does `{ssh}` work without a question? If not, look at `user` and keys",
     ),
-    ("could not resolve hostname", "no such host: {host} has no address; look at `host` in the inventory"),
+    (r"^ssh: Could not resolve hostname", "no such host: {host} has no address; look at `host` in the inventory"),
     (
-        "connection refused",
+        rf"{_CONNECT}.*Connection refused",
         "no program listens at {host}, port {port}; does sshd run there? Look at `port` in the inventory",
     ),
-    ("connection timed out", "{host} does not answer; is the machine up, and the network?"),
-    ("no route to host", "there is no route to {host}; is the machine up, and the network?"),
-    ("network is unreachable", "there is no route to {host}; is this machine's network up?"),
-    ("operation timed out", "{host} does not answer; is the machine up, and the network?"),
-    ("no space left on device", "its disk is full"),
+    (
+        rf"{_CONNECT}.*timed out|^Connection timed out|^Timeout, server",
+        "{host} does not answer; is the machine up, and the network?",
+    ),
+    (rf"{_CONNECT}.*No route to host", "there is no route to {host}; is the machine up, and the network?"),
+    (rf"{_CONNECT}.*Network is unreachable", "there is no route to {host}; is this machine's network up?"),
 )
 
 
@@ -81,8 +86,7 @@ class OpenSSHTransport:
         )
 
     def words(self, machine: Machine, command: Sequence[str], *, terminal: bool) -> list[str]:
-        # ssh joins its arguments with blanks for the machine's shell, so each word is quoted.
-        return [*self._ssh_command(machine, terminal=terminal), "--", machine.destination, shlex.join(command)]
+        return [*self._ssh_command(machine, terminal=terminal), "--", machine.destination, remote_line(command)]
 
     def port_words(self, machine: Machine, port: int) -> list[str]:
         # ssh itself joins standard input and output with the port; nothing runs on the machine.
@@ -124,7 +128,11 @@ class OpenSSHTransport:
             errors = result.stderr.strip()[-_ERROR_CHARS:]
             if "rsync: command not found" in errors or "rsync: not found" in errors:
                 raise HostError(f"{machine.name}: it has no rsync; install it there")
-            reason = explain(machine, 0, errors)
+            reason = explain(machine, result.returncode, errors)
+            if "is your shell clean" in errors:
+                reason = f"a login file of that machine prints something; let it print on terminals only ({reason})"
+            elif re.search(r"^rsync: .*No space left on device", errors, re.MULTILINE):
+                reason = f"its disk is full ({reason})"
             raise HostError(f"{machine.name}: {source} could not be copied to {target}: {reason}")
 
     def _ssh_command(self, machine: Machine, *, terminal: bool = False) -> list[str]:
@@ -134,6 +142,9 @@ class OpenSSHTransport:
             "ConnectTimeout": str(CONNECT_SECONDS),
             "ServerAliveInterval": str(ALIVE_SECONDS),
             "ServerAliveCountMax": "3",
+            # Settings of ~/.ssh/config for people who log in: another program than ours, and words of a local one.
+            "RemoteCommand": "none",
+            "PermitLocalCommand": "no",
         }
         if self._control is not None:
             options |= {
@@ -172,12 +183,12 @@ def explain(machine: Machine, code: int, errors: str) -> str:
     >>> explain(Machine(name="gpu-1", port=2222), 255, "ssh: connect to host gpu-1: Connection refused").split(" (")[0]
     'no program listens at gpu-1, port 2222; does sshd run there? Look at `port` in the inventory'
     """
-    lower = errors.lower()
     excerpt = " ".join(errors.split())[-_LAST_CHARS:]
-    for text, meaning in _MEANINGS:
-        if text in lower:
+    for pattern, meaning in _MEANINGS:
+        if code == _SSH_FAILED and re.search(pattern, errors, re.MULTILINE):
             return f"{_filled(meaning, machine)} ({excerpt})"
-    if code == _COMMAND_NOT_FOUND:
+    # csh has no code of its own for a program that is not there.
+    if code == _COMMAND_NOT_FOUND or errors.endswith(": Command not found."):
         return f"it has no {machine.python}; install Python 3.10 or newer there, or name one with `python` ({excerpt})"
     if not errors:
         return f"the connection broke (ssh ended with {code})"
