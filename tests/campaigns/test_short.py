@@ -42,3 +42,12 @@ def test_whatever_is_killed_no_gpu_is_given_twice_and_none_is_lost():
     assert results["wrong"] == [], results
     # The jobs may be over before the last kill.
     assert 1 <= sum(results["kills"].values()) <= 3
+
+
+@pytest.mark.timeout(120)
+def test_an_honest_user_is_answered_next_to_strangers_at_the_service_and_the_page(tmp_path):
+    pytest.importorskip("uvicorn")
+    from tests.campaigns.strangers import campaign as strangers
+
+    figures = strangers(tmp_path, strangers=300, seconds=1.0)
+    assert {name: each["median"] <= 1.0 for name, each in figures.items()} == dict.fromkeys(figures, True), figures

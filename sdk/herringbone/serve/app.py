@@ -33,6 +33,7 @@ from herringbone.serve.calls import Call
 from herringbone.serve.errors import ApiError, error_of, too_often
 from herringbone.serve.limits import Rate, Replays
 from herringbone.serve.signing.signature import Claim, check, parse
+from herringbone.system.connections import admit
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
@@ -145,18 +146,26 @@ class Service:
         work = partial(self._verified, request, body, note)
         response = await run_in_threadpool(self._guarded, request, note, work)
         if not isinstance(response, Response):
-            response = await self._in_line(response, request, body, note)
+            has_room = admit(scope, response.key.name)
+            response = await self._in_line(response, request, body, note, has_room=has_room)
         await response(scope, receive, send)
 
-    async def _in_line(self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any]) -> Response:
+    async def _in_line(
+        self, verified: Verified, request: HttpRequest, body: bytes, note: dict[str, Any], *, has_room: bool
+    ) -> Response:
         """Answer in one of the threads of the caller's key, when it is the call's turn."""
         threads = self._threads.setdefault(verified.key.key_id, CapacityLimiter(THREADS_OF_KEY))
         work = partial(self._answer, verified, request, body, note)
-        if threads.statistics().tasks_waiting >= self._max_waiting:
-            # Each waiting call holds a connection, and all users share those.
-            work = partial(_raise, too_often(f"{self._max_waiting} calls of this key wait already"))
-            return await run_in_threadpool(self._guarded, request, note, work)
-        return await to_thread.run_sync(self._guarded, request, note, work, limiter=threads)
+        if has_room and threads.statistics().tasks_waiting < self._max_waiting:
+            return await to_thread.run_sync(self._guarded, request, note, work, limiter=threads)
+        # Each waiting call holds a connection, and all users share those.
+        reason = f"{self._max_waiting} calls of this key wait already"
+        work = partial(_raise, too_often(reason if has_room else "this key has as many connections as it may"))
+        response = await run_in_threadpool(self._guarded, request, note, work)
+        if not has_room:
+            # The next call finds room.
+            response.headers["connection"] = "close"
+        return response
 
     def _guarded(self, request: HttpRequest, note: dict[str, Any], work: Callable[[], _T]) -> _T | Response:
         """Return the result of `work`, or the answer to the error that it raised, which the audit then has."""

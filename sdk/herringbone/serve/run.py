@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import threading
@@ -10,10 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from herringbone.records.home import find_home
 from herringbone.serve.actions import answers_of
@@ -29,10 +26,11 @@ from herringbone.serve.settings import Settings
 from herringbone.serve.signing.keys import KeyFile
 from herringbone.serve.trainings import Trainings
 from herringbone.serve.tuning_jobs import Tunings
+from herringbone.system.connections import Room, fitted, open_files
+from herringbone.system.web_server import CountingListener, web_config
 from herringbone_contract.errors import HerringboneError, InputError
 
-_HEAD_SECONDS, _IDLE_SECONDS = 10.0, 30
-_MAX_CONNECTIONS, _MAX_HEAD_BYTES = 256, 64 << 10
+_IDLE_SECONDS = 30
 _LOOK_SECONDS = 2.0
 
 
@@ -48,41 +46,6 @@ class Listener:
     certificate: Path | None = None
     private_key: Path | None = None
     descriptor: int | None = None
-
-
-class PatientProtocol(H11Protocol):
-    """uvicorn's protocol, with a limit on the time that a request's headers may take: uvicorn itself has none."""
-
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._arm()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # A request whose head is complete has a cycle; the application limits the time of its body. Between requests
-        # uvicorn's limit of idle connections counts, until the first byte of the next head.
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._disarm()
-        elif self._head_timer is None:
-            self._arm()
-
-    def _arm(self) -> None:
-        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._give_up)
-
-    def _disarm(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _give_up(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
 
 
 def serve(
@@ -103,7 +66,8 @@ def serve(
     # Both raise for what is missing, before the address is shown to anyone.
     keys.all()
     service_model("sagemaker")
-    with closing(_listen(listener)) as server_socket:
+    room = Room(fitted(settings.mapping.connections, open_files()))
+    with closing(CountingListener(_listen(listener), room)) as server_socket:
         trainings = Trainings(home, settings)
         with closing(trainings.records):
             tunings = Tunings(trainings)
@@ -118,21 +82,14 @@ def serve(
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             say(f"{scheme}://{host}:{server_socket.getsockname()[1]}")
             with _looking(trainings.look_at_running, tunings.look_at_running), suppress(KeyboardInterrupt):
-                uvicorn.Server(_config(app, listener)).run(sockets=[server_socket])
+                uvicorn.Server(_config(app, listener, room)).run(sockets=[server_socket])
 
 
-def _config(app: Service, listener: Listener) -> uvicorn.Config:
-    return uvicorn.Config(
+def _config(app: Service, listener: Listener, room: Room) -> uvicorn.Config:
+    return web_config(
         app,
-        http=PatientProtocol,
-        ws="none",
+        room,
         lifespan="off",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=5,
         ssl_certfile=listener.certificate,

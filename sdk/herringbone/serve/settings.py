@@ -9,6 +9,7 @@ roles: ["arn:aws:iam::123456789012:role/training"]
 quotas:
   ada: {jobs: 4}
   "*": {jobs: 2}
+connections: {strangers: 128, of_caller: 32}
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from herringbone.plan.option_errors import python_words
+from herringbone.system.connections import Limits
 from herringbone_contract.errors import InputError
 
 DEFAULT_ACCOUNT, DEFAULT_REGION = "000000000000", "us-east-1"
@@ -47,13 +49,15 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The file of `--mapping`. Keys of `instance_types`, `images` and `quotas` are patterns; the first match counts.
 
-    Without `instance_types`, every `ml.*` type runs. Without `roles`, every role of the account may be passed.
+    Without `instance_types`, every `ml.*` type runs. Without `roles`, every role of the account may be passed. Without
+    `connections`, their limits are those of `Limits`, or fewer where the process may open few files.
     """
 
     instance_types: dict[str, HostType] | None = None
     images: dict[str, str] = {}
     roles: tuple[str, ...] | None = None
     quotas: dict[str, Quota] = {}
+    connections: Limits | None = None
 
     def host_type(self, instance_type: str) -> HostType | None:
         """Return the hosts behind a type, None for a type that the service does not have.

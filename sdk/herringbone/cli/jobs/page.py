@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from herringbone.cli.names import JobName, also_last, with_newest
@@ -15,7 +17,13 @@ from herringbone_contract.errors import UsageError
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="the port of 127.0.0.1 (default: a free one)"
 )
 @click.option("--no-open", is_flag=True, help="print the address, and open no browser")
-def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool) -> int:
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="connections with the token at once, and as many of strangers (default: 64, and 256 of strangers)",
+)
+def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool, connections: int | None) -> int:
     """Serve a page on this machine that shows the jobs: all, one, or several laid over each other; until Ctrl-C.
 
     Only who has the printed address, with its token, can read the page. From another machine, ssh -L forwards the port;
@@ -36,5 +44,6 @@ def command(names: tuple[str, ...], *, last: bool, port: int, no_open: bool) -> 
     for name in names:
         # A mistyped name is an error here, not on the page.
         attach(name)
-    serve(names, port=port, opens_browser=not no_open, say=lambda line: print(line, flush=True))
+    say = partial(print, flush=True)
+    serve(names, port=port, opens_browser=not no_open, say=say, connections=connections)
     return 0

@@ -6,10 +6,11 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from email.utils import formatdate
 from typing import IO
 
+from anyio import CapacityLimiter, to_thread
 from starlette.background import BackgroundTask
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
@@ -42,7 +43,9 @@ def meta_of(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in kept.items() if value}
 
 
-def file_response(method: str, headers: Headers, options: Mapping[str, str], file: IO[bytes], facts: Facts) -> Response:
+def file_response(
+    method: str, headers: Headers, options: Mapping[str, str], file: IO[bytes], facts: Facts, threads: CapacityLimiter
+) -> Response:
     """Return the answer to GET or HEAD; it closes the file. Raises `S3Error` for a condition that does not hold."""
     Conditions.of(headers).check_read(facts)
     sent = {
@@ -72,7 +75,9 @@ def file_response(method: str, headers: Headers, options: Mapping[str, str], fil
         file.close()
         return Response(status_code=status, headers=sent)
     # The background task runs also when the client goes away.
-    return StreamingResponse(_pieces(file, begin, end), status, sent, background=BackgroundTask(file.close))
+    return StreamingResponse(
+        _streamed(_pieces(file, begin, end), threads), status, sent, background=BackgroundTask(file.close)
+    )
 
 
 def span(text: str, size: int) -> tuple[int, int] | None:
@@ -162,4 +167,10 @@ def _pieces(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
     file.seek(begin)
     while begin < end and (piece := file.read(min(_PIECE_BYTES, end - begin))):
         begin += len(piece)
+        yield piece
+
+
+async def _streamed(pieces: Iterator[bytes], threads: CapacityLimiter) -> AsyncIterator[bytes]:
+    """Yield pieces that are read in threads of the caller's."""
+    while piece := await to_thread.run_sync(next, pieces, b"", limiter=threads):
         yield piece

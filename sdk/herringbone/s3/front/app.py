@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -39,11 +41,15 @@ from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.store import Store, remove_abandoned
 from herringbone.s3.front.uploads import Uploads
+from herringbone.system.connections import admit
 
 # Options of a query by which access logs name an operation.
 _LOGGED = ("uploads", "uploadId", "delete", "location", "versioning")
 # Lists of access that say what holds anyway: the bucket's owner, and nobody else.
 _PRIVATE_LISTS = ("private", "bucket-owner-full-control", "bucket-owner-read")
+# Calls of one signer that work at once, apart from waiting for bytes of the client.
+THREADS_OF_SIGNER = 4
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,11 @@ class Call:
     bucket: str
     key: str
     options: dict[str, str]
+    threads: CapacityLimiter
+
+    async def run(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        """Return the result of work in one of the threads of the signer, when it is the call's turn."""
+        return await to_thread.run_sync(partial(work, *arguments, **options), limiter=self.threads)
 
     @property
     def conditions(self) -> Conditions:
@@ -103,6 +114,8 @@ class Front:
     ) -> None:
         self._handlers, self._verifier, self._host = handlers, verifier, host
         self._observer = observer
+        # By signer, for the loop's own thread alone.
+        self._threads: dict[str, CapacityLimiter] = {}
 
     async def answer(self, request: Request) -> Response:
         """Return the answer to a request; errors are answers."""
@@ -110,7 +123,10 @@ class Front:
         signed, signer, code = HttpRequest.of_scope(request.scope), Signer(""), ""
         try:
             try:
+                # This takes less than a millisecond, so no caller keeps the threads that all share.
                 signer = await run_in_threadpool(self._verifier, signed)
+                if not admit(request.scope, signer.identity):
+                    raise S3Error("SlowDown", "Your key has as many connections as it may. Close some.", 503)
                 response = await self._verified(request, signed, signer)
             except OSError as error:
                 # A full or broken disk; the name of the file is for the log of the server alone.
@@ -122,7 +138,7 @@ class Front:
             is_empty = request.method == "HEAD" or error.status == 304
             body = b"" if is_empty else documents.error_document(error.code, error.message, identifier)
             response = Response(body, error.status, media_type="application/xml")
-            if request.method not in ("GET", "HEAD"):
+            if request.method not in ("GET", "HEAD") or error.status == 503:
                 # The rest of a body that nobody reads must not be taken for the next request.
                 response.headers["connection"] = "close"
         response.headers["x-amz-request-id"] = identifier
@@ -144,8 +160,9 @@ class Front:
         if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
             raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
         # [2] The methods have S3's names: `get_object` answers GetObject.
-        handler, call = getattr(self._handlers, method_of(name)), Call(request, signer, bucket, key, options)
-        answer: Response = await (handler(call) if iscoroutinefunction(handler) else run_in_threadpool(handler, call))
+        threads = self._threads.setdefault(signer.identity, CapacityLimiter(THREADS_OF_SIGNER))
+        handler, call = getattr(self._handlers, method_of(name)), Call(request, signer, bucket, key, options, threads)
+        answer: Response = await (handler(call) if iscoroutinefunction(handler) else call.run(handler, call))
         return answer
 
     def _location(self, request: Request, path: str) -> tuple[str, str]:
@@ -174,8 +191,8 @@ class Handlers:
         return list_buckets(self._store, call.signer.identity, call.options)
 
     async def create_bucket(self, call: Call) -> Response:
-        documents.check_bucket(await receive_text(call.request, call.signer, documents.MAX_BYTES))
-        await run_in_threadpool(self._store.create_bucket, call.bucket)
+        documents.check_bucket(await receive_text(call.request, call.signer, documents.MAX_BYTES, call.threads))
+        await call.run(self._store.create_bucket, call.bucket)
         return Response(headers={"location": f"/{call.bucket}"})
 
     def head_bucket(self, call: Call) -> Response:
@@ -201,8 +218,8 @@ class Handlers:
     list_objects_v2 = list_objects
 
     async def delete_objects(self, call: Call) -> Response:
-        text = await receive_text(call.request, call.signer, documents.MAX_BYTES)
-        return await run_in_threadpool(self._delete, call.bucket, *documents.parse_deletion(text))
+        text = await receive_text(call.request, call.signer, documents.MAX_BYTES, call.threads)
+        return await call.run(self._delete, call.bucket, *documents.parse_deletion(text))
 
     def _delete(self, bucket: str, keys: list[tuple[str, str]], quiet: bool) -> Response:
         members: list[Member] = []
@@ -218,7 +235,7 @@ class Handlers:
     def get_object(self, call: Call) -> Response:
         file, facts = self._store.open(call.bucket, call.key)
         try:
-            return file_response(call.request.method, call.request.headers, call.options, file, facts)
+            return file_response(call.request.method, call.request.headers, call.options, file, facts, call.threads)
         except BaseException:
             file.close()
             raise
@@ -227,10 +244,10 @@ class Handlers:
 
     async def put_object(self, call: Call) -> Response:
         # Before the body arrives, and again by `keep`: another client may be faster.
-        await run_in_threadpool(self._store.check, call.bucket, call.key, call.conditions)
+        await call.run(self._store.check, call.bucket, call.key, call.conditions)
         with self._store.new_file(call.bucket) as file:
-            etag = await receive_file(call.request, call.signer, file)
-            await run_in_threadpool(self._keep, call, file, etag, meta_of(call.request.headers))
+            etag = await receive_file(call.request, call.signer, file, call.threads)
+            await call.run(self._keep, call, file, etag, meta_of(call.request.headers))
         return Response(headers={"etag": f'"{etag}"'})
 
     def copy_object(self, call: Call) -> Response:
@@ -279,16 +296,16 @@ class Handlers:
 
     async def upload_part(self, call: Call) -> Response:
         number, upload = part_number(call.options), call.options["uploadId"]
-        await run_in_threadpool(self._uploads.check, call.bucket, call.key, upload)
+        await call.run(self._uploads.check, call.bucket, call.key, upload)
         with self._store.new_file(call.bucket) as file:
-            etag = await receive_file(call.request, call.signer, file)
-            await run_in_threadpool(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
+            etag = await receive_file(call.request, call.signer, file, call.threads)
+            await call.run(self._uploads.add, call.bucket, call.key, upload, number, file, etag)
         return Response(headers={"etag": f'"{etag}"'})
 
     async def complete_multipart_upload(self, call: Call) -> Response:
-        parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES))
+        parts = documents.parse_parts(await receive_text(call.request, call.signer, documents.MAX_BYTES, call.threads))
         size, upload = call.request.headers.get("x-amz-mp-object-size"), call.options["uploadId"]
-        facts = await run_in_threadpool(
+        facts = await call.run(
             self._uploads.complete, call.bucket, call.key, upload, parts, size=size, conditions=call.conditions
         )
         members: list[Member] = [("Bucket", call.bucket), ("Key", call.key), ("ETag", f'"{facts.etag}"')]

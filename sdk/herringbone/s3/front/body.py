@@ -3,75 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import IO
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 
 from herringbone.s3.front.chunks import CHUNKED, BodyCheck, Decoder
 from herringbone.s3.front.refusals import S3Error, Signer
 
 # Pieces of the server are small; a thread is asked once for so much.
-_WRITE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 # A client that sends nothing for so long would otherwise hold its connection for ever.
 SILENCE_SECONDS = 60.0
 
 
-async def receive_file(request: Request, signer: Signer, file: IO[bytes]) -> str:
+async def receive_file(request: Request, signer: Signer, file: IO[bytes], threads: CapacityLimiter) -> str:
     """Write the content of a body into a file and return its MD5 in hex.
 
     Raises `S3Error` for a body that is not what the request says, and for a full disk. The file is the caller's to keep
     or to remove.
     """
-    check = BodyCheck(dict(request.headers))
 
     def write(data: bytes) -> None:
         try:
             file.write(data)
         except OSError as error:
             raise S3Error("InsufficientStorage", f"The server cannot store it: {error.strerror}.", 507) from None
-        check.update(data)
 
-    trailers: dict[str, str] = {}
-    async for data in _pieces(request, signer, trailers):
-        # In a thread: sums and the disk must not keep the server from other requests.
-        await run_in_threadpool(write, data)
-    return check.finish(trailers).hex()
+    return (await _receive(request, signer, write, threads)).hex()
 
 
-async def receive_text(request: Request, signer: Signer, limit: int) -> bytes:
+async def receive_text(request: Request, signer: Signer, limit: int, threads: CapacityLimiter) -> bytes:
     """Return a short body. Raises `S3Error` for one with more than `limit` bytes."""
-    check, text = BodyCheck(dict(request.headers)), b""
-    trailers: dict[str, str] = {}
-    async for data in _pieces(request, signer, trailers):
-        text += data
-        check.update(data)
+    text = bytearray()
+
+    def keep(data: bytes) -> None:
+        text.extend(data)
         if len(text) > limit:
             raise S3Error("MaxMessageLengthExceeded", "Your request was too large.")
-    check.finish(trailers)
-    return text
+
+    await _receive(request, signer, keep, threads)
+    return bytes(text)
 
 
-async def _pieces(request: Request, signer: Signer, trailers: dict[str, str]) -> AsyncIterator[bytes]:
-    """Yield the content of a body in pieces of about a megabyte; `trailers` are filled in at its end."""
+async def _receive(request: Request, signer: Signer, keep: Callable[[bytes], None], threads: CapacityLimiter) -> bytes:
+    """Pass the content of a body to `keep`, and return its MD5."""
     kind = request.headers.get("x-amz-content-sha256", "")
     if kind.startswith("STREAMING-") and kind not in CHUNKED:
         raise S3Error("NotImplemented", f"This server reads no body of {kind}.", 501)
-    decoder = Decoder(kind, signer) if kind in CHUNKED else None
-    held: list[bytes] = []
-    size = 0
+    check, decoder = BodyCheck(dict(request.headers)), Decoder(kind, signer) if kind in CHUNKED else None
+
+    def take(block: bytes) -> None:
+        # Chunks may be of one byte: together they are one write.
+        data = block if decoder is None else b"".join(decoder.feed(block))
+        keep(data)
+        check.update(data)
+
+    block = bytearray()
     async for piece in _heard(request):
-        for data in [piece] if decoder is None else decoder.feed(piece):
-            held.append(data)
-            size += len(data)
-        if size >= _WRITE_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    if decoder is not None:
-        trailers.update(decoder.finish())
-    if held:
-        yield b"".join(held)
+        block += piece
+        if len(block) >= _BLOCK_BYTES:
+            # In a thread of the caller's: chunks, sums and the disk must not keep the server from other requests.
+            await to_thread.run_sync(take, bytes(block), limiter=threads)
+            block.clear()
+    await to_thread.run_sync(take, bytes(block), limiter=threads)
+    return check.finish({} if decoder is None else decoder.finish())
 
 
 async def _heard(request: Request) -> AsyncIterator[bytes]:

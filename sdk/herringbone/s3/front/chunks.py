@@ -47,7 +47,8 @@ class Decoder:
     def __init__(self, kind: str, signer: Signer) -> None:
         self._signer, self._is_signed = signer, kind != UNSIGNED_TRAILER
         self._has_trailer = kind != SIGNED
-        self._buffer = b""
+        # The bytes before `_read` have been used. It is cut off once for each piece: a cut copies the rest.
+        self._buffer, self._read = b"", 0
         # "size": a chunk's first line; "data"; "end": the end of its last line; "trailer"; "over".
         self._state = "size"
         self._left = 0
@@ -58,10 +59,11 @@ class Decoder:
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Yield the content in this piece of the body."""
-        self._buffer += piece
+        self._buffer, self._read = self._buffer[self._read :] + piece, 0
         while True:
             if self._state == "data":
-                data, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
+                data = self._buffer[self._read : self._read + self._left]
+                self._read += len(data)
                 self._left -= len(data)
                 if data:
                     if self._is_signed:
@@ -71,7 +73,7 @@ class Decoder:
                     return
                 self._state = "end"
             elif self._state == "over":
-                if self._buffer:
+                if self._read < len(self._buffer):
                     raise _malformed("there are bytes behind its end")
                 return
             elif (line := self._line()) is None:
@@ -82,17 +84,19 @@ class Decoder:
     def finish(self) -> Mapping[str, str]:
         """Return the trailers. Raises `S3Error` for a body that was cut."""
         # Without trailers, some clients leave out the empty line at the end.
-        if self._state != "over" and not (self._state == "trailer" and not self._buffer and not self._has_trailer):
+        if self._state != "over" and not (
+            self._state == "trailer" and self._read == len(self._buffer) and not self._has_trailer
+        ):
             raise S3Error("IncompleteBody", "The body ends before its last chunk.")
         return self._trailers
 
     def _line(self) -> bytes | None:
-        line, end, rest = self._buffer.partition(b"\r\n")
-        if len(line) > _MAX_LINE_BYTES:
-            raise _malformed("a line is too long")
-        if not end:
+        end = self._buffer.find(b"\r\n", self._read, self._read + _MAX_LINE_BYTES + 2)
+        if end < 0:
+            if len(self._buffer) - self._read > _MAX_LINE_BYTES:
+                raise _malformed("a line is too long")
             return None
-        self._buffer = rest
+        line, self._read = self._buffer[self._read : end], end + 2
         return line
 
     def _take(self, line: bytes) -> None:

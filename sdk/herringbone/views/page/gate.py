@@ -19,6 +19,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from herringbone.system.connections import admit
+
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 _HEADERS = {
     # Everything comes from this server, and nothing is inline.
@@ -65,12 +67,15 @@ class Gate:
             return PlainTextResponse("403: the Host header names another machine\n", status_code=403)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("405: nothing can be changed here\n", status_code=405)
-        if self._is_token(connection.cookies.get(self.cookie, "")):
-            if "token" not in connection.query_params:
-                return self._app
-        elif not self._is_token(connection.query_params.get("token", "")):
+        has_cookie = self._is_token(connection.cookies.get(self.cookie, ""))
+        if not has_cookie and not self._is_token(connection.query_params.get("token", "")):
             text = "403: open the address that `herringbone page` printed, with its token\n"
             return PlainTextResponse(text, status_code=403)
+        if not admit(scope, "the token's holder"):
+            text = "503: browsers hold as many connections as they may; close some tabs\n"
+            return PlainTextResponse(text, status_code=503, headers={"connection": "close"})
+        if has_cookie and "token" not in connection.query_params:
+            return self._app
         return self._without_token(scope)
 
     def _without_token(self, scope: Scope) -> ASGIApp:

@@ -16,30 +16,40 @@ from urllib.parse import quote
 import uvicorn
 
 from herringbone.records.home import find_home
+from herringbone.system.connections import Limits, Room, fitted, open_files
+from herringbone.system.web_server import CountingListener, web_config
 from herringbone.views.page.server import Server
 from herringbone_contract.errors import InputError
 
 _END_SECONDS = 1
 
 
-def serve(names: tuple[str, ...], *, port: int, opens_browser: bool, say: Callable[[str], None]) -> None:
+def serve(
+    names: tuple[str, ...],
+    *,
+    port: int,
+    opens_browser: bool,
+    say: Callable[[str], None],
+    connections: int | None = None,
+) -> None:
     """Serve the page of all jobs, or of the jobs `names`, until Ctrl-C; port 0 takes a free one.
 
     >>> serve((), port=0, opens_browser=False, say=print)            # doctest: +SKIP
     http://127.0.0.1:40123/?token=...
 
-    `say` gets the address. Raises `InputError` for a port that is taken.
+    `say` gets the address. `connections` is how many browsers with the token may hold, and as many may strangers.
+    Raises `InputError` for a port that is taken, and for more connections than this process may open.
     """
-    listener = _listen(port)
+    count = connections
+    limits = None if count is None else Limits(strangers=count, of_caller=count, callers=count)
+    room = Room(fitted(limits, open_files()))
+    listener = CountingListener(_listen(port), room)
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(32)
     server = Server(find_home())
-    config = uvicorn.Config(
+    config = web_config(
         server.app(token),
-        # Its log would have the address with the token.
-        access_log=False,
-        log_level="warning",
-        server_header=False,
+        room,
         # Streams end by themselves; a download that does not must not keep Ctrl-C waiting.
         timeout_graceful_shutdown=_END_SECONDS,
         lifespan="on",

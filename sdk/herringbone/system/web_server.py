@@ -1,0 +1,124 @@
+"""uvicorn with limits of connections (`connections`), which it does not have itself. Needs the extra page or serve.
+
+listener --accept--> [1] the connection is counted, also before and during the handshake of TLS
+loop --transport---> [2] the connection gets its protocol
+application -------> [3] `connections.admit`: the request's signature or token is right, and whose it is
+every second ------> [4] clients that are too slow are dropped
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from herringbone.system.connections import Connection, Room, noted
+
+_MAX_HEAD_BYTES = 64 << 10
+# Connections that are accepted before those that are there are read again: others need not wait for a crowd.
+_ACCEPTED_AT_ONCE = 16
+_REST_SECONDS = 0.001
+
+
+def web_config(app: Any, room: Room, **options: Any) -> uvicorn.Config:
+    """Return the settings of a server with limits; `options` are more of uvicorn's.
+
+    >>> listener = CountingListener(listener, room)                                      # doctest: +SKIP
+    >>> uvicorn.Server(web_config(app, room)).run(sockets=[listener])                    # doctest: +SKIP
+    """
+
+    async def sweep() -> None:
+        room.sweep(time.monotonic())
+
+    return uvicorn.Config(
+        app,
+        http=cast("type[H11Protocol]", partial(_Protocol, room)),
+        # Other loops do not accept by the listener's own method.
+        loop="asyncio",
+        ws="none",
+        access_log=False,
+        # Strangers must not fill it: a warning is a request that is no HTTP.
+        log_level="error",
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        callback_notify=sweep,
+        timeout_notify=1,
+        **options,
+    )
+
+
+class CountingListener(socket.socket):
+    """A listener in place of another one, whose connections are counted in a room."""
+
+    def __init__(self, listener: socket.socket, room: Room) -> None:
+        super().__init__(fileno=listener.detach())
+        self._room = room
+        self._accepted = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        # The loop accepts until it would block, and calls again when it has read the others.
+        if self._accepted >= _ACCEPTED_AT_ONCE:
+            self._accepted = 0
+            raise BlockingIOError
+        if self._room.is_crowded(time.monotonic()):
+            # The kernel's queue holds the rest meanwhile, and threads that check proofs get the processor.
+            time.sleep(_REST_SECONDS)
+            raise BlockingIOError
+        try:
+            accepted, address = super().accept()
+        except OSError:
+            self._accepted = 0
+            raise
+        self._accepted += 1
+        self._room.enter(accepted, time.monotonic())
+        return accepted, address
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's protocol, which notes in its connection what the client is at."""
+
+    def __init__(self, room: Room, **options: Any) -> None:
+        super().__init__(**options)
+        self._room = room
+        self._connection: Connection | None = None
+        self._inner, self.app = self.app, self._call
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._connection = self._room.find(transport.get_extra_info("socket").fileno())
+        if self._connection is None:
+            # It has had to go before it had a transport.
+            transport.abort()
+        else:
+            self._connection.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._connection is not None:
+            self._room.leave(self._connection)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note_state()
+        if self._connection is not None and self._connection.is_idle and self._connection.head_since is None:
+            self._connection.head_since = time.monotonic()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_state()
+
+    def _note_state(self) -> None:
+        if self._connection is not None:
+            self._connection.is_idle = self.cycle is None or self.cycle.response_complete
+            if not self._connection.is_idle:
+                self._connection.head_since = None
+
+    async def _call(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._connection is not None:
+            scope = noted(scope, self._room, self._connection)
+        await self._inner(scope, receive, send)

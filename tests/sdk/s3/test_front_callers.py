@@ -1,0 +1,93 @@
+"""One caller's work in the front of S3 leaves the others their threads, and the loop its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from herringbone.s3.front.app import make_app
+from herringbone.s3.front.chunks import UNSIGNED_TRAILER, Decoder
+from herringbone.s3.front.refusals import HttpRequest, Signer
+from herringbone.s3.front.store import Store
+
+
+def verifier(request: HttpRequest) -> Signer:
+    return Signer(request.header("x-id"))
+
+
+async def answer(app: Any, method: str, path: str, user: str, body: bytes = b"", **headers: str) -> int:
+    """Send a request of a user, and return the status of its answer."""
+    pairs = [("x-id", user), *((name.replace("_", "-"), value) for name, value in headers.items())]
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in pairs]
+    sent = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+def test_slow_objects_of_one_caller_delay_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 45 HEADs computed an ETag in one of the 40 threads that all callers had."""
+    Store(tmp_path).create_bucket("mine")
+    (tmp_path / "mine" / "a").write_text("a")
+    may_go, find = threading.Event(), Store._find
+
+    def slow_find(store: Store, top: Path, key: str) -> Any:
+        assert key == "a" or may_go.wait(60)
+        return find(store, top, "a")
+
+    monkeypatch.setattr(Store, "_find", slow_find)
+    app = make_app(tmp_path, verifier)
+
+    async def run() -> tuple[int, list[int]]:
+        slow = [asyncio.create_task(answer(app, "HEAD", "/mine/slow", "ada")) for _ in range(45)]
+        await asyncio.sleep(0)
+        quick = await asyncio.wait_for(answer(app, "HEAD", "/mine/a", "bob"), 30)
+        may_go.set()
+        return quick, [await task for task in slow]
+
+    try:
+        assert asyncio.run(run()) == (200, [200] * 45)
+    finally:
+        may_go.set()
+
+
+def test_chunks_are_decoded_outside_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(tmp_path).create_bucket("mine")
+    threads, feed = set(), Decoder.feed
+
+    def noted(decoder: Decoder, piece: bytes) -> Any:
+        threads.add(threading.get_ident())
+        return feed(decoder, piece)
+
+    monkeypatch.setattr(Decoder, "feed", noted)
+    body = b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n"
+    app = make_app(tmp_path, verifier)
+    headers = {"x_amz_content_sha256": UNSIGNED_TRAILER, "x_amz_decoded_content_length": "1000"}
+    assert asyncio.run(answer(app, "PUT", "/mine/tiny", "ada", body, **headers)) == 200
+    assert (tmp_path / "mine" / "tiny").read_bytes() == b"x" * 1000
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_the_time_for_chunks_of_one_byte_grows_with_their_number_alone() -> None:
+    def seconds(count: int) -> float:
+        decoder, begin = Decoder(UNSIGNED_TRAILER, Signer("ada")), time.process_time()
+        assert sum(map(len, decoder.feed(b"1\r\nx\r\n" * count))) == count
+        return time.process_time() - begin
+
+    # With a copy of the rest for each chunk, it were 100 times as long, and more than a minute.
+    assert seconds(200_000) < 30 * max(seconds(20_000), 0.01)
