@@ -29,14 +29,16 @@ class Clock:
         return self.now
 
 
-def request(signer=botocore_auth.S3SigV4Auth, headers=None, *, region="us-east-1", secret=ADA.secret, **options):
-    """Return a signed GET of an object, as botocore makes it."""
-    call = AWSRequest("GET", "http://h/mine/a%20b", headers=headers or {})
+def request(
+    signer=botocore_auth.S3SigV4Auth, headers=None, *, method="GET", region="us-east-1", secret=ADA.secret, **options
+):
+    """Return a signed request for an object, as botocore makes it."""
+    call = AWSRequest(method, "http://h/mine/a%20b", headers=headers or {})
     signer(Credentials(ADA.key_id, secret), "s3", region, **options).add_auth(call)
     prepared = call.prepare()
     parts = urlsplit(prepared.url)
     pairs = [(name.lower(), value) for name, value in prepared.headers.items()]
-    return HttpRequest("GET", parts.path, parts.query, [("host", parts.netloc), *pairs])
+    return HttpRequest(method, parts.path, parts.query, [("host", parts.netloc), *pairs])
 
 
 def presigned(**options):
@@ -108,3 +110,25 @@ def code(verify, signed):
 
 def with_header(signed, name, value):
     return replace(signed, headers=[*signed.headers, (name, value)])
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_a_write_counts_once_and_a_read_again(verify, clock, method):
+    """Whoever recorded a PUT could bring an old object back for 15 minutes."""
+    write, read, address = request(method=method), request(), presigned(method=method)
+    for each in (write, read, read, address, address):
+        assert verify(each).identity == "ada"
+    for seconds in (0, 890):
+        clock.now += seconds
+        with pytest.raises(S3Error, match="received before; sign it again") as caught:
+            verify(write)
+        assert (caught.value.code, caught.value.status) == ("SlowDown", 503)
+
+
+def test_a_write_that_was_signed_before_the_service_started_is_signed_again(clock):
+    write = request(method="PUT")
+    clock.now += 2
+    verify = signer_of(Verifier(Keys(ADA), Settings(backend="local", account=ACCOUNT), clock=clock), ACCOUNT)
+    with pytest.raises(S3Error, match="sign it again"):
+        verify(write)
+    assert verify(request()).identity == "ada"

@@ -32,7 +32,7 @@ from herringbone.serve.actions import ACTIONS, SERVICES, check_fates, not_here
 from herringbone.serve.calls import Call
 from herringbone.serve.errors import ApiError, error_of, too_often
 from herringbone.serve.limits import Rate, Replays
-from herringbone.serve.signing.signature import Claim, check, parse
+from herringbone.serve.signing.signature import S3_SKEW_SECONDS, Claim, check, parse
 from herringbone.system.connections import admit
 from herringbone_contract.errors import HerringboneError
 
@@ -76,6 +76,8 @@ class Verifier:
         self.clock = clock
         # By service as well: a client that uploads many files must still learn the state of its jobs.
         self._rates: dict[tuple[str, bool], Rate] = {}
+        started = clock()
+        self._replays, self._replays_of_s3 = Replays(started), Replays(started, S3_SKEW_SECONDS)
 
     def __call__(self, request: HttpRequest, payload_hash: str) -> Verified:
         claim = parse(request)
@@ -98,6 +100,11 @@ class Verifier:
         rate = self._rates.setdefault((verified.key.key_id, of_s3), Rate(per_second=speed, burst=10 * speed))
         if not rate.take(self.clock()):
             raise too_often("Rate exceeded")
+
+    def check_replay(self, claim: Claim, *, changes: bool) -> None:
+        """Raise `ApiError` (ThrottlingException) for a signature that comes again."""
+        replays = self._replays_of_s3 if claim.service == "s3" else self._replays
+        replays.check(claim.signature, claim.signed_at, self.clock(), changes=changes)
 
 
 class Service:
@@ -125,7 +132,6 @@ class Service:
         self._settings = settings
         self._audit = audit
         self._buckets = buckets
-        self._replays = Replays(started=verifier.clock())
         # By key, for the loop's own thread alone.
         self._threads: dict[str, CapacityLimiter] = {}
 
@@ -204,7 +210,7 @@ class Service:
         operation = model.find_operation(claim.service, asked.name, refusal=refusal)
         # After everything that refuses a call without running it, so that the same bytes may come again.
         changes = ACTIONS[asked.name].changes
-        self._replays.check(claim.signature, claim.signed_at, self._verifier.clock(), changes=changes)
+        self._verifier.check_replay(claim, changes=changes)
         members = wire.read_members(protocol, body, operation.input_shape)
         model.check_members(operation, members)
         check_fates(asked.name, members)

@@ -83,6 +83,9 @@ def signer_of(verifier: Verifier, account: str) -> Callable[[HttpRequest], Signe
         try:
             verified = verifier(request, _payload_hash(request))
             verifier.check_rate(verified)
+            if request.method not in ("GET", "HEAD") and verified.claim.expires is None:
+                # A presigned address is made to be used until it expires, also more than once.
+                verifier.check_replay(verified.claim, changes=True)
         except ApiError as error:
             code, status = _CODES.get(error.code, (error.code, error.status))
             raise S3Error(code, error.message, status) from None

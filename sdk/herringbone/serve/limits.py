@@ -51,9 +51,11 @@ class Replays:
     """The signatures that were accepted, for as long as their time stamp is valid.
 
     `started` is when this memory began: an older signature may have been used before, so it changes nothing any more.
+    `skew_seconds` is how far the clock of a client may be off.
     """
 
     started: float = 0.0
+    skew_seconds: int = SKEW_SECONDS
     _seen: OrderedDict[str, float] = field(default_factory=OrderedDict)
     # Two copies of one signed change that arrive together must not both find it new.
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -69,7 +71,7 @@ class Replays:
         send the same bytes. A client that repeats a call later signs it again, as the error asks it to do.
         """
         with self._lock:
-            while self._seen and next(iter(self._seen.values())) < now - 2 * SKEW_SECONDS:
+            while self._seen and next(iter(self._seen.values())) < now - 2 * self.skew_seconds:
                 self._seen.popitem(last=False)
             first = self._seen.get(signature)
             is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
