@@ -211,4 +211,6 @@ DATA_PARALLEL = (
     Hook(f"{_C10D}ProcessGroup.broadcast", "sum gradients by its own engine", _asked),
     Hook(f"{_C10D}ProcessGroup._register_backend", "leave other collectives to gloo and NCCL", exists),
     Hook(f"{_C10D}ProcessGroup._set_default_backend", "leave other collectives to gloo and NCCL", exists),
+    Hook("torch.distributed.algorithms.join:Join.notify_join_context", "train uneven batches", takes("joinable")),
+    Hook("torch._C._dynamo.eval_frame:set_eval_frame", "keep torch.compile out of its own functions", exists),
 )

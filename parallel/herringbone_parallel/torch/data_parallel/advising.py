@@ -84,6 +84,8 @@ class GradientObserver:
         if self._sums < _TIMED_STEP:
             self._passes = 0
             return
+        # The script may have frozen some since the model was wrapped.
+        self._parameters = [parameter for parameter in self._parameters if parameter.requires_grad]
         # Hooks on gradients slow a backward down, so they exist only in the step that is timed.
         for hook in self._hooks:
             hook.remove()

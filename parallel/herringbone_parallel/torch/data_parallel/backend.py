@@ -19,6 +19,7 @@ from herringbone_parallel.reduce.subsets import join_lane
 from herringbone_parallel.torch.data_parallel.device import Cuda
 from herringbone_parallel.torch.data_parallel.intra_host import IntraHost
 from herringbone_parallel.torch.data_parallel.staging import Stager
+from herringbone_parallel.torch.data_parallel.uncompiled import uncompiled
 from herringbone_parallel.torch.data_parallel.work import KEEPS_WORKS, WatchedWork, sum_work
 
 NAME = "smddp"
@@ -58,8 +59,11 @@ class ReduceGroup(ProcessGroup):
         """Return the name that `dist.get_backend` shows."""
         return NAME
 
+    @uncompiled
     def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:  # type: ignore[override]  # one of its three forms
         """Start an all-reduce; `dist.all_reduce` calls it, and DistributedDataParallel for each bucket."""
+        # `model.join` gives one tensor without a list.
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         tensor = tensors[0]
         operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
         if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
@@ -107,6 +111,7 @@ class ReduceGroup(ProcessGroup):
 def _delegating(name: str) -> Callable[..., Any]:
     """Return a method that passes the collective `name` to torch's own group."""
 
+    @uncompiled
     def method(self: ReduceGroup, *arguments: Any, **options: Any) -> Any:
         return self._remember(self._delegate(name, *arguments, *options.values()))
 

@@ -5,6 +5,7 @@
 - Buckets have sizes that suit these links, unless `bucket_cap_mb` is given.
 - `device_ids` are ignored for a model on the CPU, so that scripts written for GPUs run there.
 - Rank 0 logs once how gradients are summed, and which setting would be faster.
+- A forward after parameters were frozen or thawed raises an error.
 - With an aggregation frequency n above 1, the gradients of n backwards are added up first (`aggregation`).
 """
 
@@ -16,9 +17,12 @@ import os
 import weakref
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.sums.aggregation import aggregation
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.advising import log_advice
@@ -33,13 +37,23 @@ from herringbone_parallel.torch.step_hook import count_steps
 _MEBIBYTE = 1 << 20
 # The engines for which advice has been logged or will be: once per job. Weak, so that closed engines are freed.
 _advised: weakref.WeakSet[Engine] = weakref.WeakSet()
-_stock = DistributedDataParallel.__init__
+_stock, _notify = DistributedDataParallel.__init__, Join.notify_join_context
 _signature = inspect.signature(_stock)
 
 
 def adopt() -> None:
     """Patch DistributedDataParallel to do the above on the job's `smddp` group; it is unchanged on other groups."""
     DistributedDataParallel.__init__ = _init  # type: ignore[method-assign]
+    Join.notify_join_context = staticmethod(_notify_and_keep)  # type: ignore[method-assign]
+
+
+def _notify_and_keep(joinable: Any) -> Any:
+    """Count the ranks that still train in `model.join`, and keep the work object until the model's next forward.
+
+    torch's reducer keeps the C++ half alone, and waits for it in the backward: it would wait forever.
+    """
+    joinable._herringbone_join_work = work = _notify(joinable)
+    return work
 
 
 @functools.wraps(_stock)
@@ -65,6 +79,31 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         _observe(self, group.engine)
     if setting.every > 1:
         Aggregator(setting).watch(self)
+    self.register_forward_pre_hook(_RequiresGrad(self))
+
+
+class _RequiresGrad:
+    """A hook that refuses a forward after parameters were thawed or frozen: the buckets stay those of the first model.
+
+    torch sums no gradient of a thawed parameter, so that ranks would train different models, and waits for each frozen
+    one unless it looks for unused parameters.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        ignored = model.parameters_to_ignore
+        named = model.module.named_parameters()
+        self._before = [(name, value, value.requires_grad) for name, value in named if name not in ignored]
+
+    def __call__(self, model: Any, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for name, parameter, before in self._before:
+            if parameter.requires_grad != before and not (before and model.find_unused_parameters):
+                raise ParallelError(
+                    f"requires_grad of {name} has become {parameter.requires_grad} since DistributedDataParallel has"
+                    " wrapped the model, which then sums other gradients. Wrap the model again:"
+                    " DistributedDataParallel(model.module)"
+                )
 
 
 def _complete(arguments: dict[str, Any], engine: Engine) -> None:

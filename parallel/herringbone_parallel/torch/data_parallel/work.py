@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # not in
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine, Handle
+from herringbone_parallel.torch.data_parallel.uncompiled import uncompiled
 
 # An older torch keeps only the C++ half of a work object whose C++ code asked for it. The Python half, with the methods
 # that are overridden here, would then be collected.
@@ -43,6 +44,7 @@ class FutureWork(Work):
         super().__init__()
         self._future = future
 
+    @uncompiled
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the sum; raises its error, or RuntimeError after `timeout`."""
         if timeout != _NO_TIMEOUT:
@@ -61,6 +63,10 @@ class FutureWork(Work):
     def is_completed(self) -> bool:
         """Return True if the sum has ended, well or not."""
         return bool(self._future.done())
+
+    def result(self) -> Any:
+        """Return the list with the tensor. `model.join` reads the number of ranks that still train from it."""
+        return self._future.value()
 
     def synchronize(self) -> None:
         """Wait for the sum; raises its error."""
@@ -100,6 +106,7 @@ class WatchedWork(Work):
         self._engine = engine
         self._abandon = abandon
 
+    @uncompiled
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the collective."""
         arrived = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+from functools import partial
 from typing import Any
 
 import pytest
@@ -157,11 +158,64 @@ def compiled() -> bool:
     net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
     rows = torch.ones(4, 8)
     expected = net(rows)
-    return torch.equal(torch.compile(net, backend="eager")(rows), expected)
+    net = torch.compile(net, backend="eager")
+    # Torch rebuilds its buckets in the second forward after a backward.
+    for _ in range(3):
+        result = net(rows)
+        result.sum().backward()
+    return torch.equal(result, expected)
 
 
 def test_a_model_with_small_buckets_compiles(pair: JobRanks) -> None:
     assert pair.run(compiled) == [True, True]
+
+
+def joined(settings: dict[str, bool]) -> list[float]:
+    """Train three batches on rank 0 and one on rank 1; return the weight."""
+    divided = settings.pop("divide_by_initial_world_size")
+    rank = join()
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    net = DistributedDataParallel(net, **settings)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    with net.join(divide_by_initial_world_size=divided):
+        for _ in range(1 if rank else 3):
+            optimizer.zero_grad()
+            net(torch.full((1, 1), 2.0 * (rank + 1))).sum().backward()
+            optimizer.step()
+    return [float(parameter) for parameter in net.parameters()]
+
+
+@pytest.mark.parametrize(("divided", "weight"), [(True, -5.0), (False, -7.0)])
+@pytest.mark.parametrize("unused", [False, True])
+def test_a_rank_without_batches_joins_the_sums_of_the_others(
+    pair: JobRanks, divided: bool, weight: float, unused: bool
+) -> None:
+    """Regression: torch keeps half of the work that counts ranks, and waited for it forever."""
+    settings = {"divide_by_initial_world_size": divided, "find_unused_parameters": unused}
+    assert pair.run(joined, settings) == [[weight]] * 2
+
+
+def trained_otherwise(**settings: bool) -> None:
+    join()
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1)), **settings)
+    net(torch.ones(1, 1)).sum().backward()
+    net.module[1].bias.requires_grad_(False)
+    if settings:
+        net(torch.ones(1, 1)).sum().backward()
+    else:
+        with pytest.raises(
+            ParallelError, match=r"requires_grad of 1\.bias has become False since .* Wrap the model again"
+        ):
+            net(torch.ones(1, 1))
+    net.requires_grad_(True)
+    with pytest.raises(ParallelError, match=r"requires_grad of 0\.weight has become True"):
+        net(torch.ones(1, 1))
+
+
+def test_a_model_that_trains_other_parameters_is_refused(pair: JobRanks) -> None:
+    pair.run(trained_otherwise)
+    pair.run(partial(trained_otherwise, find_unused_parameters=True))
 
 
 class Lookup(nn.Module):
