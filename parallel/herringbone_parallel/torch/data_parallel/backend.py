@@ -60,7 +60,7 @@ class ReduceGroup(ProcessGroup):
         return NAME
 
     @uncompiled
-    def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:  # type: ignore[override]  # one of its three forms
+    def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:
         """Start an all-reduce; `dist.all_reduce` calls it, and DistributedDataParallel for each bucket."""
         # `model.join` gives one tensor without a list.
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors

@@ -13,7 +13,7 @@ import torch
 _frames: Any = torch._C._dynamo.eval_frame
 
 
-def uncompiled(function: Callable[..., Any]) -> Any:
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, which the compiler neither compiles nor follows.
 
     A compiled DistributedDataParallel rebuilds its buckets in its second forward, where C++ asks the group to broadcast
@@ -29,7 +29,8 @@ def uncompiled(function: Callable[..., Any]) -> Any:
         finally:
             _frames.set_eval_frame(before)
 
-    _skip(run.__code__)
+    wrapped: Any = run
+    _skip(wrapped.__code__)
     return run
 
 
