@@ -50,8 +50,6 @@ def test_the_same_recipe_has_the_same_name():
 
 
 def test_every_change_changes_the_name(tmp_path, wheelhouse):
-    ca = tmp_path / "ca.pem"
-    ca.write_text(CERTIFICATE)
     lock = tmp_path / "lock.txt"
     lock.write_text("torch==2.13.0+cpu --hash=sha256:00\n")
     names = [
@@ -59,13 +57,28 @@ def test_every_change_changes_the_name(tmp_path, wheelhouse):
         make_recipe("pytorch").tag("sha256:other"),
         make_recipe("pytorch", device="cuda").tag("sha256:base"),
         make_recipe("pytorch", base="ubuntu:24.04").tag("sha256:base"),
-        make_recipe("pytorch", ca_bundle=ca).tag("sha256:base"),
         make_recipe("pytorch", lock=lock).tag("sha256:base"),
         make_recipe("pytorch", wheelhouse=wheelhouse(TORCH)).tag("sha256:base"),
         make_recipe("pytorch", wheelhouse=wheelhouse(TORCH, content=b"other")).tag("sha256:base"),
         make_recipe("tensorflow").tag("sha256:base"),
     ]
     assert len(set(names)) == len(names)
+
+
+def test_the_way_to_the_index_changes_no_name(tmp_path):
+    ca = tmp_path / "ca.pem"
+    ca.write_text(CERTIFICATE)
+    recipe = make_recipe("pytorch", ca_bundle=ca, index={"PIP_INDEX_URL": "https://mirror/simple"})
+    assert recipe.context.files["framework/settings"] == b"PIP_INDEX_URL=https://mirror/simple\n"
+    assert recipe.tag("sha256:base") == make_recipe("pytorch").tag("sha256:base")
+
+
+def test_pips_own_folder_of_wheels_may_lack_the_framework(wheelhouse):
+    numpy = "numpy-2.4.6-cp311-cp311-any.whl"
+    recipe = make_recipe("pytorch", find_links=wheelhouse(numpy, "huge-1.0-py3-none-any.whl"))
+    assert [name for name in recipe.context.files if name.endswith(".whl") and "wheels" in name] == [
+        f"framework/wheels/{numpy}"
+    ]
 
 
 def test_wheels_outside_of_the_lock_are_left_out(wheelhouse):

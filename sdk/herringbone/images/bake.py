@@ -19,7 +19,7 @@ from herringbone.images.build import Image, described, made_once, root_folder, s
 from herringbone.images.build_errors import explain
 from herringbone.images.context import Context, wheel_files, wheels_in
 from herringbone.images.labels import REPOSITORY, Label, repository
-from herringbone.images.pip_settings import index_variables
+from herringbone.images.pip_settings import index_variables, setting_lines
 from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import ImageError, InputError
 
@@ -114,7 +114,7 @@ def _install(
     try:
         with tempfile.TemporaryFile() as archive:
             # A file and not the container's environment, which the commit below would make part of the image.
-            Context({**context.files, _SETTINGS: _setting_lines(settings)}).write(archive)
+            Context({**context.files, _SETTINGS: setting_lines(settings)}).write(archive)
             archive.seek(0)
             engine.upload(container, "/", partial(_feed_file, archive))
         engine.post(f"/containers/{container}/start")
@@ -133,18 +133,6 @@ def _install(
     finally:
         # `force` also ends a pip that still runs, for example after Ctrl-C; `v` removes anonymous volumes.
         engine.delete(f"/containers/{container}", force=True, v=True)
-
-
-def _setting_lines(settings: Mapping[str, str]) -> bytes:
-    """Return lines for `export`, which takes each whole line as one name and its value. Pure.
-
-    >>> _setting_lines({"http_proxy": "http://me:$(secret)@proxy:3128"})
-    b'http_proxy=http://me:$(secret)@proxy:3128\\n'
-    """
-    for name, value in settings.items():
-        if not value.isprintable():
-            raise InputError(f"{name}, of Docker's settings or of the environment, has a control character; remove it")
-    return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
 
 def _feed_file(file: IO[bytes], feed: Callable[[bytes], None]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from herringbone_contract.errors import InputError
+
 # A container reads both here, as copies or read-only mounts.
 CERTIFICATE = "/opt/herringbone-pip/ca.pem"
 WHEELS = "/opt/herringbone-pip/wheels"
@@ -52,6 +54,18 @@ def start_variables(environ: Mapping[str, str], proxies: Mapping[str, str], file
     if files.wheels is not None:
         variables[_WHEELS_VARIABLE] = WHEELS
     return variables
+
+
+def setting_lines(settings: Mapping[str, str]) -> bytes:
+    """Return lines for `export`, which takes each whole line as one name and its value. Pure.
+
+    >>> setting_lines({"http_proxy": "http://me:$(secret)@proxy:3128"})
+    b'http_proxy=http://me:$(secret)@proxy:3128\\n'
+    """
+    for name, value in settings.items():
+        if not value.isprintable():
+            raise InputError(f"{name}, of Docker's settings or of the environment, has a control character; remove it")
+    return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
 
 
 def _existing(environ: Mapping[str, str], variable: str) -> Path | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from herringbone.images.context import Context, digest_of, wheel_files, wheels_in
 from herringbone.images.labels import repository
 from herringbone.images.lock import Lock, Wheel, usable
+from herringbone.images.pip_settings import setting_lines
 from herringbone.images.wheel import find_containers, pack_herringbone
 from herringbone_contract.errors import InputError, OptionError
 
@@ -95,12 +97,15 @@ def make_recipe(
     wheelhouse: Path | None = None,
     ca_bundle: Path | None = None,
     lock: Path | None = None,
+    find_links: Path | None = None,
+    index: Mapping[str, str] | None = None,
 ) -> Recipe:
     """Collect the files and settings of an image. Reads files, uses no engine.
 
     >>> make_recipe("pytorch").base
     'debian:bookworm-slim'
 
+    The wheelhouse must have the framework's wheel; `find_links` may have any. `index` are pip's variables about it.
     Raises `OptionError` for an unknown framework or device, `InputError` for files that are missing or do not fit, and
     `ImageError` if Herringbone itself cannot be packed.
     """
@@ -115,7 +120,8 @@ def make_recipe(
     version = locked.version(package)
     if version is None:
         raise InputError(f"{lock}: locks no single version of {package}, as `{package}==2.13.0` with hashes would")
-    wheels = {} if wheelhouse is None else _wheels(wheelhouse, locked, package, version)
+    wheels = {} if find_links is None else usable(wheels_in(find_links), locked)
+    wheels |= {} if wheelhouse is None else _wheels(wheelhouse, locked, package, version)
     trusted = [Wheel(file, digest_of(path)) for file, path in sorted(wheels.items())]
     name, content = pack_herringbone()
     return Recipe(
@@ -132,13 +138,18 @@ def make_recipe(
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
                 # Empty without a bundle: the install script tests the size.
                 "framework/ca.pem": _certificates(ca_bundle),
+                "framework/settings": setting_lines(index or {}),
                 **{f"framework/{name}": content for name, content in wheel_files(wheels.values())},
                 # Apart from `framework/`, which a change of Herringbone then leaves in the builder's cache.
                 "herringbone/install": (folder / "shared" / "install-herringbone").read_bytes(),
                 "herringbone/sbom.py": (folder / "shared" / "sbom.py").read_bytes(),
                 f"herringbone/{name}": content,
             },
-            known_digests={f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
+            known_digests={
+                **{f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
+                # They say where packages come from, and the lock what these are: the image is the same.
+                **dict.fromkeys(("framework/ca.pem", "framework/settings"), "any"),
+            },
         ),
     )
 

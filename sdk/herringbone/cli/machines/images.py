@@ -63,15 +63,29 @@ def build(
     from herringbone.images import build as building
     from herringbone.images import push as pushing
     from herringbone.images.bake import bake, gather
+    from herringbone.images.pip_settings import index_variables, pip_files
     from herringbone.images.recipe import make_recipe
 
     started = time.monotonic()
     say = _silence if quiet else _say
-    packages = {name: recipe[name] for name in ("wheelhouse", "ca_bundle")}
+    files, index = pip_files(os.environ), index_variables(os.environ)
+    certificate, wheelhouse = recipe["ca_bundle"] or files.certificate, recipe["wheelhouse"]
+    find_links = files.wheels if files.wheels is not None and files.wheels.is_dir() else None
+    # Layers of the build stay in the engine's cache.
+    if secret := [name for name, value in index.items() if "@" in value]:
+        say(f"{', '.join(secret)}: not used for the framework, because the engine would keep the password in it")
     # Before the engine is looked for: a mistake in the flags shows on a machine without one.
     made = make_recipe(
-        recipe["framework"], device=recipe["device"], base=recipe["base_image"], lock=recipe["lock"], **packages
+        recipe["framework"],
+        device=recipe["device"],
+        base=recipe["base_image"],
+        lock=recipe["lock"],
+        wheelhouse=wheelhouse,
+        ca_bundle=certificate,
+        find_links=find_links,
+        index={name: value for name, value in index.items() if name not in secret},
     )
+    packages = {"wheelhouse": wheelhouse or find_links, "ca_bundle": certificate}
     if requirements is not None:
         # Report missing files now, not after a build of minutes.
         gather(requirements, **packages)
