@@ -77,9 +77,9 @@ def test_the_default_bucket_is_created_once_private_and_encrypted(recorder, caps
     assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines()[0].startswith("job digits-1: starting on sagemaker ")
-    assert captured.err.splitlines()[1] == f"bucket {BUCKET} created"
-    assert captured.err.splitlines()[-1] == f"job digits-1 created in {REGION}"
+    assert captured.err.splitlines()[0] == f"bucket {BUCKET} created"
+    assert captured.err.splitlines()[-2] == f"job digits-1 created in {REGION}"
+    assert captured.err.splitlines()[-1].startswith("job digits-1: starting on sagemaker ")
     recorder.sent.clear()
     fit(recorder, job_name="digits-2")
     assert "CreateBucket" not in recorder.operations("s3")

@@ -54,12 +54,15 @@ def kept_checkpoints(record: JobRecord) -> str | None:
     return None
 
 
-def say_before(plan: JobPlan, *, show_start: bool) -> None:
-    """Show the job's first line, if wanted, and the notes of its plan."""
-    if show_start:
-        Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
+def say_before(plan: JobPlan) -> None:
+    """Show the notes of a job's plan."""
     for note in plan.notes:
         say_of(plan)(note)
+
+
+def say_start(plan: JobPlan) -> None:
+    """Show the first line of a job, which exists by now: a submission that fails has none to follow."""
+    Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
 
 
 def say_of(plan: JobPlan) -> Callable[[str], None]:

@@ -82,16 +82,19 @@ def start_request(
     Raises `UsageError` before anything starts.
     """
     # Imported here: `import herringbone` needs none of it.
-    from herringbone.api.ends import say_before
+    from herringbone.api.ends import say_before, say_start
     from herringbone.api.job import TrainingJob
 
     backend = backend_of(request)
     with checked_out(request.options.git_config) as code:
         plan = plan_request(request, backend, job_name, code, choose=choose)
-        say_before(plan, show_start=show_start)
+        say_before(plan)
         before(plan)
         # Within the block, because the end of the block deletes the code that `submit` copies or packs.
-        return TrainingJob.submit(plan, backend)
+        job = TrainingJob.submit(plan, backend)
+    if show_start:
+        say_start(plan)
+    return job
 
 
 def _made(request: JobRequest, backend: Backend, job_name: str | None, code: Checkout | None) -> JobPlan:

@@ -174,7 +174,7 @@ START = "job a: starting on local_process (follow it elsewhere: herringbone logs
     [
         ({}, False, ""),
         ({"role": "r"}, False, "job a: not used by local_process: role\n"),
-        ({"role": "r"}, True, f"{START}job a: not used by local_process: role\n"),
+        ({"role": "r"}, True, f"job a: not used by local_process: role\n{START}"),
         ({"hyperparameters": {"hub_token": None}}, False, NONE),
     ],
 )
