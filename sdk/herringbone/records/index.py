@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.errors import HerringboneError, IndexBusyError, JobNameError, JobNotFoundError
+from herringbone_contract.errors import HerringboneError, IndexBusyError, JobNameError, JobNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
@@ -206,14 +206,14 @@ class JobIndex:
 
     def names(self) -> list[str]:
         """Return the name of every job, the newest first."""
-        if not self._path.exists() or not self._path.stat().st_size:
+        if self.is_empty():
             return []
         with self._open() as database:
             return [name for (name,) in database.execute("SELECT name FROM jobs ORDER BY created DESC, name")]
 
     def failures(self) -> dict[str, str]:
         """Return the failure, as JSON, of each job that has one."""
-        if not self._path.exists() or not self._path.stat().st_size:
+        if self.is_empty():
             return {}
         with self._open() as database:
             return dict(database.execute("SELECT name, failure FROM jobs WHERE failure IS NOT NULL").fetchall())
@@ -235,10 +235,22 @@ class JobIndex:
 
     def _select(self, rest: str, *values: Any, columns: Sequence[str] | None = None) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.
-        if not self._path.exists() or not self._path.stat().st_size:
+        if self.is_empty():
             return []
         with self._open() as database:
             return _records(database, rest, *values, columns=columns)
+
+    def is_empty(self) -> bool:
+        """Report whether no job has run yet. Raises `UsageError` for a home that can be none, such as a file."""
+        try:
+            return not self._path.stat().st_size
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            raise UsageError(
+                f"the jobs' folder {str(self._path.parent)[:200]} cannot be used: {error.strerror}; set "
+                "HERRINGBONE_HOME to a folder"
+            ) from None
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -179,8 +179,17 @@ def test_arguments_after_dashes_belong_to_run_and_plan(herringbone):
 
 
 def test_ls_without_jobs(herringbone, home):
-    assert herringbone("ls", "--json") == (0, "[]\n", "")
+    none = f"no job has run yet in {home.path}\n"
+    assert herringbone("ls", "--json") == (0, "[]\n", none)
     assert herringbone("ls")[1].split() == ["NAME", "STATUS", "CREATED", "SECONDS", "HOSTS"]
+
+
+def test_ls_of_a_home_that_is_none(herringbone, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    for name, reason in (("file", "Not a directory"), ("x" * 300, "File name too long")):
+        monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / name))
+        code, _, err = herringbone("ls")
+        assert (code, err.rpartition(": ")[2]) == (2, f"{reason}; set HERRINGBONE_HOME to a folder\n")
 
 
 @pytest.mark.e2e
@@ -244,7 +253,7 @@ def test_run_as_json_writes_json_alone_to_standard_output(herringbone, script):
     code, out, err = herringbone("run", "train.py", "--json", "-o", "role=r", "--job-name", "a")
     assert (code, err) == (
         0,
-        f"{START}job a: not used by local_process: role\n[algo-1:0] hello\n{err.splitlines()[-1]}\n",
+        f"job a: not used by local_process: role\n{START}[algo-1:0] hello\n{err.splitlines()[-1]}\n",
     )
     assert err.splitlines()[-1].startswith("job a: Completed after ")
     assert json.loads(out)["TrainingJobStatus"] == "Completed"

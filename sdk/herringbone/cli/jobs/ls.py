@@ -46,6 +46,8 @@ def command(number: int | None, everything: bool, status: Sequence[str], size: b
     home = find_home()
     line = LineLook(home)
     records = [record for record in all_jobs(Console(sys.stderr).say, line=line) if has_status(record, status)]
+    if not records and JobIndex(home.index).is_empty():
+        Console(sys.stderr).say(f"no job has run yet in {home.path}")
     if on_terminal and number is None and not everything:
         number = _SHOWN_ON_TERMINALS
     shown = records[:number]
