@@ -13,7 +13,7 @@ import msgspec
 
 from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member, plain_type
 from herringbone.plan.option_errors import explain
-from herringbone.plan.texts import check_texts
+from herringbone.plan.texts import check_length, check_texts
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 
@@ -157,6 +157,8 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
     if not checked.s3_data:
         raise InputError(f"channel {name!r}: the path is empty; give a path or an address")
     path = local_path(checked.s3_data, base=base)
+    if path is not None:
+        check_length(f"channel {name!r}", str(path), error=InputError)
     return Channel(name=name, input=checked, path=None if path is None else str(path))
 
 
@@ -202,15 +204,19 @@ def local_path(address: str, *, base: Path) -> Path | None:
     if scheme not in ("", "file"):
         return None
     # Only an address escapes characters: in a plain path `%` is a `%`.
-    text = address[len("file://") :] if scheme else address
-    decoded = unquote(text) if scheme else text
-    if text in (decoded, quote(decoded)) or (_absolute(decoded, base).exists() and not _absolute(text, base).exists()):
-        text = decoded
-    return _absolute(text, base)
+    written = address[len("file://") :] if scheme else address
+    decoded = unquote(written) if scheme else written
+    is_escaped = written == quote(decoded) or (_exists(decoded, base) and not _exists(written, base))
+    return _absolute(decoded if is_escaped else written, base)
 
 
 def _absolute(path: str, base: Path) -> Path:
     return Path(os.path.abspath(base / expanded(path)))  # noqa: PTH100 - Path.resolve would follow links
+
+
+def _exists(path: str, base: Path) -> bool:
+    # Not `Path.exists`, which raises an error for a name that is too long.
+    return os.path.exists(_absolute(path, base))  # noqa: PTH110
 
 
 def share(files: Sequence[_Item], *, host: int, hosts: int) -> list[_Item]:

@@ -11,7 +11,9 @@ from herringbone_contract.errors import HyperparameterError, OptionError, UsageE
 
 # Control characters end lines of requests and scripts, or reach a terminal; a half of a surrogate pair is no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_MAX_NAME_CHARS = 255
+_MAX_NAME_BYTES = 255
+# Less than the 4,096 of Linux, so that there is room for the names of a job's files.
+_MAX_PATH_BYTES = 3_800
 
 
 def check_texts(where: str, value: object, *, error: type[UsageError] = OptionError, secret: bool = False) -> None:
@@ -50,10 +52,26 @@ def path_text(name: str, value: str | os.PathLike[str] | None) -> str | None:
         raise OptionError(f"{name}: expected a path or name, got {value!r}")
     text = os.fspath(value)
     check_texts(name, text)
-    # No file system has longer names, and asking for one raises an OSError.
-    if any(len(part) > _MAX_NAME_CHARS for part in text.split("/")):
-        raise OptionError(f"{name}: {text[:80]!r}... has a name of more than {_MAX_NAME_CHARS} characters; shorten it")
-    return text
+    return check_length(name, text)
+
+
+def check_length(where: str, path: str, *, error: type[UsageError] = OptionError) -> str:
+    """Return a path. Raises `error` for one that no file system has: asking for it raises an OSError.
+
+    >>> check_length("output_path", "/x" * 1_900)
+    '/x/x...'
+    >>> check_length("output_path", "/x" * 2_000)
+    Traceback (most recent call last):
+    herringbone_contract.errors.OptionError: output_path: '/x/x...'... has more than 3800 bytes; shorten it
+    """
+    what = ""
+    if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in path.split("/")):
+        what = f"a name of more than {_MAX_NAME_BYTES}"
+    elif len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        what = f"more than {_MAX_PATH_BYTES}"
+    if what:
+        raise error(f"{where}: {path[:80]!r}... has {what} bytes; shorten it")
+    return path
 
 
 def mapping_of(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS
+from herringbone.plan.texts import check_length
 from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
@@ -123,7 +124,7 @@ def disk_warnings(plan: JobPlan) -> tuple[str, ...]:
     free: dict[int, tuple[str, int]] = {}
     for folder in (find_home().path, output, checkpoint_folder(plan), tensorboard_folder(plan)):
         # Most of them are made when the job starts. One warning for each disk is enough.
-        existing = next((path for path in (folder, *folder.parents) if path.exists()), None) if folder else None
+        existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), None) if folder else None  # noqa: PTH110
         if existing is not None:
             disk = os.statvfs(existing)
             free.setdefault(existing.stat().st_dev, (str(folder), disk.f_bavail * disk.f_frsize))
@@ -234,6 +235,7 @@ def _on_this_machine(option: str, address: str, plan: JobPlan) -> Path:
     path = local_path(address, base=Path(plan.folder))
     if path is None:
         raise UnsupportedError(f"{option}: {address} is not on this machine; give a folder or a file:// address")
+    check_length(option, str(path))
     if path.exists() and not path.is_dir():
         raise InputError(f"{option}: {path} is no folder")
     return path
