@@ -24,8 +24,7 @@ import signal
 import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
-from herringbone.controller.hosts import Conclusion, Host
-from herringbone.controller.silence import act
+from herringbone.controller.hosts import Conclusion, Host, act_on_silence
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
@@ -307,7 +306,7 @@ class Controller:
             self._kill()
         for host in self._living:
             if now >= host.silence.due:
-                act(self._site, host)
+                act_on_silence(self._site, host)
         if now >= self._load_at:
             self._load_at = _NEVER
             load_modules()

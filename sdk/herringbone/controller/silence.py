@@ -1,4 +1,4 @@
-"""Hosts that stand still: a supervisor that is stopped, or whose container is paused. Pure, except `act`.
+"""Hosts that stand still: a supervisor that is stopped, or whose container is paused. Pure.
 
 Supervisors send `alive` events, and all other output of a host is a sign of life as well. A host that has sent no such
 event (a program of a foreign image, or a supervisor of an earlier release) is not watched.
@@ -12,18 +12,12 @@ event (a program of a foreign image, or a supervisor of an earlier release) is n
 from __future__ import annotations
 
 import enum
-import signal
-import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from herringbone.controller.hosts import Host, Site
 
 _NEVER = float("inf")
 
 
 class Step(enum.IntEnum):
-    """What follows a silence, with its length in heartbeats."""
+    """A step that follows a silence, with its length in heartbeats."""
 
     NOTICE = 3
     WAKE = 6
@@ -52,7 +46,8 @@ class Silence:
     @property
     def seconds(self) -> float:
         """The length of the silence at the last step."""
-        return self._every * ([0, *Step][-1 - len(self._steps)])
+        reached = [0, *Step][-1 - len(self._steps)]
+        return self._every * int(reached)
 
     def hear(self, now: float, every: float) -> bool:
         """Note a sign of life of a host with a heartbeat (0.0: with none); return whether its silence was noticed."""
@@ -70,17 +65,3 @@ class Silence:
             self._heard_at = now
             return None
         return self._steps.pop(0)
-
-
-def act(site: Site, host: Host) -> None:
-    """Do what the silence of a host asks for by now."""
-    step, now = host.silence.take(time.monotonic()), time.time()
-    quiet = f"nothing has come from its supervisor for {host.silence.seconds:g} s"
-    if step is Step.NOTICE:
-        host.log.say(f"[{host.name}] stands still: {quiet}; is it stopped, or its container paused?", now)
-    elif step is Step.WAKE:
-        host.log.say(f"[{host.name}] still stands still: {quiet}; trying to wake it", now)
-        site.on_host_failure()
-    elif step is Step.GIVE_UP:
-        host.cause, host.lost = f"stood still: {quiet}, and it could not be woken", True
-        host.signal(signal.SIGKILL)
