@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +161,18 @@ def test_login_files_may_print_and_take_a_while(connect):
     assert (
         connect(f"bash -c {shlex.quote(noise + loader_command(sys.executable))}").ask({"ask": "owner"})["owner"] is None
     )
+
+
+def test_a_machine_whose_locale_lacks_letters_uses_utf_8(connect, tmp_path):
+    """`environment={"WORD": "\u2603"}` ended the controller there, and files of the code had other names."""
+    words = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(tmp_path / "de_DE.ISO-8859-1")]
+    if shutil.which(words[0]) is None or subprocess.run(words, capture_output=True).returncode > 1:
+        pytest.skip("there are no sources of locales here")
+    variables = f"LOCPATH={tmp_path} LC_ALL=de_DE.ISO-8859-1"
+    folder = tmp_path / "gr\u00fc\u00dfe \u2603"
+    connection = connect(f"exec env {variables} {loader_command(sys.executable)}", folder=folder)
+    assert connection.ask({"ask": "facts"})["work"] == str(folder)
+    assert b"PYTHONUTF8=1" in Path(f"/proc/{connection._process.pid}/environ").read_bytes().split(b"\0")
 
 
 BANNER = "Permission denied to all but staff. Connection refused, or timed out. No space left on device.\n"
