@@ -136,16 +136,24 @@ def _options_across(implementation: Implementation, layout: Layout) -> list[str]
 
 
 def launch_environment(
-    environ: Mapping[str, str], run_folder: str | None = None, interface: str | None = None
+    environ: Mapping[str, str],
+    run_folder: str | None = None,
+    interface: str | None = None,
+    *,
+    across: bool = True,
 ) -> dict[str, str]:
     """Return the environment of mpirun, or of its daemon, on a host: root allowed, our private folder, the network.
 
-    Of the folder's variables, those ending in `local` are for mpirun and those in `remote` for its daemons.
+    Of the folder's variables, those ending in `local` are for mpirun and those in `remote` for its daemons. Without
+    `across`, all ranks are on this machine.
     """
     # In a container the launcher runs as root, and there is no other user whom the refusal would protect.
     values = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
     # Open MPI 4 would try to read other ranks' memory, which containers forbid, and complain in the ranks' output.
     values["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
+    if not across:
+        # Ranks of one machine meet in shared memory. Open MPI binds TCP ports of ranks to all interfaces in any case.
+        values["OMPI_MCA_btl"] = "^tcp"
     if run_folder is not None:
         values |= dict.fromkeys(attach.SESSION_FOLDERS, run_folder)
     if interface is not None:

@@ -61,7 +61,9 @@ class Mpirun:
         across = not host.on_one_machine
         self._environment = {
             # On one machine MPI finds the processes by itself, without a network interface.
-            **mpi.launch_environment(host.base_environment, self._run_folder, interface if across else None),
+            **mpi.launch_environment(
+                host.base_environment, self._run_folder, interface if across else None, across=across
+            ),
             attach.LAYOUT: layout.encode(),
             attach.RUN_FOLDER: self._run_folder,
         }

@@ -13,7 +13,15 @@ from herringbone_contract.layout import lay_out
 from herringbone_contract.resources import host_names
 from herringbone_entry.channel import attach
 from herringbone_entry.launchers import mpi_agent
-from herringbone_entry.launchers.mpi import MPI, Implementation, argv, find, identify, rank_exit_code
+from herringbone_entry.launchers.mpi import (
+    MPI,
+    Implementation,
+    argv,
+    find,
+    identify,
+    launch_environment,
+    rank_exit_code,
+)
 
 TWELVE = lay_out(dict.fromkeys(sorted(host_names(12)), 2))
 
@@ -170,6 +178,13 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
 def test_an_option_of_awss_toolkit_is_a_variable(options: str, words: str) -> None:
     line = argv(MPI("mpirun", Implementation.OPEN_MPI_4), lay_out({"a": 1}), ["start"], options, across=False)
     assert line[line.index("^slurm") + 1 :] == [*words.split(), "start"]
+
+
+def test_ranks_of_one_machine_listen_at_no_port() -> None:
+    """Open MPI's ranks listened on all interfaces, whatever interface they were told to use."""
+    assert launch_environment({}, "/run", across=False)["OMPI_MCA_btl"] == "^tcp"
+    assert launch_environment({"OMPI_MCA_btl": "self,tcp"}, "/run", across=False)["OMPI_MCA_btl"] == "self,tcp"
+    assert "OMPI_MCA_btl" not in launch_environment({}, "/run", "eth0")
 
 
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
