@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 _KILLED_CODE = 128 + signal.SIGKILL
 # Torch's words for a worker of its data loader that somebody killed.
-_KILLED_WORKER = "is killed by signal: Killed"
+# As torch's data loader, subprocess, multiprocessing, torch and joblib say that a child of the rank was killed.
+KILLED_CHILD = re.compile(
+    r"killed by signal: Killed|SIGKILL|signal 9\b|(?:status|code) (?:-9|137)\b|terminated abruptly", re.IGNORECASE
+)
 
 
 class RankGroup:
@@ -245,9 +249,9 @@ class RankGroup:
         return with_words(record, failure.own_words(host.paths)).to_json()
 
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
-        """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""
-        worker = _KILLED_WORKER in record.message
-        if self._oom_kills is None or not (worker or (rank.code or rank.seen_code) in (None, _KILLED_CODE)):
+        """Say so if the kernel killed the rank, or a child of it, for want of memory."""
+        child = rank.code != _KILLED_CODE and KILLED_CHILD.search(record.message) is not None
+        if self._oom_kills is None or not (child or (rank.code or rank.seen_code) in (None, _KILLED_CODE)):
             return record
         kills = devices.oom_kills() or 0
         if kills <= self._oom_kills:
@@ -257,7 +261,7 @@ class RankGroup:
         from herringbone_entry.supervisor.memory import out_of_memory
 
         reason = out_of_memory()
-        if worker:
+        if child:
             return record._replace(message=f"{record.message} ({reason})")
         rank.code = _KILLED_CODE
         return record._replace(exit_code=_KILLED_CODE, message=reason)

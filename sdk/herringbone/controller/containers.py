@@ -9,6 +9,7 @@ Everything else goes to the engine as separate requests.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -200,6 +201,7 @@ class Containers(Site):
     def __init__(self, config: ControllerConfig, containers: ContainersConfig) -> None:
         self._config = containers
         self._engine = Engine(containers["engine"])
+        self._layers = f"{os.path.dirname(config['logs'])}/layers"  # noqa: PTH120
         self._host_configs, self._retries = config["hosts"], config["retries"]
         # Set by the loop's thread in `collect`, and joined by it in `remove`.
         self._removal: Thread | None = None
@@ -306,6 +308,7 @@ class Containers(Site):
                 fetch(self._engine, host.id, inside, Path(target), lambda text: host.log.say(text, time.time()))
 
     def _remove_all(self) -> None:
+        import glob
         from threading import Thread
 
         # In parallel: the engine takes about as long for all of them as for one.
@@ -314,6 +317,10 @@ class Containers(Site):
             removal.start()
         for removal in removals:
             removal.join()
+        # The kernel left an empty folder of root's in each layer, which the user's `rm` cannot look into.
+        for folder in glob.iglob(f"{glob.escape(self._layers)}/*/*/work/work"):  # noqa: PTH207
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # noqa: PTH106
         # The engine refuses to remove a network that has containers.
         if self._config["network"] is not None:
             self._try(remove_network, self._config["network"])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_entry.supervisor import rank_group
+
 LIMIT = 128 << 20
 
 
@@ -34,6 +36,22 @@ def group() -> Iterator[Path]:
             folder.rmdir()
             return
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_killed"),
+    [
+        ("Command '['convert', 'a.png']' died with <Signals.SIGKILL: 9>.", True),
+        ("Command 'convert a.png' returned non-zero exit status 137.", True),
+        ("DataLoader worker (pid 7) is killed by signal: Killed.", True),
+        ("process 0 terminated with signal SIGKILL", True),
+        ("A process in the process pool was terminated abruptly while the future was running or pending.", True),
+        ("Command 'false' returned non-zero exit status 1.", False),
+        ("code 1370", False),
+    ],
+)
+def test_a_script_says_in_many_words_that_its_child_was_killed(message: str, is_killed: bool) -> None:
+    assert (rank_group.KILLED_CHILD.search(message) is not None) == is_killed
 
 
 @pytest.mark.parametrize("launcher", ["sagemaker_torch_distributed_enabled", "sagemaker_mpi_enabled"])

@@ -20,7 +20,13 @@ from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
 from herringbone.backends.docker.gpus import are_free, check_free, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
-from herringbone.backends.docker.layers import can_overlay, disks_of_this_machine, make_layers, with_layers
+from herringbone.backends.docker.layers import (
+    can_overlay,
+    disks_of_this_machine,
+    make_layers,
+    maps_no_users,
+    with_layers,
+)
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
@@ -97,6 +103,8 @@ class DockerBackend(DetachedBackend):
             self._probe = ListedGpus(gpus)
         self._environ = environ
         self._user, self._group = (os.getuid(), os.getgid()) if user is None else user
+        # Root reads everything, and another user's groups are not known.
+        self._groups = [] if user is not None or not self._user else sorted(set(os.getgroups()) - {self._group})
         self._known_engine: Engine | None = None
         # By job: `review` looks the image up, and `submit` must run the same one.
         self._images: dict[str, Image] = {}
@@ -268,7 +276,14 @@ class DockerBackend(DetachedBackend):
             shm_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
             stop_grace=stop_grace,
             passed_on={name: self._environ[name] for name in _PASSED_ON if name in self._environ},
+            groups=self._shared_groups(),
         )
+
+    def _shared_groups(self) -> list[int]:
+        """Return the user's other groups, where a group of this machine is the same one in a container."""
+        if not self._groups or not self._engine.is_local or not maps_no_users(self._engine.get("/info")):
+            return []
+        return self._groups
 
     def _private_line(self, plan: JobPlan) -> str:
         """Return the first line of each supervisor's standard input; nothing else carries secrets to a container."""

@@ -49,13 +49,18 @@ def can_overlay(info: Mapping[str, Any], kernel: str) -> bool:
     `info` is the engine's answer to `/info`. An engine in a virtual machine has another kernel, an engine without root
     may mount no overlay with these options, and Podman's volumes have other options.
     """
-    options = {word for option in info.get("SecurityOptions") or () for word in option.split(",")}
     return (
         info.get("OSType") == "linux"
         and info.get("KernelVersion") == kernel
         and "BuildahVersion" not in info
-        and options.isdisjoint({"name=rootless", "name=userns"})
+        and maps_no_users(info)
     )
+
+
+def maps_no_users(info: Mapping[str, Any]) -> bool:
+    """Report whether users and groups of an engine's machine have the same numbers in its containers."""
+    options = {word for option in info.get("SecurityOptions") or () for word in option.split(",")}
+    return options.isdisjoint({"name=rootless", "name=userns"})
 
 
 def with_layers(mounts: Sequence[Mount], disks: Sequence[Disk]) -> list[Mount]:

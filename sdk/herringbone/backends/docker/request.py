@@ -61,8 +61,8 @@ def engine_network(plan: JobPlan) -> HostNetwork:
 class RequestContext:
     """Values of a request that are not in the plan: the image, the network, the user and this machine's memory.
 
-    `user` is `uid:gid`, `user_name` its name. `shm_bytes` is the size of /dev/shm unless the plan has one. `passed_on`
-    are settings of the supervisor.
+    `user` is `uid:gid`, `user_name` its name, `groups` are other groups by which the user reads and writes files.
+    `shm_bytes` is the size of /dev/shm unless the plan has one. `passed_on` are settings of the supervisor.
     """
 
     image: Image
@@ -73,6 +73,7 @@ class RequestContext:
     shm_bytes: int
     stop_grace: float
     passed_on: Mapping[str, str]
+    groups: Sequence[int] = ()
 
 
 def container_name(plan: JobPlan, host: HostPlan) -> str:
@@ -137,6 +138,7 @@ def container_request(
             # The controller writes the log; the engine must not write a second copy to its disk.
             "LogConfig": {"Type": "none"},
             "NetworkMode": network.mode,
+            **({"GroupAdd": [str(group) for group in context.groups]} if context.groups else {}),
             **restrictions(context.user),
         },
     }

@@ -85,6 +85,12 @@ class JobObjects:
         try:
             self._network = self._engine.post("/networks/create", network_request(plan, labels))["Id"]
         except EngineRefusal as error:
+            if "address pool" in str(error):
+                raise LaunchError(
+                    f"the container engine has no addresses left for a network between the hosts ({error}): remove "
+                    "networks that no container uses (`docker network prune`), or give the engine more addresses "
+                    "(`default-address-pools` in its daemon.json)"
+                ) from error
             raise self._name_error(error, str(network_name(plan))) from error
 
     def create_container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:

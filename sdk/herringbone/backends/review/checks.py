@@ -14,6 +14,7 @@ import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.backends.review.disk import low_disk_warnings
+from herringbone.backends.review.links import link_warnings
 from herringbone.backends.review.settings import unserved_settings
 from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
@@ -61,7 +62,7 @@ def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
         plan,
         unused=backend.review(plan),
         request=backend.request(plan),
-        warnings=(*plan.warnings, *disk_warnings(plan), *s3_notes(plan)),
+        warnings=(*plan.warnings, *disk_warnings(plan), *s3_notes(plan), *link_warnings(plan)),
         code=None if plan.source is None else measure_code(plan.source, exclude=find_home().path),
     )
 

@@ -1,5 +1,6 @@
 """The requests to the engine for a host, compared with literals, and the options that are refused before."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,12 @@ from herringbone.backends.docker.request import (
     network_name,
     network_request,
 )
+from herringbone.backends.docker.start import JobObjects
 from herringbone.backends.docker.tree import Mount
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.plan.inputs import TrainingInput
 from herringbone.plan.request import make_request
-from herringbone_contract.errors import ImageError, UnsupportedError
+from herringbone_contract.errors import ImageError, LaunchError, UnsupportedError
 
 BASE = Path("/home/me")
 OURS = Image("herringbone/pytorch:2.13.0-cpu-0a", "sha256:0a", is_ours=True)
@@ -146,6 +148,28 @@ def test_root_is_at_home_in_a_foreign_image():
     job_plan = plan(image_uri=FOREIGN.name)
     request = container_request(job_plan, job_plan.hosts[0], context(job_plan, FOREIGN, user="0:0"), mounts=(), gpus=())
     assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
+
+
+def test_a_container_has_the_users_other_groups():
+    """Data that the user read by a second group was a PermissionError in a container only."""
+    job_plan = plan()
+    given = replace(context(job_plan), groups=(4242, 5000))
+    request = container_request(job_plan, job_plan.hosts[0], given, mounts=(), gpus=())
+    assert request["HostConfig"]["GroupAdd"] == ["4242", "5000"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["could not find an available, non-overlapping IPv4 address pool", "all predefined address pools have been"],
+)
+def test_an_engine_without_free_networks_names_the_ways_out(message):
+    class Full:
+        def post(self, path, body):
+            raise EngineRefusal(500, f"the container engine refuses POST {path}: {message}")
+
+    job_plan = plan(instance_count=2)
+    with pytest.raises(LaunchError, match=r"docker network prune.*default-address-pools"):
+        JobObjects(Full()).create_network(job_plan, LABELS)
 
 
 def test_options_that_reach_the_engine():

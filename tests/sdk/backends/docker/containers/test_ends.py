@@ -68,12 +68,15 @@ def test_a_host_without_network_is_missed(submit, engine, monkeypatch, lost):
     raised_within(job, 15, r"lost contact with algo-\d")
 
 
-def test_lack_of_memory_is_named(submit, engine):
-    job = submit(
-        "import time; print('ready', flush=True); time.sleep(1)\n"
-        "data = []\n"
-        "while True: data.append(bytearray(b'x' * (8 << 20)))"
-    )
+EATS = "data = []\nwhile True: data.append(bytearray(b'x' * (8 << 20)))"
+
+
+@pytest.mark.parametrize(
+    "eats", [EATS, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {EATS!r}], check=True)"]
+)
+def test_lack_of_memory_is_named(submit, engine, eats):
+    """Also of a child, which the script reports as killed: the container has one limit for all of its processes."""
+    job = submit(f"import time; print('ready', flush=True); time.sleep(1)\n{eats}")
     ready(job)
     engine.update_container(f"{job.name}-algo-1", mem_limit=64 << 20, memswap_limit=64 << 20)
     raised_within(
