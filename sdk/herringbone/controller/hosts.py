@@ -168,8 +168,12 @@ class Host:
             # A supervisor that is stopped, or so far behind that the pipe is full; or one that has just ended.
             return False
         # A pipe takes a request as a whole or not at all. A socket may cut it, and then needs the rest before the next.
-        self._untold = line[written:]
-        return written > begin
+        if written > begin:
+            self._untold = line[written:]
+            return True
+        # Nothing of this request was sent, so the caller may send it again.
+        self._untold = self._untold[written:]
+        return False
 
     def clear(self) -> None:
         """Remove what an earlier attempt wrote, except for its checkpoints.

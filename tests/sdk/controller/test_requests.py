@@ -105,3 +105,23 @@ def test_a_request_that_a_socket_cuts_is_completed_before_the_next():
     assert cut == first + second
     ours.close()
     end.close()
+
+
+def test_a_request_that_a_host_could_not_take_is_not_sent_later():
+    host, _ = make_host("algo-1")
+    ours, end = socket.socketpair()
+    ours.setblocking(False)
+    end.settimeout(20)
+    host.line = ours.fileno()
+    first, second = b"1" * (1 << 22) + b"\n", b"second line\n"
+    assert host.tell(first)
+    got = end.recv(1 << 18)
+    # There is room again, and less than the first request still needs.
+    assert not host.tell(second)
+    while len(got) < len(first):
+        host.tell(b"")
+        got += end.recv(1 << 18)
+    assert host.tell(second)
+    assert got + end.recv(1 << 18) == first + second
+    ours.close()
+    end.close()
