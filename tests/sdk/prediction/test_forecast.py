@@ -66,7 +66,11 @@ def test_steps_timed_on_a_busy_machine_are_timed_again_on_a_quiet_one(forecaster
         (1, {"OMP_NUM_THREADS": "3,2"}, "3"),
     ],
 )
-def test_steps_are_timed_with_the_threads_of_the_jobs_ranks(forecaster, script, notes, ranks, settings, threads):
+def test_steps_are_timed_with_the_threads_of_the_jobs_ranks(
+    forecaster, script, notes, monkeypatch, ranks, settings, threads
+):
+    # Tests of torch's ranks set it for the whole process.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     script("print(1)")
     distribution = {"mpi": {"enabled": True, "processes_per_host": ranks}} if ranks > 1 else None
     estimator = PyTorch("train.py", instance_type="local_process", distribution=distribution, environment=settings)
