@@ -102,9 +102,12 @@ class Verifier:
             raise too_often("Rate exceeded")
 
     def check_replay(self, claim: Claim, *, changes: bool) -> None:
-        """Raise `ApiError` (ThrottlingException) for a signature that comes again."""
-        replays = self._replays_of_s3 if claim.service == "s3" else self._replays
-        replays.check(claim.signature, claim.signed_at, self.clock(), changes=changes)
+        """Raise `ApiError` (ThrottlingException) for a signature of SageMaker's that comes again."""
+        self._replays.check(claim.signature, claim.signed_at, self.clock(), changes=changes)
+
+    def is_new(self, claim: Claim) -> bool:
+        """Note a write of S3, and report whether its signature is new."""
+        return self._replays_of_s3.is_new(claim.signature, claim.signed_at, self.clock())
 
 
 class Service:

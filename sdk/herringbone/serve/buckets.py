@@ -83,9 +83,6 @@ def signer_of(verifier: Verifier, account: str) -> Callable[[HttpRequest], Signe
         try:
             verified = verifier(request, _payload_hash(request))
             verifier.check_rate(verified)
-            if request.method not in ("GET", "HEAD") and verified.claim.expires is None:
-                # A presigned address is made to be used until it expires, also more than once.
-                verifier.check_replay(verified.claim, changes=True)
         except ApiError as error:
             code, status = _CODES.get(error.code, (error.code, error.status))
             raise S3Error(code, error.message, status) from None
@@ -96,7 +93,9 @@ def signer_of(verifier: Verifier, account: str) -> Callable[[HttpRequest], Signe
             if request.header(name) not in ("", account):
                 raise S3Error("AccessDenied", f"{name}: the buckets of this service belong to {account}.", 403)
         claim = verified.claim
-        return Signer(verified.key.name, verified.signing_key, claim.scope, claim.stamp, claim.signature)
+        # A presigned address is made to be used until it expires, also more than once.
+        repeats = request.method not in ("GET", "HEAD") and claim.expires is None and not verifier.is_new(claim)
+        return Signer(verified.key.name, verified.signing_key, claim.scope, claim.stamp, claim.signature, repeats)
 
     return verify
 

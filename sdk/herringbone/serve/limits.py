@@ -70,14 +70,23 @@ class Replays:
         A call that only reads may come twice within 5 seconds: clients that sign two equal calls within one second
         send the same bytes. A client that repeats a call later signs it again, as the error asks it to do.
         """
+        first = self._note(signature, now)
+        is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
+        if is_replay or (changes and int(signed_at) < int(self.started)):
+            raise too_often("this signed request was received before; sign it again")
+
+    def is_new(self, signature: str, signed_at: float, now: float) -> bool:
+        """Note a signature, and report whether it has certainly not come before."""
+        return self._note(signature, now) is None and int(signed_at) >= int(self.started)
+
+    def _note(self, signature: str, now: float) -> float | None:
+        """Note a signature, and return when it came first; None for a new one."""
         with self._lock:
             while self._seen and next(iter(self._seen.values())) < now - 2 * self.skew_seconds:
                 self._seen.popitem(last=False)
             first = self._seen.get(signature)
-            is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
-            if is_replay or (changes and int(signed_at) < int(self.started)):
-                raise too_often("this signed request was received before; sign it again")
             self._seen.setdefault(signature, now)
+            return first
 
     def __len__(self) -> int:
         return len(self._seen)

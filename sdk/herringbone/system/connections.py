@@ -24,6 +24,7 @@ from herringbone_contract.errors import InputError
 _CONNECTION = "herringbone.connection"
 # Files, databases and pipes that a server opens for other reasons than a connection.
 _SPARE_DESCRIPTORS = 128
+_MOST_TIMES = 8
 # A signed request takes a few milliseconds from its connection to its proof, and more on a busy machine.
 _PROOF_SECONDS = 0.05
 _Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -56,19 +57,21 @@ def fitted(limits: Limits | None, descriptors: int) -> Limits:
     >>> fitted(None, 1024) == Limits(), fitted(None, 256).strangers
     (True, 42)
 
-    Limits that nobody has chosen are made to fit.
+    Limits that nobody has chosen follow the number, up to 8 times those of 1,024 descriptors: strangers that find room
+    cost nothing, and those that are ended come again.
     """
-    chosen = limits or Limits()
-    if chosen.descriptors <= descriptors:
-        return chosen
     if limits is not None:
+        if limits.descriptors <= descriptors:
+            return limits
         raise InputError(
             f"connections: {limits.strangers} strangers and {limits.callers} callers need {limits.descriptors} open "
             f"files, and this process may have {descriptors}: lower the numbers, or raise the limit with `ulimit -n`"
         )
-    part = max(0, descriptors - _SPARE_DESCRIPTORS) / (chosen.descriptors - _SPARE_DESCRIPTORS)
-    strangers, callers = (max(1, int(part * count)) for count in (chosen.strangers, chosen.callers))
-    return Limits(strangers=strangers, callers=callers, of_caller=max(1, min(chosen.of_caller, callers // 2)))
+    usual = Limits()
+    part = (descriptors - _SPARE_DESCRIPTORS) / (usual.descriptors - _SPARE_DESCRIPTORS)
+    part = min(_MOST_TIMES, int(part)) if part >= 1 else max(0, part)
+    strangers, callers = (max(1, int(part * count)) for count in (usual.strangers, usual.callers))
+    return Limits(strangers=strangers, callers=callers, of_caller=max(1, min(usual.of_caller, callers // 2)))
 
 
 def open_files() -> int:

@@ -19,7 +19,7 @@ from herringbone.s3.front.store import Store
 
 
 def verifier(request: HttpRequest) -> Signer:
-    return Signer(request.header("x-id"))
+    return Signer(request.header("x-id"), repeats=bool(request.header("x-repeats")))
 
 
 async def answer(app: Any, method: str, path: str, user: str, body: bytes = b"", **headers: str) -> int:
@@ -91,3 +91,26 @@ def test_the_time_for_chunks_of_one_byte_grows_with_their_number_alone() -> None
 
     # With a copy of the rest for each chunk, it were 100 times as long, and more than a minute.
     assert seconds(200_000) < 30 * max(seconds(20_000), 0.01)
+
+
+def test_a_write_that_comes_again_has_no_effect_or_is_refused(tmp_path: Path) -> None:
+    """Whoever had recorded a PUT could bring an old object back for 15 minutes."""
+    Store(tmp_path).create_bucket("mine")
+    app, file = make_app(tmp_path, verifier), tmp_path / "mine" / "a"
+
+    def again(method: str, path: str, body: bytes = b"", **headers: str) -> int:
+        return asyncio.run(answer(app, method, path, "ada", body, x_repeats="1", **headers))
+
+    def write(method: str, body: bytes = b"") -> int:
+        return asyncio.run(answer(app, method, "/mine/a", "ada", body))
+
+    assert again("PUT", "/mine/a", b"old") == 503
+    assert write("PUT", b"old") == again("PUT", "/mine/a", b"old") == 200
+    assert write("PUT", b"new") == 200
+    assert again("PUT", "/mine/a", b"old") == again("DELETE", "/mine/a") == 503
+    assert file.read_bytes() == b"new"
+    assert write("DELETE") == again("DELETE", "/mine/a") == 204
+    assert again("PUT", "/mine/a", b"new") == again("PUT", "/mine/b", x_amz_copy_source="mine/a") == 503
+    assert again("PUT", "/yours") == again("DELETE", "/mine") == 503
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert not file.exists()

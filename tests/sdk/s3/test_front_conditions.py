@@ -107,7 +107,7 @@ class ReadMeanwhile(Store):
 
     def _write_facts(self, *arguments: Any) -> None:
         super()._write_facts(*arguments)
-        if arguments[3] == "new-1":
+        if arguments[1].etag == "new-1":
             self.reads.append(self.pool.submit(self.facts, "mine", "k"))
             # The reader waits for the writer, or is done soon.
             wait(self.reads, timeout=0.5)

@@ -39,7 +39,8 @@ from herringbone.s3.front.documents import Member, time_text
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
 from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
-from herringbone.s3.front.store import Store, remove_abandoned
+from herringbone.s3.front.removal import remove_abandoned
+from herringbone.s3.front.store import Store
 from herringbone.s3.front.uploads import Uploads
 from herringbone.system.connections import admit
 
@@ -47,6 +48,8 @@ from herringbone.system.connections import admit
 _LOGGED = ("uploads", "uploadId", "delete", "location", "versioning")
 # Lists of access that say what holds anyway: the bucket's owner, and nobody else.
 _PRIVATE_LISTS = ("private", "bucket-owner-full-control", "bucket-owner-read")
+# Writes that have no effect when they come again and nobody else has written. Their handlers look whether that is so.
+_WITHOUT_EFFECT_AGAIN = ("PutObject", "DeleteObject", "DeleteObjects")
 # Calls of one signer that work at once, apart from waiting for bytes of the client.
 THREADS_OF_SIGNER = 4
 _T = TypeVar("_T")
@@ -159,6 +162,7 @@ class Front:
         name = find_operation(request.method, resource, options, request.headers)
         if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
             raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
+        signer.check_repeat(changes=name not in _WITHOUT_EFFECT_AGAIN)
         # [2] The methods have S3's names: `get_object` answers GetObject.
         threads = self._threads.setdefault(signer.identity, CapacityLimiter(THREADS_OF_SIGNER))
         handler, call = getattr(self._handlers, method_of(name)), Call(request, signer, bucket, key, options, threads)
@@ -219,13 +223,13 @@ class Handlers:
 
     async def delete_objects(self, call: Call) -> Response:
         text = await receive_text(call.request, call.signer, documents.MAX_BYTES, call.threads)
-        return await call.run(self._delete, call.bucket, *documents.parse_deletion(text))
+        return await call.run(self._delete, call, *documents.parse_deletion(text))
 
-    def _delete(self, bucket: str, keys: list[tuple[str, str]], quiet: bool) -> Response:
+    def _delete(self, call: Call, keys: list[tuple[str, str]], quiet: bool) -> Response:
         members: list[Member] = []
         for key, etag in keys:
             try:
-                self._store.delete(bucket, key, Conditions(match=etag))
+                self._delete_key(call, key, Conditions(match=etag))
             except S3Error as error:
                 members.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
             else:
@@ -259,6 +263,12 @@ class Handlers:
         return xml("CopyObjectResult", [("LastModified", time_text(facts.modified)), ("ETag", f'"{facts.etag}"')])
 
     def _keep(self, call: Call, file: IO[bytes], etag: str, meta: dict[str, str]) -> Facts:
+        if call.signer.repeats:
+            is_there = self._store.exists(call.bucket, call.key)
+            facts = self._store.facts(call.bucket, call.key) if is_there else None
+            call.signer.check_repeat(changes=facts is None or facts.etag != etag)
+            if facts is not None:
+                return facts
         return self._store.keep(file, call.bucket, call.key, etag, meta, conditions=call.conditions)
 
     def upload_part_copy(self, call: Call) -> Response:
@@ -287,8 +297,14 @@ class Handlers:
         return file, facts
 
     def delete_object(self, call: Call) -> Response:
-        self._store.delete(call.bucket, call.key, call.conditions)
+        self._delete_key(call, call.key, call.conditions)
         return Response(status_code=204)
+
+    def _delete_key(self, call: Call, key: str, conditions: Conditions) -> None:
+        if call.signer.repeats:
+            call.signer.check_repeat(changes=self._store.exists(call.bucket, key))
+        else:
+            self._store.delete(call.bucket, key, conditions)
 
     def create_multipart_upload(self, call: Call) -> Response:
         upload = self._uploads.create(call.bucket, call.key, meta_of(call.request.headers))

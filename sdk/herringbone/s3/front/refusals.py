@@ -43,6 +43,7 @@ class Signer(NamedTuple):
     """The signer of a request, and the values from which the signatures of chunks continue.
 
     `key` is the signing key of the day, `scope` is `DAY/REGION/s3/aws4_request`, `stamp` the time that was signed.
+    With `repeats`, the same signed write has come before: it may change nothing any more.
     """
 
     identity: str
@@ -50,6 +51,16 @@ class Signer(NamedTuple):
     scope: str = ""
     stamp: str = ""
     signature: str = ""
+    repeats: bool = False
+
+    def check_repeat(self, *, changes: bool) -> None:
+        """Raise `S3Error` for a repeated write that would change something.
+
+        Somebody may have recorded it. But a client signs two equal writes of one second alike, and the second one has
+        no effect while nobody else has written.
+        """
+        if self.repeats and changes:
+            raise S3Error("SlowDown", "This signed request was received before. Sign it again.", 503)
 
 
 # Raises `S3Error` for a request that may not go on. It sees no body: what it says about one is checked here.

@@ -5,35 +5,47 @@
 <folder>/BUCKET/.herringbone/new/...       content that is still coming; it gets its name by a rename when it is whole
 <folder>/BUCKET/.herringbone/uploads/ID/   parts of an upload
 
+<folder>/.herringbone-deleted-BUCKET/      a bucket that is being deleted
+
 Facts name the file's inode, size and time of change. A file that came into the folder by other means has none, or
-facts of another file: its ETag is computed when it is first asked for.
+facts of another file: its ETag is computed when it is first asked for. Until a new object has its name, its facts keep
+those of the old one, so a crash at any moment leaves the old object or the new one, each with its facts.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
-import shutil
 import stat
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+import msgspec
 
 from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
 from herringbone.s3.front.refusals import S3Error
+from herringbone.s3.front.removal import DELETED, OWN, has_files, removed
 from herringbone_contract import safe_tree
-from herringbone_contract.files import write_whole
+from herringbone_contract.files import sync, write_whole
 
-OWN = ".herringbone"
 _READ_BYTES = 1 << 20
 _LAST = "\U0010ffff"
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """The facts of one file, as they are stored; `before` are those of the object that this one replaces."""
+
+    of: list[int]
+    key: str
+    etag: str
+    meta: dict[str, str]
+    before: _Stored | None = None
 
 
 class Store:
@@ -64,13 +76,16 @@ class Store:
     def delete_bucket(self, name: str) -> None:
         with self._lock:
             bucket = self.bucket(name)
-            try:
-                _remove_without_files(bucket)
-                bucket.rmdir()
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-                raise S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409) from None
+            if has_files(bucket):
+                raise _not_empty()
+            # By one rename, so that a crash leaves the bucket with its uploads, or none.
+            deleted = self._folder / f"{DELETED}{name}"
+            bucket.rename(deleted)
+            sync(self._folder)
+            if not removed(deleted):
+                # A file has come meanwhile, by other means.
+                deleted.rename(bucket)
+                raise _not_empty()
 
     def bucket(self, name: str) -> Path:
         """Return a bucket's folder. Raises `S3Error` where there is none."""
@@ -132,8 +147,12 @@ class Store:
         with self._lock:
             self.check(bucket, key, conditions)
             top = self.bucket(bucket)
+            before = None
+            with suppress(S3Error):
+                earlier, before = self._find(top, key)
+                earlier.close()
             with _place(top, path_of(key)) as (parent, target):
-                self._write_facts(top, key, state, etag, meta)
+                self._write_facts(top, _Stored(_mark(state), key, etag, meta, before))
                 os.replace(file.name, target, dst_dir_fd=parent)
                 # The client is told that its object is stored.
                 os.fsync(parent)
@@ -143,15 +162,15 @@ class Store:
         """Open an object. Raises `S3Error` where there is none."""
         top = self.bucket(bucket)
         file, stored = self._find(top, key)
-        if not stored:
-            # `keep` may have written the facts of its new file, and not yet have given that file the name.
+        if stored is None:
+            # `keep` may have replaced the object between the two looks, and the facts are those of the next one.
             file.close()
             with self._lock:
                 file, stored = self._find(top, key)
         try:
             state = os.fstat(file.fileno())
-            stored = stored or {"etag": self._computed_etag(top, key, file), "meta": {}}
-            return file, Facts(key, state.st_size, stored["etag"], state.st_mtime, stored["meta"])
+            stored = stored or _Stored(_mark(state), key, self._computed_etag(top, key, file), {})
+            return file, Facts(key, state.st_size, stored.etag, state.st_mtime, stored.meta)
         except BaseException:
             file.close()
             raise
@@ -192,14 +211,29 @@ class Store:
         file.close()
         return facts
 
-    def _find(self, top: Path, key: str) -> tuple[IO[bytes], dict[str, Any]]:
-        """Open an object's file, and read its facts: empty if there are none of this file. Raises `S3Error`."""
+    def exists(self, bucket: str, key: str) -> bool:
+        """Report whether there is an object. Raises `S3Error` where there is no bucket."""
+        try:
+            self._find(self.bucket(bucket), key)[0].close()
+        except S3Error as error:
+            if error.code != "NoSuchKey":
+                raise
+            return False
+        return True
+
+    def _find(self, top: Path, key: str) -> tuple[IO[bytes], _Stored | None]:
+        """Open an object's file, and read its facts: None if there are none of this file. Raises `S3Error`."""
         for path in _places(path_of(key)):
             if (file := _open(top, path)) is not None:
-                stored: dict[str, Any] = {}
-                with suppress(OSError, ValueError):
-                    stored = json.loads(self._facts_path(top, key).read_bytes())
-                return file, stored if stored.get("of") == _mark(os.fstat(file.fileno())) else {}
+                stored: _Stored | None = None
+                with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+                    stored = msgspec.json.decode(self._facts_path(top, key).read_bytes(), type=_Stored)
+                mark = _mark(os.fstat(file.fileno()))
+                while stored is not None and stored.of != mark:
+                    stored = stored.before
+                if stored is not None:
+                    stored.before = None
+                return file, stored
         raise S3Error("NoSuchKey", "The specified key does not exist.", 404)
 
     def _computed_etag(self, top: Path, key: str, file: IO[bytes]) -> str:
@@ -213,14 +247,13 @@ class Store:
             named, _ = self._find(top, key)
             with named:
                 if _mark(os.fstat(named.fileno())) == _mark(state):
-                    self._write_facts(top, key, state, digest.hexdigest(), {})
+                    self._write_facts(top, _Stored(_mark(state), key, digest.hexdigest(), {}))
         return digest.hexdigest()
 
-    def _write_facts(self, top: Path, key: str, state: os.stat_result, etag: str, meta: dict[str, str]) -> None:
-        path = self._facts_path(top, key)
+    def _write_facts(self, top: Path, facts: _Stored) -> None:
+        path = self._facts_path(top, facts.key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"of": _mark(state), "key": key, "etag": etag, "meta": meta}
-        write_whole(path, json.dumps(facts).encode(), synced=True)
+        write_whole(path, msgspec.json.encode(facts), synced=True)
 
     @staticmethod
     def _facts_path(top: Path, key: str) -> Path:
@@ -275,21 +308,8 @@ def _remove_empty(top: Path, path: str) -> None:
         path = above
 
 
-def _remove_without_files(bucket: Path) -> None:
-    """Remove all folders and links in a bucket, and the front's own folder. Raises `OSError` (ENOTEMPTY) for files.
-
-    Files of any name count, also those that no key can mean: whoever made them may need them.
-    """
-    with safe_tree.folder(bucket) as top:
-        entries = [entry for entry in safe_tree.walk(top) if entry.name.partition("/")[0] != OWN]
-        if any(entry.kind not in ("folder", "link") for entry in entries):
-            raise OSError(errno.ENOTEMPTY, "there are files in it")
-        # From the last one up. A file that has come meanwhile keeps its folders.
-        for entry in reversed(entries):
-            above, _, name = entry.name.rpartition("/")
-            with safe_tree.folder(top, above) as parent:
-                (os.unlink if entry.kind == "link" else os.rmdir)(name, dir_fd=parent)
-        safe_tree.remove(top, OWN)
+def _not_empty() -> S3Error:
+    return S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409)
 
 
 def _listed(top: Path, inside: str) -> list[tuple[str, bool]]:
@@ -366,13 +386,3 @@ def _is_text(key: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def remove_abandoned(folder: Path, *, older_than: float = 7 * 24 * 3600.0) -> None:
-    """Remove content and parts that nobody has touched for a week: their clients are gone."""
-    limit = time.time() - older_than
-    for kind in ("new", "uploads"):
-        for path in folder.glob(f"*/{OWN}/{kind}/*"):
-            with suppress(OSError):
-                if path.stat().st_mtime < limit:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -7,15 +7,17 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
 from herringbone.s3.front.refusals import S3Error
-from herringbone.s3.front.store import OWN, Store
+from herringbone.s3.front.removal import OWN
+from herringbone.s3.front.store import Store
 from herringbone_contract.files import sync, write_whole
 
 MAX_PART = 10_000
@@ -40,8 +42,14 @@ class Uploads:
 
     def __init__(self, store: Store, *, min_part_bytes: int = MIN_PART_BYTES) -> None:
         self._store, self._min_part_bytes = store, min_part_bytes
-        # Held while an upload is completed or removed: a client may send the request twice.
-        self._lock = threading.Lock()
+        # Of each upload that is being changed: a client may send a request twice. Other uploads go on, because the copy
+        # of a large one takes minutes.
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        self._lock = Lock()
+
+    def _changing(self, upload: str) -> Lock:
+        with self._lock:
+            return self._locks.setdefault(upload, Lock())
 
     def create(self, bucket: str, key: str, meta: dict[str, str]) -> str:
         """Begin an upload and return its id."""
@@ -61,7 +69,7 @@ class Uploads:
         file.flush()
         # `complete` takes a part for what its name says.
         sync(file.name)
-        with self._lock:
+        with self._changing(upload):
             os.replace(file.name, folder / f"{number:05}-{etag}")  # noqa: PTH105
             sync(folder)
             for part in self._parts(folder):
@@ -94,29 +102,43 @@ class Uploads:
     ) -> Facts:
         """Make the object of the parts that the client names, each by number and ETag. Raises `S3Error`.
 
-        `size` is what the client says about the whole. An upload whose conditions do not hold stays.
+        `size` is what the client says about the whole. An upload whose conditions do not hold stays. A request that
+        comes again, because its answer was lost, gets the same answer.
         """
-        with self._lock:
-            folder, stored = self._upload(bucket, key, upload)
+        etag = _etag_of(wanted)
+        with self._changing(upload):
+            try:
+                folder, stored = self._upload(bucket, key, upload)
+            except S3Error:
+                with suppress(S3Error):
+                    facts = self._store.facts(bucket, key)
+                    if facts.etag == etag:
+                        return facts
+                raise
             self._store.check(bucket, key, conditions)
             parts = self._wanted(folder, wanted)
             if size is not None and size != str(sum(part.size for part in parts)):
                 raise S3Error("InvalidRequest", f"The parts have {sum(part.size for part in parts)} bytes, not {size}.")
-            digest = hashlib.md5(usedforsecurity=False)
             with self._store.new_file(bucket) as target:
                 for part in parts:
-                    digest.update(bytes.fromhex(part.etag))
                     with part.path.open("rb") as source:
                         shutil.copyfileobj(source, target, _COPY_BYTES)
-                etag = f"{digest.hexdigest()}-{len(parts)}"
                 facts = self._store.keep(target, bucket, key, etag, stored["meta"], conditions=conditions)
-            shutil.rmtree(folder, ignore_errors=True)
+            self._remove(folder)
         return facts
 
     def abort(self, bucket: str, key: str, upload: str) -> None:
         """Remove an upload with its parts."""
-        with self._lock:
-            shutil.rmtree(self._upload(bucket, key, upload)[0], ignore_errors=True)
+        with self._changing(upload):
+            self._remove(self._upload(bucket, key, upload)[0])
+
+    @staticmethod
+    def _remove(folder: Path) -> None:
+        """Remove an upload: by one rename, because a crash in between must not leave some of its parts."""
+        removed = folder.parents[1] / "new" / folder.name
+        removed.parent.mkdir(exist_ok=True)
+        folder.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
     def _wanted(self, folder: Path, wanted: Sequence[tuple[int, str]]) -> list[Part]:
         if not wanted:
@@ -150,3 +172,12 @@ class Uploads:
             if (match := _PART.fullmatch(path.name)) is not None:
                 parts.append(Part(int(match[1]), match[2], path.stat().st_size, path))
         return sorted(parts)
+
+
+def _etag_of(parts: Sequence[tuple[int, str]]) -> str:
+    """Return the ETag of an object that was made of parts; "" for parts whose ETags are none."""
+    try:
+        digest = hashlib.md5(b"".join(bytes.fromhex(etag) for _, etag in parts), usedforsecurity=False)
+    except ValueError:
+        return ""
+    return f"{digest.hexdigest()}-{len(parts)}"
