@@ -129,6 +129,8 @@ class RankVariable:
     LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
     GROUP_RANK = "GROUP_RANK"
     MASTER_ADDRESS = "MASTER_ADDR"
+    # JSON: the addresses of hosts whose names no name server knows.
+    HOST_NAMES = "HERRINGBONE_HOST_NAMES"
     MASTER_PORT = "MASTER_PORT"
     # The FIFO to which ranks send events (`events.emit`); absent without an observer.
     EVENTS = "HERRINGBONE_EVENTS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from herringbone_contract.constants import ReduceVariable
@@ -22,7 +23,7 @@ class Rendezvous(NamedTuple):
 
     `port` is for the framework's own rendezvous, `reduce_port` for the data-parallel library's. `servers` are those on
     helper hosts, as `reduce_servers.encode` writes them. `tensorflow` are TensorFlow's own servers, by rank, when
-    TensorFlow connects the ranks.
+    TensorFlow connects the ranks. `names` are the addresses of hosts whose names some host does not know.
     """
 
     address: str
@@ -31,12 +32,13 @@ class Rendezvous(NamedTuple):
     listen: str = ""
     servers: str = ""
     tensorflow: tuple[TensorFlowServers, ...] = ()
+    names: Mapping[str, str] = {}
 
     def to_message(self) -> dict[str, Any]:
         """Return the rendezvous as JSON; `from_message` reads it back.
 
         >>> Rendezvous.from_message(Rendezvous("algo-1", 7000, 7001).to_message())
-        Rendezvous(address='algo-1', port=7000, reduce_port=7001, listen='', servers='', tensorflow=())
+        Rendezvous(address='algo-1', port=7000, reduce_port=7001, listen='', servers='', tensorflow=(), names={})
         """
         # JSON has no tuples of names: a server travels as a list, and comes back by position.
         return {**self._asdict(), "tensorflow": [list(servers) for servers in self.tensorflow]}

@@ -57,10 +57,11 @@ def main() -> None:
     _pass_on(message.pop("secrets"), inheritable=message["entry"] == "program")
     several = int(message["environment"]["WORLD_SIZE"]) > 1
     if message["entry"] != "program":
-        from herringbone_entry.ranks import import_hooks
+        from herringbone_entry.ranks import host_names, import_hooks
 
         # Orders of a lone rank come by signal only: it waits for no other rank.
         import_hooks.install(message["listen"], message["orders"] if several else "", message["trainer_hooks"])
+        host_names.install(os.environ)
     take_orders(message["orders"])
     os.chdir(message["code"])
     refuse_other_jobs_files(os.environ.get("SAGEMAKER_BASE_DIR", OPT_ML))

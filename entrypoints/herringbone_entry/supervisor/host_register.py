@@ -109,7 +109,8 @@ class HostRegister:
         )
         address = self._master_address(layout.master)
         listen = self._listen_address(layout)
-        return Rendezvous(address, master["port"], master["reduce_port"], listen, self._helper_servers(), servers)
+        ports = (master["port"], master["reduce_port"])
+        return Rendezvous(address, *ports, listen, self._helper_servers(), servers, self._unknown_names())
 
     def machine_ranks(self) -> dict[str, int]:
         """Return, for each host, the ranks of all hosts on its machine: containers may share one, processes do."""
@@ -160,6 +161,12 @@ class HostRegister:
         from herringbone_entry.supervisor.preflight import listen_address
 
         return listen_address(layout.master, [host for host in layout.hosts if host != layout.master], self._facts)
+
+    def _unknown_names(self) -> dict[str, str]:
+        """Return the addresses of all hosts where some host does not know some name; empty where names resolve."""
+        if self.across and not any(facts["unknown"] for facts in self._facts.values()):
+            return {}
+        return {host: address for host in self.hosts if (address := self._address_of(host)) != host}
 
     def _address_of(self, host: str) -> str:
         """Return the address of a host for the others; the name of a host that did not report in time."""

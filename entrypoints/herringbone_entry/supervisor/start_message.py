@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from herringbone_contract.constants import HostVariable, Key, ReduceVariable
+from herringbone_contract.constants import HostVariable, Key, RankVariable, ReduceVariable
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import Layout, RankPlacement
 from herringbone_entry.channel import attach
@@ -15,6 +16,7 @@ from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variable
 from herringbone_entry.host import Host
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared
+from herringbone_entry.ranks import host_names
 from herringbone_entry.ranks.environment import (
     THREADS,
     accelerate_environment,
@@ -81,7 +83,11 @@ def start_message(
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
         environment |= {name: interface for name in names if name not in inherited}
-    environment |= python_environment(inherited, code=str(host.paths.code), shims=prepared.shims)
+    shims = prepared.shims
+    if rendezvous.names:
+        environment[RankVariable.HOST_NAMES] = json.dumps(rendezvous.names)
+        shims = (*shims, host_names.CHILD_PYTHON)
+    environment |= python_environment(inherited, code=str(host.paths.code), shims=shims)
     return {
         "environment": environment,
         "code": str(host.paths.code),

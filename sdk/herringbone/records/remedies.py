@@ -19,6 +19,8 @@ _NOT_USED = re.compile(r"^Some specified arguments are not used by the HfArgumen
 _HOST_FOLDER = r"(?:/opt/ml|/hosts/[^/]+/ml)"
 _CHANNEL = re.compile(_HOST_FOLDER + r"/input/data/(?P<channel>[^/]+)(?:/(?P<file>.*))?$")
 _CODE = re.compile(_HOST_FOLDER + r"/code/(?P<file>.+)$")
+# The words of Python, of the C library and of torch for a name that they cannot resolve.
+_NO_NAME = re.compile(r"Name or service not known|in name resolution|No address associated|gai ?error")
 # Exit codes of processes that a signal ended without a Python exception: 128 and the signal's number.
 _LESS_MEMORY = "Use a smaller batch, or fewer ranks or data loader workers on the host"
 _CRASH = "compiled code crashed, not Python: update or replace the library that the last frame calls"
@@ -56,6 +58,13 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     if match := _NOT_USED.search(failure.message):
         words = [word.strip("',[]\"") for word in match["arguments"].split()]
         return _unrecognized(words, "parse_args_into_dataclasses(return_remaining_strings=True)")
+    if plan.get("backend") in ("local_process", "ssh") and any(
+        map(_is_unknown_name, (failure.message, *failure.log_tail))
+    ):
+        return (
+            "here, only Python and torch resolve the names of hosts: give other programs the address in MASTER_ADDR, "
+            "which each rank has"
+        )
     if not failure.exception and not failure.message:
         return _SIGNALS.get(failure.exit_code, "")
     if failure.exception == "SystemExit":
@@ -63,6 +72,10 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
             if match := _UNRECOGNIZED.search(line):
                 return _unrecognized(match["arguments"].split(), "args, _ = parser.parse_known_args()")
     return ""
+
+
+def _is_unknown_name(text: str) -> bool:
+    return re.search(r"\balgo-\d+\b", text) is not None and _NO_NAME.search(text) is not None
 
 
 def _missing_module(message: str, plan: Mapping[str, Any]) -> str:

@@ -28,6 +28,11 @@ def missing(path):
             "not installed where the job ran: name it in requirements.txt of source_dir",
         ),
         (
+            Failure(exit_code=1, log_tail=("ssh: Could not resolve hostname algo-2: Name or service not known",)),
+            {"backend": "local_process"},
+            "give other programs the address in MASTER_ADDR",
+        ),
+        (
             Failure(exception="ModuleNotFoundError", message="No module named 'timm'"),
             ALONE,
             "give source_dir, with a requirements.txt that names it, or with your own module timm",
