@@ -1,16 +1,61 @@
-"""Copies the files of a container to this machine, for an engine that cannot mount folders of this machine."""
+"""Files of containers on this machine: copies from an engine elsewhere, and what layers over channels leave behind."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone_contract.archives import unpack
-from herringbone_contract.errors import ArchiveError
+from herringbone_contract.errors import ArchiveError, EngineError
 
 _NOT_FOUND = 404
 Say = Callable[[str], None]
+
+
+def clear_layers(engine: Engine, layers: str, image: str) -> None:
+    """Remove what the kernel keeps in the layers over a job's channels, and which only root may look into.
+
+    A container of root does it, from an image that the engine has; without `rm` in it, these folders stay. Raises
+    `EngineError`.
+    """
+    # Files of the kernel's own, also those of a layer that is not mounted any more.
+    left = [folder for folder in Path(layers).glob("*/*/work/work") if not _removed(folder)]
+    if not left:
+        return
+    request = {
+        "Image": image,
+        "User": "0",
+        "Entrypoint": ["rm", "-rf", "--"],
+        "Cmd": [f"/layers/{folder.relative_to(layers)}" for folder in left],
+        "HostConfig": {
+            "Mounts": [{"Type": "bind", "Source": layers, "Target": "/layers"}],
+            "NetworkMode": "none",
+            "AutoRemove": True,
+            "CapDrop": ["ALL"],
+            "CapAdd": ["DAC_OVERRIDE"],
+            "SecurityOpt": ["no-new-privileges"],
+            "LogConfig": {"Type": "none"},
+        },
+    }
+    container = engine.post("/containers/create", request)["Id"]
+    try:
+        engine.post(f"/containers/{container}/start")
+        # It may have ended, and have removed itself, before the engine reads this.
+        with contextlib.suppress(EngineRefusal):
+            engine.post(f"/containers/{container}/wait", condition="removed")
+    finally:
+        # One that could not start does not remove itself.
+        with contextlib.suppress(EngineError):
+            engine.delete(f"/containers/{container}", force=True)
+
+
+def _removed(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        return True
+    return False
 
 
 def fetch(engine: Engine, container: str, inside: str, into: Path, say: Say) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile, complain
@@ -308,22 +309,30 @@ class Containers(Site):
                 fetch(self._engine, host.id, inside, Path(target), lambda text: host.log.say(text, time.time()))
 
     def _remove_all(self) -> None:
-        import glob
         from threading import Thread
 
+        # Root can remove what the kernel leaves in layers; another user needs the engine, and an image with `rm`.
+        has_layers = os.getuid() != 0 and os.path.isdir(self._layers)  # noqa: PTH112
+        image = self._image() if has_layers else None
         # In parallel: the engine takes about as long for all of them as for one.
         removals = [Thread(target=self._try, args=(remove_container, host.id)) for host in self.hosts]
         for removal in removals:
             removal.start()
         for removal in removals:
             removal.join()
-        # The kernel left an empty folder of root's in each layer, which the user's `rm` cannot look into.
-        for folder in glob.iglob(f"{glob.escape(self._layers)}/*/*/work/work"):  # noqa: PTH207
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)  # noqa: PTH106
+        if image is not None:
+            from herringbone.controller.container_files import clear_layers
+
+            self._try(partial(clear_layers, image=image), self._layers)
         # The engine refuses to remove a network that has containers.
         if self._config["network"] is not None:
             self._try(remove_network, self._config["network"])
+
+    def _image(self) -> str | None:
+        """Return the image of the containers; None where the engine no longer knows them."""
+        with contextlib.suppress(EngineError):
+            return str(self._engine.get(f"/containers/{self.hosts[0].id}/json")["Image"])
+        return None
 
     def _try(self, remove: Callable[[Engine, str], None], name: str) -> None:
         """Remove one object; the next job's garbage collection finds what cannot be removed now."""

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from herringbone.controller.container_files import clear_layers
 from herringbone.controller.containers import ContainerHost, Containers, Frames
 from herringbone.engine.client import EngineRefusal
 from herringbone_contract.errors import EngineError
@@ -163,3 +164,31 @@ def test_a_stopped_host_goes_on_when_another_has_failed(paused):
     os.close(site.hosts[0].ending)
     assert engine.asked == ["json", *["unpause"] * paused, "kill"]
     assert engine.signals == ["SIGCONT"]
+
+
+def test_what_the_kernel_keeps_in_a_layer_is_removed_by_a_container_of_root(tmp_path):
+    """A file of root's in a folder of root's: the user's `rm` could not remove a job that had changed its input."""
+    requests = []
+
+    class Recorder(Engine):
+        def post(self, path, body=None, **query):
+            requests.append((path, body))
+            return {"Id": "a1"}
+
+        def delete(self, path, **query):
+            requests.append((path, None))
+
+    empty, kept = (tmp_path / host / "training/work/work" for host in ("algo-1", "algo-2"))
+    empty.mkdir(parents=True)
+    (kept / "#1f64").mkdir(parents=True)
+    clear_layers(Recorder(), str(tmp_path), "sha256:0a")
+    assert not empty.exists()
+    assert [path for path, _ in requests] == [
+        "/containers/create",
+        "/containers/a1/start",
+        "/containers/a1/wait",
+        "/containers/a1",
+    ]
+    request = requests[0][1]
+    assert [*request["Entrypoint"], *request["Cmd"]] == ["rm", "-rf", "--", "/layers/algo-2/training/work/work"]
+    assert (request["User"], request["HostConfig"]["NetworkMode"]) == ("0", "none")
