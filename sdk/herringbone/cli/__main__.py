@@ -23,10 +23,9 @@ import click
 from click.shell_completion import shell_complete
 
 from herringbone.cli.commands import COMPLETION_VARIABLE, MAX_HELP_WIDTH, LazyGroup, mistake, version_option
-from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
+from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE, complain
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
-from herringbone_contract.masking import printable
 
 # Verb -> its module, which is imported when the verb is used, and its line in the help.
 _VERBS = {
@@ -127,13 +126,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except click.UsageError as error:
-        _complain(mistake(error))
+        complain(mistake(error))
         return USAGE
     except HerringboneError as error:
         # A message is enough for a known error; any other exception keeps its traceback.
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
-        _complain(f"herringbone: {error}")
+        complain(f"herringbone: {error}")
         return USAGE if isinstance(error, (UsageError, JobNotFoundError)) else JOB_FAILED
 
 
@@ -157,13 +156,8 @@ def _finish_results() -> None:
             # A thread whose job is settled ends in a moment.
             thread.join(_MOMENT_SECONDS)
             if thread.is_alive():
-                _complain(f"herringbone: fetching the {thread.name}")
+                complain(f"herringbone: fetching the {thread.name}")
                 thread.join()
-
-
-def _complain(text: str) -> None:
-    # A message may quote a log, a name or an answer of a service: only its line breaks are ours.
-    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
 from herringbone.system.interrupt import CHOICES
+from herringbone_contract.errors import EngineError, HostError, ImageError, SlurmError
+from herringbone_contract.masking import printable
 
 # 2 is the code of mistakes in most commands. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
 OK, JOB_FAILED, USAGE, STOPPED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -24,6 +29,26 @@ def exit_code(secondary_status: str) -> int:
     (0, 3, 4)
     """
     return _ENDS.get(secondary_status, STOPPED)
+
+
+@contextmanager
+def nothing_started() -> Iterator[None]:
+    """Have the command end with the code of mistakes where the block fails: no job was started or changed.
+
+    No engine, a missing image, no Slurm, or a machine that does not answer; in a job, these are failures of the job.
+    """
+    try:
+        yield
+    except (EngineError, HostError, ImageError, SlurmError) as error:
+        if os.environ.get("HERRINGBONE_DEBUG"):
+            raise
+        complain(f"herringbone: {error}")
+        raise click.exceptions.Exit(USAGE) from error
+
+
+def complain(text: str) -> None:
+    """Write a message on standard error; it may quote a log, a name or an answer: only its line breaks are ours."""
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4

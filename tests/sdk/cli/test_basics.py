@@ -194,3 +194,28 @@ def test_a_command_waits_for_results_and_says_so_when_that_takes_a_while(capsys)
     done.set()
     command.join()
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize(
+    ("verb", "instance_type", "message"),
+    [
+        *((verb, "local", "no container engine answers") for verb in ("run", "plan")),
+        *((verb, "slurm:gpu", "sinfo is not on") for verb in ("run", "plan")),
+        # A plan asks no machine.
+        ("run", "ssh:hosts.yaml", "no such host"),
+    ],
+)
+def test_a_platform_that_is_not_there_is_a_mistake_in_the_call(
+    herringbone, tmp_path, monkeypatch, verb, instance_type, message
+):
+    """Code 1 says that a job failed, and none was started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    (tmp_path / "train.py").touch()
+    (tmp_path / "hosts.yaml").write_text("hosts: [{name: no-such-host.invalid}]")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ssh").symlink_to("/usr/bin/ssh")
+    monkeypatch.setenv("PATH", str(programs))
+    code, _, err = herringbone(verb, "train.py", "-o", f"instance_type={instance_type}")
+    assert (code, message in err) == (2, True), err

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from herringbone.cli.commands import JobCommand, json_option
+from herringbone.cli.common import nothing_started
 from herringbone.cli.train.measure import measure_flags, read_measures, show_prediction
 from herringbone.cli.train.request import EPILOG, JobFlags, job_flags, read_request
 from herringbone_contract.errors import UnsupportedError
@@ -19,6 +20,7 @@ from herringbone_contract.errors import UnsupportedError
 @click.option("--verbose", "-v", is_flag=True, help="show internal hyperparameters, too")
 @json_option("the plan as JSON")
 @click.pass_obj
+@nothing_started()
 def command(
     script_arguments: list[str], /, verbose: bool, as_json: bool, measuring: dict[str, Any], **flags: Any
 ) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from herringbone.cli.commands import JobCommand, json_option
-from herringbone.cli.common import exit_code, on_interrupt_option
+from herringbone.cli.common import exit_code, nothing_started, on_interrupt_option
 from herringbone.cli.train.request import EPILOG, JobFlags, job_flags, read_request
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt
@@ -40,7 +40,8 @@ def command(
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs = read_request(request)
     # Not `wait=True`: that shows the log on standard output, which --json needs for its JSON.
-    job = estimator.fit(inputs, wait=False, logs=not (quiet or detach), job_name=request.job_name, queue=queue)
+    with nothing_started():
+        job = estimator.fit(inputs, wait=False, logs=not (quiet or detach), job_name=request.job_name, queue=queue)
     if detach:
         print(json.dumps(job.describe()) if as_json else job.name)
         return 0
