@@ -80,9 +80,7 @@ def start_message(
         # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
-        # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
-        names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
-        environment |= {name: interface for name in names if name not in inherited}
+        environment |= {name: interface for name in _interface_names(host) if name not in inherited}
     shims = prepared.shims
     if rendezvous.names:
         environment[RankVariable.HOST_NAMES] = json.dumps(rendezvous.names)
@@ -101,6 +99,11 @@ def start_message(
         "listen": rendezvous.listen if placement.rank == 0 else "",
         "trainer_hooks": _trainer_hooks(prepared),
     }
+
+
+def _interface_names(host: Host) -> tuple[str, ...]:
+    # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
+    return ("GLOO_SOCKET_IFNAME",) if host.on_one_machine else ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def _hugging_face_environment(
