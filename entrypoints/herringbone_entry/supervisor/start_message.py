@@ -81,10 +81,9 @@ def start_message(
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
         environment |= {name: interface for name in _interface_names(host) if name not in inherited}
-    shims = prepared.shims
+    shims = (*prepared.shims, host_names.CHILD_PYTHON) if rendezvous.names else prepared.shims
     if rendezvous.names:
         environment[RankVariable.HOST_NAMES] = json.dumps(rendezvous.names)
-        shims = (*shims, host_names.CHILD_PYTHON)
     environment |= python_environment(inherited, code=str(host.paths.code), shims=shims)
     return {
         "environment": environment,
