@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
@@ -31,9 +32,11 @@ def default_job_name(base: str, now: datetime) -> str:
 def check_job_name(name: str) -> str:
     """Return the name unchanged. Raises `JobNameError` for a name that the service would refuse."""
     if not isinstance(name, str) or not JOB_NAME_PATTERN.fullmatch(name) or len(name) > MAX_CHARS:
-        # The same letters, as far as a name may have them.
-        proposal = re.sub(r"[^A-Za-z0-9]+", "-", name[:MAX_CHARS]).strip("-") if isinstance(name, str) else ""
-        hint = f"; did you mean {proposal!r}?" if proposal else ""
+        # The same letters, as far as a name may have them: `uni` for `ünï`.
+        letters = unicodedata.normalize("NFKD", name[:MAX_CHARS]) if isinstance(name, str) else ""
+        letters = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        proposal = re.sub(r"[^A-Za-z0-9]+", "-", letters).strip("-")
+        hint = f"; did you mean {proposal!r}?" if 2 * len(proposal) > sum(map(str.isalnum, letters)) else ""
         raise JobNameError(
             f"job name {name!r}: use 1 to {MAX_CHARS} letters, digits and hyphens, starting and ending with no hyphen"
             f"{hint}"

@@ -20,3 +20,12 @@ def test_a_name_has_letters_digits_and_hyphens():
     for name in ("", "-a", "a-", "a_b", "../a", "a" * 64, "a\n", "é"):
         with pytest.raises(JobNameError, match="use 1 to 63 letters, digits and hyphens"):
             check_job_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("\u00fcn\u00ef", "; did you mean 'uni'?"), ("\u6570\u636e1", ""), ("-", "")]
+)
+def test_a_proposal_is_like_the_name(name, hint):
+    with pytest.raises(JobNameError) as caught:
+        check_job_name(name)
+    assert str(caught.value).partition("no hyphen")[2] == hint
