@@ -76,7 +76,9 @@ def _read_yaml(text: str) -> Any:
                 raise _WrongError(f"nested deeper than {_MAX_DEPTH} levels")
         value = yaml.load(text, loader)  # noqa: S506 - the loader builds nothing but plain values
     except yaml.YAMLError as error:
-        raise _WrongError(f"cannot be read as YAML or JSON: {' '.join(str(error).split())}") from None
+        # PyYAML names the place, and a file that is a text here.
+        reason = re.sub(r' in "<\w+ string>",', " at", " ".join(str(error).split()))
+        raise _WrongError(f"cannot be read as YAML or JSON: {reason}") from None
     except UnicodeEncodeError:
         raise _WrongError("has half of a character (a lone surrogate)") from None
     _check_text(value)

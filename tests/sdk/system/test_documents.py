@@ -92,4 +92,6 @@ def test_a_broken_document_is_one_line(text, message):
     assert str(caught.value).startswith("job.yaml: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    # PyYAML's name of a document that is a text.
+    assert "unicode string" not in str(caught.value)
     str(caught.value).encode()
