@@ -36,7 +36,8 @@ ENTRY = "entry_point: t.py\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("framework: torch\n" + ENTRY, "framework: 'torch' is none of"),
+        ("framework: torch\n" + ENTRY, "; did you mean pytorch?"),
+        ("framework: pytorsh\n" + ENTRY, "; did you mean pytorch?"),
         ("framework: [pytorch]\n" + ENTRY, "framework: ['pytorch'] is none of"),
         ("- a\n- b", "job.yaml: expected a mapping"),
         ("", "job.yaml: expected a mapping"),

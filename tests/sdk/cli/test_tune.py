@@ -94,6 +94,7 @@ def test_a_section_becomes_the_arguments_of_the_tuner():
     [
         ([], "tuning: expected a mapping"),
         ({"max_job": 3}, "tuning.max_job: no such key; did you mean max_jobs?"),
+        ({"resource_name": "epochs"}, "tuning.resource_name: no such key; it belongs into tuning.strategy_config"),
         ({"hyperparameter_ranges": {"lr": 3}}, "ranges.lr: 3 is no range; write {continuous: "),
         ({"hyperparameter_ranges": {"lr": {"min": 1}}}, "names no kinds of range"),
         ({"hyperparameter_ranges": {"lr": {"integer": [1, 2], "continuous": [1, 2]}}}, "names 2 kinds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -340,7 +341,8 @@ def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
     if not isinstance(framework, str) or framework not in _FRAMEWORKS:
-        hint = "; did you mean pytorch?" if framework == "torch" else ""
+        near = difflib.get_close_matches(str(framework), _FRAMEWORKS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}{hint}")
     return _FRAMEWORKS[framework]
 

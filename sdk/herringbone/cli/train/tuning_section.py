@@ -25,6 +25,12 @@ _PLAIN = (
     *("max_runtime_in_seconds", "early_stopping_type", "random_seed", "base_tuning_job_name", "tags", "autotune"),
     "hyperparameters_to_keep_static",
 )
+# The keys of sections within the section.
+_INNER = {
+    "strategy_config": ("max_resource", "min_resource", "resource_name"),
+    "completion_criteria_config": TuningJobCompletionCriteriaConfig.__struct_fields__,
+    "warm_start_config": ("type", "parents"),
+}
 _FORMS = "write {continuous: [low, high]}, {integer: [low, high]}, either with scaling_type, or a list of values"
 
 
@@ -78,19 +84,19 @@ def _strategy_config(place: str, value: Any) -> StrategyConfig:
     # Only Hyperband has settings, so the file needs no level that names it; SageMaker's form is read as well.
     settings = _mapping(place, value)
     settings = _mapping(place, settings.get("hyperband_strategy_config", settings))
-    _check_keys(place, settings, ("max_resource", "min_resource", "resource_name"))
+    _check_keys(place, settings, _INNER["strategy_config"])
     return StrategyConfig(_made(place, HyperbandStrategyConfig, settings))
 
 
 def _completion(place: str, value: Any) -> TuningJobCompletionCriteriaConfig:
     settings = _mapping(place, value)
-    _check_keys(place, settings, TuningJobCompletionCriteriaConfig.__struct_fields__)
+    _check_keys(place, settings, _INNER["completion_criteria_config"])
     return _made(place, TuningJobCompletionCriteriaConfig, settings)
 
 
 def _warm_start(place: str, value: Any) -> WarmStartConfig:
     settings = _mapping(place, value)
-    _check_keys(place, settings, ("type", "parents"))
+    _check_keys(place, settings, _INNER["warm_start_config"])
     kinds = {kind.value: kind for kind in WarmStartTypes}
     kind = settings.get("type")
     if kind not in kinds:
@@ -117,4 +123,6 @@ def _check_keys(place: str, settings: Iterable[str], known: Iterable[str]) -> No
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+            if place == SECTION and (inner := next((key for key, keys in _INNER.items() if name in keys), None)):
+                hint = f"it belongs into {SECTION}.{inner}"
             raise OptionError(f"{place}.{name}: no such key; {hint}")
