@@ -272,6 +272,7 @@ def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_pytho
         "import sys; from herringbone.cli.__main__ import main; sys.exit(main())", "logs", "-f", "a"
     )
     assert follower.stdout.readline() == "[algo-1:0] ready\n"
+    assert herringbone("stop", "a", "--grace", "5")[1] == "job a: stopping (its end: herringbone logs -f a)\n"
     assert herringbone("stop", "a", "--wait", "--grace", "5")[1] == "job a: Stopped\n"
     follower.communicate(timeout=10)
     assert follower.returncode == 3

@@ -7,9 +7,10 @@ import math
 
 import click
 
-from herringbone.api.job import attach
+from herringbone.api.job import TrainingJob, attach
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import job_name
+from herringbone.records.index import TERMINAL
 from herringbone_contract.errors import OptionError
 
 
@@ -26,5 +27,12 @@ def command(name: str, grace: float | None, wait: bool, as_json: bool) -> int:
     job.stop(grace)
     if wait:
         job.wait()
-    print(json.dumps(job.describe()) if as_json else f"job {job.name}: {job.status}")
+    print(json.dumps(job.describe()) if as_json else _state_line(job))
     return 0
+
+
+def _state_line(job: TrainingJob) -> str:
+    """Return what a user sees of a job that was asked to stop: it may go on until the end of its grace."""
+    if (status := job.status) in TERMINAL:
+        return f"job {job.name}: {status}"
+    return f"job {job.name}: stopping (its end: herringbone logs -f {job.name})"
