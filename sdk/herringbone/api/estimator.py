@@ -281,7 +281,10 @@ class Estimator:
         if self._copied_checkpoints:
             from herringbone.api.ends import say_of
             from herringbone.records.checkpoints import copy_checkpoints
+            from herringbone.records.home import find_home
+            from herringbone.records.index import JobIndex
 
+            JobIndex(find_home().index).check_free(plan.job_name)  # before work that no job would need
             copy_checkpoints(self._copied_checkpoints, Path(str(plan.options.checkpoint_s3_uri)), say_of(plan))
             self._copied_checkpoints = {}  # another `fit` goes on in the same folder
 

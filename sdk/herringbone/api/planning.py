@@ -82,7 +82,7 @@ def start_request(
     Raises `UsageError` before anything starts.
     """
     # Imported here: `import herringbone` needs none of it.
-    from herringbone.api.ends import say_before, say_start
+    from herringbone.api.ends import say_before, say_of, say_start
     from herringbone.api.job import TrainingJob
 
     backend = backend_of(request)
@@ -91,7 +91,11 @@ def start_request(
         say_before(plan)
         before(plan)
         # Within the block, because the end of the block deletes the code that `submit` copies or packs.
-        job = TrainingJob.submit(plan, backend)
+        try:
+            job = TrainingJob.submit(plan, backend)
+        except KeyboardInterrupt:
+            say_of(plan)("interrupted before it had started")
+            raise
     if show_start:
         say_start(plan)
     return job

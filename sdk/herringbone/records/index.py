@@ -146,9 +146,12 @@ class JobIndex:
                 database.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - our own column names
             # The primary key decides between two processes that claim one name; a read before the insert could not.
             except sqlite3.IntegrityError:
-                raise JobNameError(
-                    f"job name {record.name!r} is taken; choose another, or leave it out to get a generated one"
-                ) from None
+                raise _taken(record.name) from None
+
+    def check_free(self, name: str) -> None:
+        """Raise `JobNameError` for a name that a job has; only `add` makes sure that none gets it."""
+        if name in self.names():
+            raise _taken(name)
 
     def update(self, name: str, *, unless_done: bool = False, **columns: Any) -> bool:
         """Change a row; with `unless_done`, only while the job is not over. Return whether a row was changed."""
@@ -313,6 +316,10 @@ def _near(name: str, names: Sequence[str]) -> list[str]:
         return near
     heads = difflib.get_close_matches(name, {other[: len(name)] for other in names}, n=1)
     return [other for other in names if heads and other.startswith(heads[0])][:3]
+
+
+def _taken(name: str) -> JobNameError:
+    return JobNameError(f"job name {name!r} is taken; choose another, or leave it out to get a generated one")
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:

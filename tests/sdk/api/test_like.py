@@ -13,7 +13,7 @@ from herringbone.records.checkpoints import copy_checkpoints
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place
-from herringbone_contract.errors import LaunchError
+from herringbone_contract.errors import JobNameError, LaunchError
 
 
 @pytest.fixture
@@ -188,6 +188,14 @@ def test_a_copy_of_checkpoints_follows_no_folder_that_became_a_link(home, tmp_pa
     with pytest.raises(LaunchError, match="cannot be copied"):
         copy_checkpoints(estimator._copied_checkpoints, tmp_path / "copy", pytest.fail)
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_name_that_is_taken_copies_no_checkpoints(home):
+    submitted(home)
+    checkpoint(home, "one")
+    with pytest.raises(JobNameError, match="job name 'one' is taken"):
+        PyTorch.like("one", resume=True).fit(job_name="one")
+    assert not (home.path / "checkpoints").exists()
 
 
 def test_a_job_with_a_folder_of_its_own_goes_on_in_it(home):
