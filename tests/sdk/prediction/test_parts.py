@@ -180,6 +180,8 @@ def test_an_inventory_tells_devices_and_prices():
 def test_flags_that_have_no_effect_are_refused():
     assert read_measures({"measure": False, "steps": None, "what_if": ()}).base is None
     assert read_measures({"steps": 7}).base == Measure(steps=7)
+    title = read_measures({"what_if": ("batch=128", "instance_count=2")}).titles["what_if"]
+    assert title == "what if batch=128, instance_count=2"
     assert read_measures({"dollars_per_hour": 0.0}).base == Measure(dollars_per_hour=0.0)
     for flags, error in (
         ({"limit": 3}, "--limit: goes with --choose"),

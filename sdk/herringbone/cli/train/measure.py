@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from herringbone.prediction.options import Measure
     from herringbone_contract.prediction.answer import Answer
 
-_TITLES = {"what_if": "what if", "within": "fewest hosts"}
 # The flags by the names of their values: the word, and the settings of click's option.
 _FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
     "measure": (
@@ -69,10 +68,11 @@ _FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Measures(NamedTuple):
-    """The prediction of the plan itself, None without one, and those of changes of it, by their names in the JSON."""
+    """What to predict: of the plan itself, None for nothing, and of its changes, by names in the JSON; their titles."""
 
     base: Measure | None
     others: dict[str, Measure]
+    titles: dict[str, str]
 
 
 def measure_flags(command: Decorated) -> Decorated:
@@ -88,7 +88,7 @@ def read_measures(flags: Mapping[str, Any]) -> Measures:
     # By identity: a price of 0.0 equals False.
     given = {name: value for name, value in flags.items() if value is not None and value is not False and value != ()}
     if not given:
-        return Measures(None, {})
+        return Measures(None, {}, {})
     # Imported here: most plans have no prediction.
     from msgspec.structs import replace
 
@@ -120,18 +120,25 @@ def read_measures(flags: Mapping[str, Any]) -> Measures:
         others["what_if"] = replace(base, what_if=change, choose=False, over=())
     if "within" in given:
         others["within"] = replace(base, within=float(parse_within(given["within"])), choose=False, over=())
-    return Measures(base, others)
+    titles = {
+        "what_if": f"what if {', '.join(given.get('what_if', ()))}",
+        "within": f"fewest hosts within {given.get('within')}",
+    }
+    return Measures(base, others, titles)
 
 
-def show_prediction(answer: Answer | None, others: Mapping[str, Answer | None]) -> None:
-    """Print the layouts of a search and the predictions of changes; the plan's own text has its own prediction."""
+def show_prediction(answer: Answer | None, others: Mapping[str, Answer | None], titles: Mapping[str, str]) -> None:
+    """Print the layouts of a search and the predictions of changes, each with the question as its title.
+
+    The plan's own text has its own prediction.
+    """
     from herringbone.plan.shown import rows_text
     from herringbone.show.predictions import dict_text, layout_rows, prediction_rows
     from herringbone.show.tables import show_table
 
     for name, other in others.items():
         if other is not None:
-            print(f"\n{_TITLES[name]}:\n{rows_text(prediction_rows(other))}")
+            print(f"\n{titles[name]}:\n{rows_text(prediction_rows(other))}")
     if answer is None or not answer.layouts:
         return
     print()

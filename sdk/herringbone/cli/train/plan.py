@@ -36,7 +36,7 @@ def command(
         plan = estimator.plan(inputs, request.job_name, measure=measures.base or False)
     except UnsupportedError:
         if not as_json:
-            show_prediction(None, others)
+            show_prediction(None, others, measures.titles)
         raise
     if as_json:
         from msgspec import to_builtins
@@ -44,5 +44,5 @@ def command(
         print(json.dumps({**plan.to_dict(), **to_builtins(others)}))
         return 0
     print(plan.text(verbose=verbose))
-    show_prediction(plan.prediction, others)
+    show_prediction(plan.prediction, others, measures.titles)
     return 0
