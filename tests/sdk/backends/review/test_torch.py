@@ -28,6 +28,11 @@ def plan(folder, distribution, count=2, **options):
     return plan_of(estimator._request, folder)
 
 
+def test_more_processes_than_a_machine_can_bear_are_refused(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"100000 hosts with 400000 ranks .*; take at most "):
+        review(plan(tmp_path, {"mpi": {"enabled": True, "processes_per_host": 4}}, count=100_000))
+
+
 @pytest.mark.parametrize(
     "distribution", [SHARDED, version1(tensor_parallel_degree=2), version1(sharded_data_parallel_degree=2)]
 )
