@@ -357,11 +357,24 @@ def _stack_of(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _frame(frame: FrameType, line: int) -> dict[str, Any]:
-    import linecache
-
     code = frame.f_code
-    source = linecache.getline(code.co_filename, line).strip()
+    source = _source(code.co_filename, line)
     return {"file": code.co_filename, "line": line, "function": code.co_name, "source": source}
+
+
+def _source(file: str, line: int) -> str:
+    # Python's own module, before one of that name in the user's code.
+    folder = os.path.dirname(os.__file__)  # noqa: PTH120
+    sys.path.insert(0, folder)
+    try:
+        import linecache
+
+        return linecache.getline(file, line).strip()
+    # The script may have imported its own.
+    except Exception:  # noqa: BLE001
+        return ""
+    finally:
+        sys.path.remove(folder)
 
 
 def _flight_record() -> dict[str, Any]:

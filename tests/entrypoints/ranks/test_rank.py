@@ -168,6 +168,14 @@ def test_a_module_of_the_users_does_not_hide_pythons_from_the_wrapper(make_job, 
     assert job.run()["algo-1"].lines == ["[algo-1:0] yes"]
 
 
+@pytest.mark.parametrize("start", ["", "import linecache; "])
+def test_a_module_of_the_users_does_not_hide_the_failure(make_job, start: str) -> None:
+    job = make_job()
+    job.write(f"{start}raise ValueError('my cause')")
+    (job.base() / "code" / "linecache.py").touch()
+    assert job.run()["algo-1"].failure.message == "my cause"
+
+
 def test_a_save_in_the_background_that_failed_is_the_failure_of_a_script_that_ends(make_job, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     job = make_job()
