@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from herringbone.backends.facts import add_facts, find_facts
@@ -26,7 +27,7 @@ from herringbone.records.home import Home, find_home
 from herringbone.records.index import TERMINAL, JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
 from herringbone_contract.constants import JOB_NAME_PATTERN
-from herringbone_contract.errors import HerringboneError, InputError, JobNotFoundError, OptionError
+from herringbone_contract.errors import HerringboneError, IndexBusyError, InputError, JobNotFoundError, OptionError
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import is_empty
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
 
 _HIDDEN = re.compile(r"\.removed-(.+)-[0-9a-f]{12}")
+_ROOM_OF_THE_INDEX_BYTES = 1 << 20
 # Entries of a job's folder, by which a folder without a row is known as one.
 _MARKS = ("logs", "hosts", "controller.log", "exports")
 
@@ -109,7 +111,14 @@ def remove_job(
         add_facts(JobIndex(home.index), name, find_facts(record, backend))
     hidden = folder.with_name(f".removed-{name}-{os.urandom(6).hex()}")
     try:
-        _set_aside(record, folder, hidden, home, model=model)
+        try:
+            _set_aside(record, folder, hidden, home, model=model)
+        except IndexBusyError:
+            if disk_usage(home.path).free > _ROOM_OF_THE_INDEX_BYTES:
+                raise
+            # The row cannot go while the disk is full. What the job's hosts wrote takes the most of it.
+            remove(folder / "hosts")
+            _set_aside(record, folder, hidden, home, model=model)
     except OSError as error:
         raise InputError(f"job {name} cannot be removed: {_shown(error, folder)}; nothing was changed") from error
     try:
@@ -219,6 +228,16 @@ def _has_no_model(base: Path) -> bool:
 def _set_aside(record: JobRecord | None, folder: Path, hidden: Path, home: Home, *, model: str | None) -> None:
     """Move what is to be removed to `hidden`, and take the row away unless the model stays."""
     home.make()
+    try:
+        _hide(record, folder, hidden, home, model=model)
+    except IndexBusyError:
+        # The row has stayed, as on a full disk.
+        if hidden.is_dir() and model is None:
+            hidden.rename(folder)
+        raise
+
+
+def _hide(record: JobRecord | None, folder: Path, hidden: Path, home: Home, *, model: str | None) -> None:
     with JobIndex(home.index).holding(folder.name, remove=model is None) as row:
         # Another process removed the job meanwhile, and the name may belong to a new job by now.
         if (None if row is None else row.created) != (None if record is None else record.created):

@@ -68,6 +68,13 @@ def test_the_end_and_the_cause_are_told(
         assert "has its model already" in capsys.readouterr().err
 
 
+def test_rm_makes_room_on_a_full_disk(script, small_disk: Home, capsys) -> None:
+    script(FILLS_ITS_MODEL)
+    Estimator("train.py", instance_type="local_process").fit(job_name="a", wait=False).wait(timeout=30)
+    assert main(["rm", "a"]) == 0
+    assert (JobIndex(small_disk.index).names(), os.listdir(small_disk.path / "jobs")) == ([], [])
+
+
 # torch's error for a full disk is "[enforce fail at inline_container.cc:671]", which does not name the disk.
 FILLS_ITS_CHECKPOINTS = """\
 import os
