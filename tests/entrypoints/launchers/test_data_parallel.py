@@ -75,4 +75,4 @@ def test_ranks_share_a_token_and_a_rendezvous_under_every_launcher(make_job, mpi
 def test_a_plain_script_gets_no_variables_of_it(make_job) -> None:
     job = make_job()
     job.write("import os; print([name for name in os.environ if name.startswith('HERRINGBONE_')])")
-    assert job.run()["algo-1"].rank_lines == ["[algo-1:0] ['HERRINGBONE_EVENTS']"]
+    assert job.run()["algo-1"].rank_lines == ["[algo-1:0] ['HERRINGBONE_EVENTS', 'HERRINGBONE_HOST_NAMES']"]

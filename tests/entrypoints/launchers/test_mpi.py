@@ -162,7 +162,7 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
     ended = job.wait()
     for rank, (host, value) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
         assert ended[host].rank_lines == [
-            f"[{host}:{rank}] {host} {job.base(host)}/model {value} ['EVENTS', 'MPIRUN', 'REDUCE']"
+            f"[{host}:{rank}] {host} {job.base(host)}/model {value} ['EVENTS', 'HOST', 'MPIRUN', 'REDUCE']"
         ]
 
 
