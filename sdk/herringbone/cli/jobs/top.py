@@ -76,7 +76,9 @@ def command(metric: str | None, number: int, *, once: bool, as_json: bool) -> in
 def _print_table(rows: Sequence[Row], metric: str | None) -> None:
     from herringbone.views.top.rows import table_of
 
-    width = None
+    # A pipe has no width, unless the user gives it one.
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() else None
     if sys.stdout.isatty():
         from rich.console import Console as Terminal
 

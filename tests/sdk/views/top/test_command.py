@@ -9,7 +9,7 @@ import sys
 from tests.sdk.views.top.made import HOSTILE, training
 
 
-def test_once_and_json(herringbone, make_job):
+def test_once_and_json(herringbone, make_job, monkeypatch):
     make_job("bert-1", [*training(), {"kind": "metrics", "name": "acc", "values": [float("0.75")]}], ["hello"])
     make_job("digits-1", training(500), [HOSTILE], status="Completed", created=1.0)
     make_job("digits-0", status="Failed", created=0.5)
@@ -20,6 +20,9 @@ def test_once_and_json(herringbone, make_job):
     assert bert.split()[:5] == ["bert-1", "Training", "━╌╌╌╌╌╌╌", "24", "%"]
     assert "\x1b" not in out
     assert digits.startswith("digits-1  Completed")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, herringbone("top", "--once")[1].splitlines())) <= 40
+    monkeypatch.delenv("COLUMNS")
     # A pipe is no place for a live view.
     assert herringbone("top")[1].count("\n") == 4
     bert, digits = json.loads(herringbone("top", "--json", "-n", "1", "--metric", "acc")[1])
