@@ -41,7 +41,7 @@ class Silence:
     @property
     def due(self) -> float:
         """The time of the next step, if nothing is heard before."""
-        return self._heard_at + self._steps[0] * self._every if self._steps else _NEVER
+        return self._heard_at + float(self._steps[0]) * self._every if self._steps else _NEVER
 
     @property
     def seconds(self) -> float:
