@@ -41,13 +41,13 @@ class Silence:
     @property
     def due(self) -> float:
         """The time of the next step, if nothing is heard before."""
-        return self._heard_at + float(self._steps[0]) * self._every if self._steps else _NEVER
+        return self._heard_at + self._steps[0] * self._every if self._steps else _NEVER
 
     @property
     def seconds(self) -> float:
         """The length of the silence at the last step."""
-        reached = [0, *Step][-1 - len(self._steps)]
-        return self._every * int(reached)
+        lengths: list[int] = [0, *Step]
+        return self._every * lengths[-1 - len(self._steps)]
 
     def hear(self, now: float, every: float) -> bool:
         """Note a sign of life of a host with a heartbeat (0.0: with none); return whether its silence was noticed."""
