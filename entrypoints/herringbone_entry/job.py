@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from herringbone_entry.ranks.prewarm import PrewarmedRank
     from herringbone_entry.supervisor.requests import Requests
 
+# The first line of a script does not wait for the modules of events.
+_FIRST_BEAT_SECONDS = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -125,7 +127,7 @@ class Job:
         self._watch_lifeline()
         if self._host.lifeline is not None:
             # Elsewhere, on SageMaker say, each event is a line of a log that costs, and nobody watches.
-            self._loop.later(self._host.heartbeat, self._context.beat)
+            self._loop.later(min(_FIRST_BEAT_SECONDS, self._host.heartbeat), self._context.beat)
         # Everything from here on happens in callbacks of this call.
         code = self._loop.run()
         self._output.flush()

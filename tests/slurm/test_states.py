@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import SlurmJob, columns_of, job_id, parse_sacct, parse_squeue
-from herringbone.records.index import JobRecord
+from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
+from herringbone.slots.places import place_texts
 from herringbone_contract.errors import SlurmError
 from herringbone_contract.failure import Failure, lost_contact
 from herringbone_contract.failure_text import parse_failure
@@ -101,6 +104,14 @@ def test_a_job_that_slurm_holds_names_the_ways_out():
         "(launch failed requeued held), attempt 2: `scontrol release 7` lets it run (an administrator, where that is "
         "denied), `herringbone stop digits-1` ends it"
     )
+
+
+def test_lists_say_what_a_job_in_the_queue_waits_for(tmp_path):
+    """`ls`, `top` and the page had a word, such as Pending."""
+    home = Home(tmp_path)
+    row = columns({}, job("PENDING", reason="Resources"))
+    JobIndex(home.index).add(replace(ROW, **row))
+    assert place_texts(home, JobIndex(home.index).summaries()) == {"digits-1": "Slurm job 7 waits (Resources)"}
 
 
 WELCOME = "----------\n  Welcome to Cluster 3\n--> Checking the queue (gpu)...OK\n"

@@ -59,6 +59,17 @@ def test_a_paused_host_is_missed(submit, engine, monkeypatch, paused):
     raised_within(job, 15, rf"{paused}: exit code 1: lost contact with {paused}")
 
 
+def test_the_only_host_is_named_and_woken_when_it_is_paused(submit, engine, monkeypatch):
+    """No other host missed it, so its job was InProgress until somebody looked at the engine."""
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.3")
+    # Ready once its supervisor has sent a heartbeat.
+    job = submit("import time; time.sleep(0.7); print('ready', flush=True); time.sleep(1)")
+    ready(job)
+    engine.pause(f"{job.name}-algo-1")
+    assert job.wait(timeout=60).status == "Completed"
+    assert any(line.text.startswith("stands still: ") for line in job.logs())
+
+
 @pytest.mark.parametrize("lost", ["algo-1", "algo-2"])
 def test_a_host_without_network_is_missed(submit, engine, monkeypatch, lost):
     monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.3")
