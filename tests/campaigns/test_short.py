@@ -51,3 +51,16 @@ def test_an_honest_user_is_answered_next_to_strangers_at_the_service_and_the_pag
 
     figures = strangers(tmp_path, strangers=300, seconds=1.0)
     assert {name: each["median"] <= 1.0 for name, each in figures.items()} == dict.fromkeys(figures, True), figures
+
+
+@pytest.mark.timeout(60)
+def test_no_hostile_request_of_s3_or_the_page_is_an_error_of_ours(tmp_path, monkeypatch):
+    pytest.importorskip("uvicorn")
+    from herringbone.records.home import Home
+    from tests.campaigns.hostile_requests import page_campaign, s3_campaign
+
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    (home := Home(tmp_path / "home")).make()
+    (tmp_path / "buckets").mkdir()
+    assert s3_campaign(tmp_path / "buckets", inputs=300)["failed"] == {}
+    assert page_campaign(home, inputs=300)["failed"] == {}

@@ -230,3 +230,10 @@ def test_a_port_that_is_taken_is_an_error(page, herringbone):
     code, _, err = herringbone("page", "--no-open", "--port", str(page.port))
     assert code == 2
     assert f"port {page.port} of 127.0.0.1: Address already in use; name another one with --port" in err
+
+
+@pytest.mark.parametrize("query", ["rank", "count", "after", "before"])
+def test_numbers_with_thousands_of_digits_are_none(page, query):
+    make_job(page.home, name := f"digits-of-{query}")
+    for text in ("9" * 5000, "%D9%A3" * 20, '{"algo-1":' + "9" * 30 + "}", '{"algo-1":-9}'):
+        assert page.get(f"/api/jobs/{name}/log?{query}={text}")[0] == 200

@@ -1,6 +1,7 @@
 """botocore signs, we verify; every changed part of a request is refused."""
 
 import hashlib
+import hmac
 import time
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -69,6 +70,36 @@ def test_presigned_url():
         verify(replace(request, path="/mine/other"), "UNSIGNED-PAYLOAD")
     with pytest.raises(ApiError, match="at most 604800"):
         parse(replace(request, query=request.query.replace("Expires=60", "Expires=604801")))
+
+
+def by_bytes(value: bytes, signed: bytes) -> HttpRequest:
+    """Return a request whose client signs the bytes of a header, as those of Go, Rust and Java do."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    names, scope = "host;x-amz-date;x-amz-meta-a", f"{stamp[:8]}/eu-west-1/s3/aws4_request"
+    head = f"PUT\n/mine/a\nx=%FF\nhost:h\nx-amz-date:{stamp}\nx-amz-meta-a:".encode()
+    digest = hashlib.sha256(head + signed + f"\n\n{names}\n{HASH}".encode()).hexdigest()
+    key = f"AWS4{SECRET}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}".encode(), "sha256").hex()
+    value_of = f"AWS4-HMAC-SHA256 Credential=HBAKADA/{scope}, SignedHeaders={names}, Signature={signature}"
+    headers = [(b"host", b"h"), (b"x-amz-date", stamp.encode()), (b"x-amz-meta-a", value)]
+    headers.append((b"authorization", value_of.encode()))
+    scope_of_asgi = {"method": "PUT", "path": "/mine/a", "query_string": b"x=%FF", "headers": headers}
+    return HttpRequest.of_scope(scope_of_asgi)
+
+
+@pytest.mark.parametrize(
+    "text", ["gr\u00fc\u00df", "a\u00a0b", "\u00a0a", "\u65e5\u672c", "a\u0085b", "a\u2028", "\u00e0"]
+)
+def test_headers_beyond_ascii_are_signed_as_bytes_or_as_botocores_text(text):
+    verify(by_bytes(text.encode(), text.encode()))
+    verify(by_bytes(b"  a   " + text.encode(), b"a " + text.encode()))
+    with pytest.raises(ApiError, match="does not match"):
+        verify(by_bytes(text.encode(), b"another"))
+    if max(text) <= "\xff":
+        verify(by_bytes(text.encode("latin-1"), text.encode("latin-1")))
+        verify(json_call(**{"X-Amz-Meta-A": text}))
 
 
 @pytest.mark.parametrize("name", ["x-amz-copy-source", "x-amz-meta-a", "x-amz-acl"])

@@ -25,6 +25,7 @@ from herringbone.records.logs import FileLogs, Metric
 from herringbone.show.cells import shown_number
 from herringbone.system.texts import NONE
 from herringbone_contract.errors import InputError
+from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import MetricDefinition
@@ -115,7 +116,11 @@ class Run:
 def final_metrics(metrics: Metrics) -> list[dict[str, Any]]:
     """Return the last value of each metric as `FinalMetricDataList` of DescribeTrainingJob."""
     return [
-        {"MetricName": name, "Value": json_number(summary.last.value), "Timestamp": summary.last.time.isoformat()}
+        {
+            "MetricName": printable(name),
+            "Value": json_number(summary.last.value),
+            "Timestamp": summary.last.time.isoformat(),
+        }
         for name, summary in summarize(metrics.series).items()
     ]
 

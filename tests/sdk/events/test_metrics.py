@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from herringbone.cli.jobs.describe import as_yaml
 from herringbone.events.columns import Metrics
 from herringbone.events.from_log import Finder, find_metrics
 from herringbone.events.metrics import Run, comparison, csv_lines, final_metrics, metrics_in_files, one_run
@@ -67,6 +68,12 @@ def test_a_summary_has_the_last_the_smallest_and_the_largest_value():
 def test_final_metrics_have_sagemakers_keys():
     (metric,) = final_metrics(Metrics.of(metrics(2, 1)))
     assert metric == {"MetricName": "loss", "Value": 1, "Timestamp": "2026-11-21T11:00:02+00:00"}
+
+
+def test_names_that_turn_a_line_round_are_escapes():
+    (metric,) = final_metrics(Metrics.of(metrics(1, name="a\u202eb")))
+    assert metric["MetricName"] == r"a\u202eb"
+    assert "\u202e" not in as_yaml({"a": "b\u202ec", "d\u202e": ["e\u202e"]})
 
 
 def test_one_run():

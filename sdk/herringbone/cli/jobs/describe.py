@@ -42,7 +42,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     if "\n" not in text:
-        return dumper.represent_str(text)
+        return dumper.represent_str(printable(text))
     lines = [printable(line.expandtabs(4)).rstrip() for line in text.split("\n")]
     return dumper.represent_scalar("tag:yaml.org,2002:str", "\n".join(lines), style="|")
 

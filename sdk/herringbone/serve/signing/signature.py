@@ -33,6 +33,7 @@ _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256\s+Credential=(?P<credential>[^,\s]+),\s*SignedHeaders=(?P<headers>[^,\s]+),\s*"
     r"Signature=(?P<signature>[0-9a-f]{64})"
 )
+_SPACES = re.compile(" +")
 _TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
@@ -115,9 +116,10 @@ def check(claim: Claim, request: HttpRequest, *, secret: str, payload_hash: str,
     _check_time(claim, now)
     _check_headers(claim, request)
     key = signing_key(secret, claim)
-    text = string_to_sign(claim, request, payload_hash)
-    expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected.encode(), claim.signature.encode("utf-8", "replace")):
+    texts = {string_to_sign(claim, request, payload_hash, as_text=as_text) for as_text in (False, True)}
+    expected = [hmac.new(key, text.encode(), hashlib.sha256).hexdigest().encode() for text in texts]
+    signature = claim.signature.encode("utf-8", "replace")
+    if not sum(hmac.compare_digest(each, signature) for each in expected):
         raise ApiError(
             "SignatureDoesNotMatch",
             "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
@@ -159,9 +161,15 @@ def signing_key(secret: str, claim: Claim) -> bytes:
     return key
 
 
-def string_to_sign(claim: Claim, request: HttpRequest, payload_hash: str) -> str:
-    """Return the text that the client has signed."""
-    headers = "".join(f"{name}:{request.header(name)}\n" for name in claim.signed_headers)
+def string_to_sign(claim: Claim, request: HttpRequest, payload_hash: str, *, as_text: bool = False) -> str:
+    """Return the text that the client has signed.
+
+    Beyond ASCII there are two customs. Most clients sign a header's bytes as they are sent, without excess spaces. With
+    `as_text`, as botocore does: it signs its text in UTF-8, without excess white space of any kind, and sends Latin-1.
+    """
+    values = {name: [value for key, value in request.headers if key == name] for name in claim.signed_headers}
+    trimmed = (lambda value: " ".join(value.split())) if as_text else (lambda value: _SPACES.sub(" ", value).strip(" "))
+    headers = "".join(f"{name}:{','.join(map(trimmed, texts))}\n" for name, texts in values.items())
     canonical = "\n".join(
         (
             request.method,
@@ -172,7 +180,8 @@ def string_to_sign(claim: Claim, request: HttpRequest, payload_hash: str) -> str
             payload_hash,
         )
     )
-    return "\n".join((ALGORITHM, claim.stamp, claim.scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    digest = hashlib.sha256(canonical.encode() if as_text else canonical.encode("latin-1", "replace"))
+    return "\n".join((ALGORITHM, claim.stamp, claim.scope, digest.hexdigest()))
 
 
 def _canonical_path(path: str, service: str) -> str:
@@ -181,10 +190,10 @@ def _canonical_path(path: str, service: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    pairs = sorted(
-        (quote(name, safe="~"), quote(value, safe="~")) for name, value in _pairs(query) if name != "X-Amz-Signature"
-    )
-    return "&".join(f"{name}={value}" for name, value in pairs)
+    parts = (part.partition("=") for part in query.split("&") if part)
+    # As bytes: the query of a client may be no UTF-8.
+    pairs = sorted(tuple(quote(unquote_to_bytes(text), safe="~") for text in (name, value)) for name, _, value in parts)
+    return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
@@ -194,7 +203,6 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 def _unquoted(text: str) -> str:
-    # Bytes that are no UTF-8 survive as surrogates, so they can be quoted again; `hashlib` never sees them.
     return unquote_to_bytes(text).decode("utf-8", "replace")
 
 

@@ -40,6 +40,7 @@ STATIC = Path(__file__).parent / "static"
 # A job of a million points takes tens of megabytes, so only the jobs that were looked at last stay.
 _MAX_JOBS = 12
 _CHUNK_BYTES = 1 << 18
+_MAX_DIGITS = 18
 # Proxies and browsers end a stream on which nothing comes.
 _SILENCE_SECONDS = 15.0
 
@@ -141,9 +142,9 @@ class Server:
 
     def _log(self, request: Request) -> Response:
         query = request.query_params
-        rank = query.get("rank", "")
-        choice = Choice(query.get("host") or None, int(rank) if rank.isdecimal() else None, query.get("text", "")[:200])
-        count = min(MAX_LINES, int(text)) if (text := query.get("count", "")).isdecimal() else 200
+        choice = Choice(query.get("host") or None, _number(query.get("rank", "")), query.get("text", "")[:200])
+        count = _number(query.get("count", ""))
+        count = 200 if count is None else min(MAX_LINES, count)
         job = self._jobs.get(request.path_params["name"])
         if "after" in query:
             return _json(job.later_log(choice, _offsets(query["after"])))
@@ -236,9 +237,15 @@ def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
+def _number(text: str) -> int | None:
+    """Return a number of a query; None for no number, and for one with more digits than any rank or place has."""
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
+
+
 def _offsets(text: str) -> dict[str, int]:
     try:
-        return {host: max(0, offset) for host, offset in msgspec.json.decode(text, type=dict[str, int]).items()}
+        offsets = msgspec.json.decode(text, type=dict[str, int])
+        return {host: min(max(0, offset), 10**_MAX_DIGITS) for host, offset in offsets.items()}
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
