@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -28,6 +29,12 @@ _SETTINGS = f"{_FOLDER[1:]}/settings"
 _HASH_CHARS = 12
 _PIECE_BYTES = 1 << 20
 _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
+# A requirement that is a path, without its extras and its marker, or a folder of wheels.
+_LOCAL = re.compile(
+    r"\s*(?P<option>-e|--editable|-f|--find-links)?[ =]*(?:\S+ *@ *)?(?:file:(?://)?)?(?P<path>[^\s@;#\[-][^\s;#\[]*)"
+)
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
+_BUILT = frozenset({"__pycache__", ".git", "build", "dist"})
 # Installs with the image's `python`. Removing the folder in the same layer keeps its content out of the image.
 _INSTALL = f"""
 set -eu
@@ -171,7 +178,9 @@ def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tupl
     if path in visited_paths:
         return
     visited_paths.add(path)
-    content = _present(path).read_text(encoding="utf-8-sig", errors="replace")
+    data = _present(path).read_bytes()
+    is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    content = data.decode("utf-16" if is_utf_16 else "utf-8-sig", errors="replace")
     # Other folders are not sent, so pip would not find the file.
     try:
         yield path.resolve().relative_to(root.resolve()).as_posix(), path
@@ -181,6 +190,31 @@ def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tupl
         # pip itself downloads a file that is included by its address.
         if (match := _INCLUDE.match(line)) and "://" not in match[1]:
             yield from _included(path.parent / match[1], root, visited_paths)
+        # pip takes other relative paths from the folder in which it runs.
+        elif (match := _LOCAL.match(line)) and _is_path(match["path"]) and (root / match["path"]).exists():
+            if match["option"] in ("-e", "--editable"):
+                raise InputError(f"{line.strip()}: an image keeps no folder that you could edit; leave out -e")
+            yield from _local_files(line, root, match["path"])
+
+
+def _is_path(word: str) -> bool:
+    """Report whether pip takes a word for a path, and not for a name. Pure."""
+    return "/" in word or word.startswith(".") or word.endswith(_ARCHIVES)
+
+
+def _local_files(line: str, root: Path, path: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a wheel, an archive or a library of the user's."""
+    target = root / path
+    for file in sorted(target.rglob("*")) if target.is_dir() else [target]:
+        place = Path(os.path.normpath(file))
+        # By the target of a link, too: the image may be pushed.
+        is_here = place.is_relative_to(root) and not path.startswith("/")
+        if not (is_here and file.resolve().is_relative_to(root.resolve())):
+            raise InputError(
+                f"{line.strip()}: requirements to bake must be in {root}, and {file} is not; copy it there"
+            )
+        if file.is_file() and not _BUILT.intersection(place.relative_to(root).parts):
+            yield place.relative_to(root).as_posix(), file
 
 
 def _present(path: Path) -> Path:
