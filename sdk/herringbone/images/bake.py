@@ -211,7 +211,7 @@ def _local_files(line: str, root: Path, path: str) -> Iterator[tuple[str, Path]]
         is_here = place.is_relative_to(root) and not path.startswith("/")
         if not (is_here and file.resolve().is_relative_to(root.resolve())):
             raise InputError(
-                f"{line.strip()}: requirements to bake must be in {root}, and {file} is not; copy it there"
+                f"{line.strip()}: requirements to bake must be in {root}, by a relative path; copy {file} there"
             )
         if file.is_file() and not _BUILT.intersection(place.relative_to(root).parts):
             yield place.relative_to(root).as_posix(), file
