@@ -58,6 +58,8 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     if match := _NOT_USED.search(failure.message):
         words = [word.strip("',[]\"") for word in match["arguments"].split()]
         return _unrecognized(words, "parse_args_into_dataclasses(return_remaining_strings=True)")
+    if "Too many open files" in failure.message:
+        return "allow more of them where you start the job (`ulimit -n 65536`), or start fewer ranks and hosts there"
     if plan.get("backend") in ("local_process", "ssh") and any(
         map(_is_unknown_name, (failure.message, *failure.log_tail))
     ):

@@ -27,6 +27,7 @@ def missing(path):
             PLAN,
             "not installed where the job ran: name it in requirements.txt of source_dir",
         ),
+        (Failure(exception="OSError", message="[Errno 24] Too many open files"), PLAN, "`ulimit -n 65536`"),
         (
             Failure(exit_code=1, log_tail=("ssh: Could not resolve hostname algo-2: Name or service not known",)),
             {"backend": "local_process"},
