@@ -61,7 +61,7 @@ def make_buckets(folder: Path, settings: Settings, verifier: Verifier, audit: Au
             error=outcome.code,
         )
 
-    return make_app(folder, signer_of(verifier, settings.account), observer=observe)
+    return make_app(folder, signer_of(verifier, settings.account), observer=observe, new_buckets=settings.new_buckets)
 
 
 def signer_of(verifier: Verifier, account: str) -> Callable[[HttpRequest], Signer]:

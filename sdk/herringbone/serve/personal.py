@@ -175,6 +175,7 @@ def main(descriptor: int, backend: str) -> None:
         buckets=str(home.path / "buckets"),
         adopter=_USER,
         any_region=True,
+        new_buckets=True,
         s3_calls_per_second=10_000.0,
     )
     serve(settings, KeyFile(folder / "keys.json"), Listener(descriptor=descriptor), print)

@@ -90,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `backend` is the `instance_type` that jobs run on. With `any_region`, callers of all regions have the jobs of the
     first one. `buckets` is the folder whose subfolders are the buckets; None leaves `s3://` addresses to the backend.
+    With `new_buckets`, the first object of a bucket makes it.
     `adopter` is the user to whom jobs belong that the service has not created. `calls_per_second` is each key's rate,
     ten times of it at once; `s3_calls_per_second` is the one for objects, of which a training may read thousands.
     """
@@ -100,6 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mapping: Mapping = Mapping()
     buckets: str | None = None
     any_region: bool = False
+    new_buckets: bool = False
     adopter: str | None = None
     calls_per_second: float = 20.0
     s3_calls_per_second: float = 200.0

@@ -14,10 +14,12 @@ import pytest
 from herringbone.s3.cache import ObjectCache
 from herringbone.s3.checkpoint_sync import FileState, plan_sync
 from herringbone.s3.front.chunks import SIGNED, UNSIGNED_TRAILER, BodyCheck, Decoder
+from herringbone.s3.front.conditions import Conditions
 from herringbone.s3.front.documents import parse_deletion
 from herringbone.s3.front.keys import key_part, path_of
 from herringbone.s3.front.refusals import S3Error, Signer
 from herringbone.s3.front.store import Store
+from herringbone.s3.front.uploads import Uploads
 from herringbone.s3.names import StoredObject, files_of, parse_manifest
 from herringbone_contract.errors import InputError
 
@@ -228,6 +230,24 @@ def test_documents_with_entities_are_refused_in_every_encoding(encoding: str, he
     text = head.format(encoding) + '<!DOCTYPE d [<!ENTITY a "aaaa">]><d><Object><Key>&a;&a;</Key></Object></d>'
     with pytest.raises(S3Error, match="not well-formed"):
         parse_deletion(text.encode(encoding))
+
+
+def test_the_first_object_makes_a_bucket_where_that_is_allowed(tmp_path: Path) -> None:
+    store, absent = Store(tmp_path, new_buckets=True), Conditions(none_match="*")
+    assert store.target("mine", make=False) == tmp_path / "mine"
+    assert store.buckets() == []
+    with pytest.raises(S3Error, match="does not exist: mine would be a folder"):
+        store.open("mine", "a")
+    store.check("mine", "a", absent)
+    with store.new_file("mine") as file:
+        store.keep(file, "mine", "a", "e", {}, conditions=absent)
+    Uploads(store).create("other", "large", {})
+    assert [name for name, _ in store.buckets()] == ["mine", "other"]
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for allowed, name in ((True, "link"), (True, "../up"), (False, "third")):
+        with pytest.raises(S3Error), Store(tmp_path, new_buckets=allowed).new_file(name):
+            pass
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "other", "link"}
 
 
 def test_a_folder_that_becomes_a_link_in_the_midst_leads_nowhere(

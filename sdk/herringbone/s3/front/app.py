@@ -76,7 +76,12 @@ class Call:
 
 
 def make_app(
-    folder: Path, verifier: Verifier, *, host: str | None = None, observer: Callable[[Outcome], None] | None = None
+    folder: Path,
+    verifier: Verifier,
+    *,
+    host: str | None = None,
+    observer: Callable[[Outcome], None] | None = None,
+    new_buckets: bool = False,
 ) -> ASGIApp:
     """Return an ASGI application that serves the buckets below a folder.
 
@@ -85,10 +90,11 @@ def make_app(
 
     `verifier` returns who signed a request, or raises `S3Error`. With `host`, the name `BUCKET.host` in a request means
     the bucket, too; otherwise the bucket is in the path alone. `observer` gets each call before its answer is sent; a
-    call for which it raises is not answered. One process serves a folder.
+    call for which it raises is not answered. With `new_buckets`, the first object of a bucket makes it. One process
+    serves a folder.
     """
     remove_abandoned(folder)
-    front = Front(Handlers(Store(folder)), verifier, host, observer)
+    front = Front(Handlers(Store(folder, new_buckets=new_buckets)), verifier, host, observer)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -200,7 +206,7 @@ class Handlers:
         return Response(headers={"location": f"/{call.bucket}"})
 
     def head_bucket(self, call: Call) -> Response:
-        self._store.bucket(call.bucket)
+        self._store.target(call.bucket, make=False)
         return Response()
 
     def delete_bucket(self, call: Call) -> Response:

@@ -49,10 +49,13 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 class Store:
-    """The buckets below `folder`. One process serves a folder; its threads may share the store."""
+    """The buckets below `folder`. One process serves a folder; its threads may share the store.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    With `new_buckets`, the first object of a bucket makes the bucket.
+    """
+
+    def __init__(self, folder: Path, *, new_buckets: bool = False) -> None:
+        self._folder, self._new_buckets = folder, new_buckets
         # Held while names change, so that a file and a folder of one name do not come at once.
         self._lock = threading.RLock()
 
@@ -99,10 +102,19 @@ class Store:
             raise S3Error("NoSuchBucket", text, 404)
         return path
 
+    def target(self, name: str, *, make: bool = True) -> Path:
+        """Return the folder of a bucket that gets objects, and make it where that is allowed. Raises `S3Error`."""
+        path = self._folder / check_bucket_name(name)
+        if not self._new_buckets or os.path.lexists(path):
+            return self.bucket(name)
+        if make:
+            path.mkdir(exist_ok=True)
+        return path
+
     @contextmanager
     def new_file(self, bucket: str) -> Iterator[IO[bytes]]:
         """Open a file for content that is coming; it is removed unless `keep` has given it its name."""
-        folder = self.bucket(bucket) / OWN / "new"
+        folder = self.target(bucket) / OWN / "new"
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=folder)
         os.close(descriptor)
@@ -121,7 +133,7 @@ class Store:
         try:
             facts = self.facts(bucket, key)
         except S3Error as error:
-            if error.code != "NoSuchKey":
+            if error.code not in ("NoSuchKey", *(("NoSuchBucket",) if self._new_buckets else ())):
                 raise
             facts = None
         conditions.check_write(facts)

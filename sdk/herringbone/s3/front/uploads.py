@@ -54,7 +54,7 @@ class Uploads:
     def create(self, bucket: str, key: str, meta: dict[str, str]) -> str:
         """Begin an upload and return its id."""
         upload = os.urandom(16).hex()
-        folder = self._store.bucket(bucket) / OWN / "uploads" / upload
+        folder = self._store.target(bucket) / OWN / "uploads" / upload
         folder.mkdir(parents=True)
         write_whole(folder / "upload.json", json.dumps({"key": key, "meta": meta}).encode(), synced=True)
         return upload
