@@ -24,7 +24,8 @@ import signal
 import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
-from herringbone.controller.hosts import Conclusion, Host, act_on_silence
+from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.silence import Step
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
@@ -306,7 +307,7 @@ class Controller:
             self._kill()
         for host in self._living:
             if now >= host.silence.due:
-                act_on_silence(self._site, host)
+                self._act_on_silence(host)
         if now >= self._load_at:
             self._load_at = _NEVER
             load_modules()
@@ -323,6 +324,19 @@ class Controller:
                     # Before the close: afterwards the number may already belong to another file.
                     self._selector.unregister(host.output)
                     host.close_output()
+
+    def _act_on_silence(self, host: Host) -> None:
+        """Name a host that stands still, wake it, or give it up."""
+        step, now = host.silence.take(time.monotonic()), time.time()
+        quiet = f"nothing has come from its supervisor for {host.silence.seconds:g} s"
+        if step is Step.NOTICE:
+            host.log.say(f"[{host.name}] stands still: {quiet}; is it stopped, or its container paused?", now)
+        elif step is Step.WAKE:
+            host.log.say(f"[{host.name}] still stands still: {quiet}; trying to wake it", now)
+            self._site.on_host_failure()
+        elif step is Step.GIVE_UP:
+            host.cause, host.lost = f"stood still: {quiet}, and it could not be woken", True
+            host.signal(signal.SIGKILL)
 
     def _stop(self, grace: float) -> None:
         """[2] Send SIGTERM to every living host, and set the deadline for [3]."""

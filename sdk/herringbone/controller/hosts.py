@@ -12,7 +12,7 @@ import signal
 import time
 
 from herringbone.controller.log_files import LogFile
-from herringbone.controller.silence import Silence, Step
+from herringbone.controller.silence import Silence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,17 +230,3 @@ class Host:
     def _text(self, chunk: bytes) -> bytes:
         """Return the text of a chunk, without the framing of the transport."""
         return chunk
-
-
-def act_on_silence(site: Site, host: Host) -> None:
-    """Do what the silence of a host asks for by now."""
-    step, now = host.silence.take(time.monotonic()), time.time()
-    quiet = f"nothing has come from its supervisor for {host.silence.seconds:g} s"
-    if step is Step.NOTICE:
-        host.log.say(f"[{host.name}] stands still: {quiet}; is it stopped, or its container paused?", now)
-    elif step is Step.WAKE:
-        host.log.say(f"[{host.name}] still stands still: {quiet}; trying to wake it", now)
-        site.on_host_failure()
-    elif step is Step.GIVE_UP:
-        host.cause, host.lost = f"stood still: {quiet}, and it could not be woken", True
-        host.signal(signal.SIGKILL)

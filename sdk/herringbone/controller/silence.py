@@ -17,7 +17,7 @@ _NEVER = float("inf")
 
 
 class Step(enum.IntEnum):
-    """A step that follows a silence, with its length in heartbeats."""
+    """A step after a silence, with the length of the silence in heartbeats."""
 
     NOTICE = 3
     WAKE = 6
