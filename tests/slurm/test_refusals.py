@@ -13,7 +13,7 @@ from herringbone.api.planning import plan_request
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import check as check_plan
-from herringbone.backends.slurm.review import explain, parse_sinfo
+from herringbone.backends.slurm.review import check_cluster, explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, file_system_of
 from herringbone.controller.record import FileRecord
 from herringbone.records.home import Home
@@ -211,6 +211,13 @@ def test_a_login_node_must_see_the_folder():
     # Behind the program that takes away variables of Slurm's commands.
     assert command.startswith("sh -c 'names=")
     assert command.endswith(" sh test -d /home/me/jobs")
+
+
+def test_login_files_that_leave_are_named():
+    """sinfo answered with nothing, and the error said that the cluster had no such partition."""
+    slurm = SlurmCommands({}, "me@login1", run=Cluster(ssh=(0, "Welcome\n")))
+    with pytest.raises(SlurmError, match="sinfo on me@login1 lists no partition: does a login file there leave"):
+        check_cluster(plan(), slurm, [], "")
 
 
 def test_ssh_quotes_each_word():

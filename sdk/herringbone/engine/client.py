@@ -1,8 +1,7 @@
 """The client of the container engine's API, over plain sockets, with one connection per request.
 
 A controller inherits open connections and continues to read from them, so no library may buffer their bytes. docker-py
-does, and takes 0.1 s of processor time to import. See docs/decisions/010-engine-over-plain-sockets.md and
-030-one-engine-client.md.
+does, and takes 0.1 s of processor time to import. See docs/decisions/030-one-engine-client.md, and 010.
 """
 
 from __future__ import annotations
@@ -267,13 +266,14 @@ def _through_ssh(address: str) -> socket.socket:
     """Connect to the engine of another machine through OpenSSH, with the user's own settings and keys."""
     import subprocess
 
+    from herringbone.system.remote_line import PLAIN_SSH
+
     ours, theirs = socket.socketpair()
     # BatchMode: ssh must fail rather than ask for a password, because the user may not see its question.
-    command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
+    command = ["ssh", "-o", "BatchMode=yes", *PLAIN_SSH, "--", address, "docker", "system", "dial-stdio"]
     with theirs:
-        # The shell starts ssh in the background and exits, so that ssh is no child of ours to wait for: it ends with
-        # its connection, which another process may inherit. A shell connects a background command to /dev/null
-        # unless standard input is redirected explicitly, hence descriptor 3.
+        # A shell starts ssh and exits: ssh is no child to wait for, and ends with its connection, which others inherit.
+        # Its background commands read /dev/null unless standard input is redirected, hence descriptor 3.
         start = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "sh", *command]
         subprocess.run(start, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True, check=True)
     return ours

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 # Between single quotes, csh ends a word at a newline and reads "!" as history; fish makes one of two backslashes.
 _SPECIAL = frozenset("\n\r!\\")
+# Options of ssh that keep settings of ~/.ssh/config for people who log in away from ours: RemoteCommand runs another
+# program than the one that is named, and LocalCommand may print.
+PLAIN_SSH = ("-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no")
 _DECODE = 'eval "exec $(printf %b "$0")"'
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping
 
-from herringbone.system.remote_line import remote_line
+from herringbone.system.remote_line import PLAIN_SSH, remote_line
 from herringbone_contract.errors import SlurmError
 
 # A slurmctld that restarts answers within this time.
@@ -23,8 +23,6 @@ _CLEAN = (
     + f"for (name in ENVIRON) if (name ~ /^({'|'.join(PREFIXES)})_[A-Za-z0-9_]+$/) print name }}') || exit 126; "
     'unset names $names; exec "$@"'
 )
-# Settings of ~/.ssh/config for people who log in: another program than ours, and words of a local one.
-_SSH = ("ssh", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no")
 _CLEANED = ("sh", "-c", _CLEAN, "sh")
 # Variables that a command on this machine needs to find and reach the cluster. sbatch gets no others: it sends its
 # whole environment to slurmctld, which stores it on disk.
@@ -66,7 +64,7 @@ class SlurmCommands:
         """Return a command's output. Raises `SlurmError` with its error output when it fails or is missing."""
         command = list(words)
         if self._login is not None:
-            command = [*_SSH, "-o", "BatchMode=yes", "--", self._login, remote_line((*_CLEANED, *words))]
+            command = ["ssh", "-o", "BatchMode=yes", *PLAIN_SSH, "--", self._login, remote_line((*_CLEANED, *words))]
         try:
             process = self._run(
                 command,
@@ -96,7 +94,7 @@ class SlurmCommands:
         if self._login is None:
             return list(words)
         # -tt: srun needs a terminal there, too.
-        return [*_SSH, *(["-tt"] if terminal else ["-T"]), "--", self._login, remote_line(words)]
+        return ["ssh", *PLAIN_SSH, *(["-tt"] if terminal else ["-T"]), "--", self._login, remote_line(words)]
 
     def _missing(self, program: str) -> str:
         if program == "ssh":

@@ -101,6 +101,11 @@ def check_cluster(plan: JobPlan, slurm: SlurmCommands, words: Sequence[str], scr
     """
     names = partition_of(plan).split(",")
     kinds = parse_sinfo(slurm.ask(*_SINFO))
+    if not kinds and slurm.where != "this machine":
+        raise SlurmError(
+            f"sinfo on {slurm.where} lists no partition: does a login file there leave, or start another shell? Let it "
+            "do so on terminals only"
+        )
     known_names = sorted({kind.name for kind in kinds})
     if missing := [name for name in names if name not in known_names]:
         raise InputError(

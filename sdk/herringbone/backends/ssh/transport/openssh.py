@@ -16,7 +16,7 @@ from pathlib import Path
 
 from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
-from herringbone.system.remote_line import remote_line
+from herringbone.system.remote_line import PLAIN_SSH, remote_line
 from herringbone_contract.errors import HostError
 
 CONNECT_SECONDS = 10
@@ -142,9 +142,6 @@ class OpenSSHTransport:
             "ConnectTimeout": str(CONNECT_SECONDS),
             "ServerAliveInterval": str(ALIVE_SECONDS),
             "ServerAliveCountMax": "3",
-            # Settings of ~/.ssh/config for people who log in: another program than ours, and words of a local one.
-            "RemoteCommand": "none",
-            "PermitLocalCommand": "no",
         }
         if self._control is not None:
             options |= {
@@ -156,6 +153,7 @@ class OpenSSHTransport:
         # -T: a terminal would change the bytes that pass through it.
         command = [
             *self._ssh,
+            *PLAIN_SSH,
             "-tt" if terminal else "-T",
             *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
         ]
