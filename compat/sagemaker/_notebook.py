@@ -190,10 +190,12 @@ class Notebook(Estimator):
         options = known(self._kind, adapted(options, os.environ))
         if isinstance(options.get("hyperparameters"), Mapping) and (arguments or options.get("entry_point")):
             options["hyperparameters"] = handed_on(options["hyperparameters"])
-        if options.get("output_path") is None and os.environ.get(INSTANCE_TYPE_VARIABLE, "").startswith("local"):
+        if os.environ.get(INSTANCE_TYPE_VARIABLE, "").startswith("local"):
             session = options.get("sagemaker_session")
             session = session if isinstance(session, sagemaker.Session) else sagemaker.Session(session)
-            options["output_path"] = session._default_output()
+            for name in ("output_path", *(("code_location",) if arguments or options.get("entry_point") else ())):
+                if options.get(name) is None:
+                    options[name] = session._default_output()
         super().__init__(*arguments, **options)
         framework = IMAGES.get(type(self).__name__)
         kind = str(self.instance_type)

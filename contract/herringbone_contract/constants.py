@@ -26,6 +26,8 @@ class Key:
     """Names of the steering hyperparameters, as AWS's SDK writes them."""
 
     SUBMIT_DIRECTORY = "sagemaker_submit_directory"
+    # Our own addition: the code as a file of the host, where the key above is the address that scripts read.
+    CODE_ARCHIVE = "sagemaker_code_archive"
     PROGRAM = "sagemaker_program"
     LOG_LEVEL = "sagemaker_container_log_level"
     JOB_NAME = "sagemaker_job_name"

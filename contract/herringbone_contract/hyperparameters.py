@@ -60,6 +60,18 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def with_code_at(hyperparameters: Mapping[str, str], path: str) -> dict[str, str]:
+    """Return a job's hyperparameters, encoded, for a host that has the code at `path`.
+
+    >>> with_code_at({"sagemaker_submit_directory": '"s3://mine/code.tar.gz"'}, "/code.tar.gz")
+    {'sagemaker_submit_directory': '"s3://mine/code.tar.gz"', 'sagemaker_code_archive': '"/code.tar.gz"'}
+
+    Scripts for AWS's images take the bucket from an s3:// address, so it stays.
+    """
+    is_address = hyperparameters.get(Key.SUBMIT_DIRECTORY, "").startswith('"s3://')
+    return {**hyperparameters, Key.CODE_ARCHIVE if is_address else Key.SUBMIT_DIRECTORY: json.dumps(path)}
+
+
 def check_user_values(values: Mapping[str, object]) -> None:
     """Raise `HyperparameterError` for hyperparameters that a script would not get as its user wrote them.
 

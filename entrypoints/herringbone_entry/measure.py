@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Distribution
 from herringbone_contract.errors import HerringboneError, UnsupportedError
 from herringbone_contract.hyperparameters import arguments, decode
@@ -26,7 +25,7 @@ from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.enter import run
 from herringbone_entry.host import Host, read_host
 from herringbone_entry.preparation import devices
-from herringbone_entry.preparation.code import fill, find_program
+from herringbone_entry.preparation.code import code_of, fill, find_program
 from herringbone_entry.preparation.prepare import Prepared, find_python
 from herringbone_entry.preparation.shims import shims
 from herringbone_entry.ranks.environment import contract_environment, python_environment
@@ -75,7 +74,7 @@ def command_of(host: Host, placement: RankPlacement, gpus: int) -> tuple[tuple[s
     """
     distribution = decode(host.raw_hyperparameters)
     code = Path(host.paths.code)
-    fill(code, host.steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ)
+    fill(code, code_of(host.steering), environ=host.environ)
     program = find_program(code, host.steering)
     if program.entry != "script":
         raise UnsupportedError(

@@ -65,6 +65,8 @@ found["wrong"] = [line for line in wrong if not line.startswith("Unknown")]
 found["cost"] = [row["value"] for row in estimator.training_job_analytics.rows()]
 found["model"] = [estimator.model_data == f"s3://{bucket}/out/{job.name}/output/model.tar.gz",
                   len(S3Downloader.read_bytes(estimator.model_data)) > 0]
+code = json.loads(described["HyperParameters"]["sagemaker_submit_directory"])
+found["code"] = [code == f"s3://{bucket}/{job.name}/source/sourcedir.tar.gz", S3Downloader.list(code) == [code]]
 found["tags"] = [tag["Value"] for tag in described["Tags"]]
 found["asked"] = [estimator.metric_definitions, estimator.tags, estimator.role]
 told = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
@@ -124,6 +126,7 @@ def test_a_project_trains_without_an_account_and_leaves_no_service_behind(run, t
     assert found["wrong"] == []
     assert found["cost"] == [1.0, 0.5, 0.25]
     assert found["model"] == [True, True]
+    assert found["code"] == [True, True]
     assert found["asked"][:2] == [[{"Name": "cost", "Regex": "cost=([0-9.]+)"}], [{"Key": "team", "Value": "a"}]]
     assert found["tags"] == ["a", "digits"]
     assert found["greatest"] == [1.0]

@@ -35,6 +35,11 @@ class Program(NamedTuple):
         return list(dict.fromkeys([str(code / folder.relative_to(root) if inside else folder), str(code)]))
 
 
+def code_of(steering: Mapping[str, Any]) -> str | None:
+    """Return where the code is that `fill` takes: a file of this host, or the address of the job's code."""
+    return steering.get(Key.CODE_ARCHIVE) or steering.get(Key.SUBMIT_DIRECTORY)
+
+
 def fill(
     folder: Path, submit_directory: str | None, *, environ: Mapping[str, str] = os.environ, region: str | None = None
 ) -> None:

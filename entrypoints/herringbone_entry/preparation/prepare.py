@@ -17,7 +17,7 @@ from herringbone_contract.layout import hosts_of_groups, ranks_on_host
 from herringbone_contract.resources import num_gpus as count_gpus
 from herringbone_entry.host import Host
 from herringbone_entry.preparation import devices
-from herringbone_entry.preparation.code import Program, fill, find_program, is_package
+from herringbone_entry.preparation.code import Program, code_of, fill, find_program, is_package
 from herringbone_entry.preparation.shims import find_shim, shims
 from herringbone_entry.ranks.environment import contract_environment
 
@@ -107,7 +107,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
         launcher_program = find(host.environ)
     code = Path(host.paths.code)
-    fill(code, host.steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=host.steering.get(Key.REGION))
+    fill(code, code_of(host.steering), environ=host.environ, region=host.steering.get(Key.REGION))
     program = find_program(code, host.steering)
     num_gpus = count_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)

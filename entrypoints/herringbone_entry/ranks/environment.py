@@ -157,7 +157,7 @@ def encode(value: Any) -> str:
 def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:
     """Return the fields of SM_TRAINING_ENV."""
     paths, resources, steering = host.paths, host.resources, host.steering
-    program = str(steering.get(Key.PROGRAM, ""))
+    program, address = str(steering.get(Key.PROGRAM, "")), str(steering.get(Key.SUBMIT_DIRECTORY, ""))
     current_group = resources.group(resources.current_group_name)
     return {
         "additional_framework_parameters": steering,
@@ -188,7 +188,8 @@ def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:
         "log_level": steering.get(Key.LOG_LEVEL, DEFAULT_LOG_LEVEL),
         "master_hostname": resources.first_host,
         "model_dir": str(paths.model),
-        "module_dir": str(steering.get(Key.SUBMIT_DIRECTORY, paths.code)),
+        # A bucket, from which scripts for AWS's images take places of their own; else the folder of the script.
+        "module_dir": address if address.startswith("s3://") else str(paths.code),
         "module_name": program.removesuffix(".py"),
         "network_interface_name": resources.network_interface,
         "num_cpus": num_cpus,

@@ -5,6 +5,7 @@ Only jobs with an address in S3 import the modules that do it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +14,7 @@ import msgspec
 
 from herringbone.aws.location import is_s3
 from herringbone.plan.channels import is_piped
-from herringbone.plan.s3 import reads_s3, written
+from herringbone.plan.s3 import code_address, reads_s3, written
 from herringbone.records.index import DOWNLOADING, STARTING, JobIndex
 from herringbone.records.job_events import JobEvents
 
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
     """Fetch what the job reads from S3 into its folder, and return the plan with the paths; see `s3.staging.stage`.
 
-    The job is Downloading meanwhile. Raises the errors of `stage`.
+    The job is Downloading meanwhile. First a copy of the job's code goes to its `code_location`. Raises the errors of
+    `stage`.
     """
+    if (address := code_address(plan)) is not None:
+        _copy_code(plan, address, home)
     if not reads_s3(plan):
         return plan
     from herringbone.s3.staging import stage
@@ -37,6 +41,17 @@ def staged(plan: JobPlan, home: Home, index: JobIndex) -> JobPlan:
     plan = stage(plan, home)
     index.update(plan.job_name, secondary_status=STARTING)
     return plan
+
+
+def _copy_code(plan: JobPlan, address: str, home: Home) -> None:
+    from herringbone.code.archive import pack_code
+    from herringbone.s3.names import split
+    from herringbone.s3.review import buckets_of
+
+    assert plan.source is not None
+    with tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+        archive = plan.source.archive or pack_code(plan.source, Path(scratch), exclude=home.path).path
+        buckets_of(plan).upload(Path(archive), split(address, "code_location"))
 
 
 def s3_config(plan: JobPlan, home: Home, *, with_credentials: bool = True) -> S3Config | None:

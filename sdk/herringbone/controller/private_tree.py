@@ -69,7 +69,8 @@ def _packed_code(base: str) -> str | None:
     """Return the archive of the job's code on this machine, None for code that is in the tree already."""
     try:
         with open(f"{base}/input/config/hyperparameters.json", "rb") as file:  # noqa: PTH123
-            path = json.loads(json.loads(file.read()).get(Key.SUBMIT_DIRECTORY, "null"))
+            values = json.loads(file.read())
+            path = json.loads(values.get(Key.CODE_ARCHIVE) or values.get(Key.SUBMIT_DIRECTORY, "null"))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return path if isinstance(path, str) and os.path.isfile(path) else None  # noqa: PTH113

@@ -192,6 +192,10 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
     }
+    if backend in OWN_HOSTS and source is not None and not source.remote and options.code_location is not None:
+        # The address that AWS's SDK uploads to, and that scripts for AWS's images read.
+        location = options.code_location.rstrip("/")
+        added[Key.SUBMIT_DIRECTORY] = json.dumps(f"{location}/{job_name}/source/sourcedir.tar.gz")
     # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
     check_hyperparameters(values, added, is_script=source is not None)
     channels = request.channels

@@ -9,7 +9,7 @@ from herringbone.aws.session import AwsSession
 from herringbone.plan.channels import check_shares, input_mode, is_augmented
 from herringbone.plan.inputs import Channel
 from herringbone.plan.plan import JobPlan
-from herringbone.plan.s3 import uses_s3, written
+from herringbone.plan.s3 import code_address, uses_s3, written
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import cache_limit
 from herringbone.s3.names import files_of, is_folder, name_below, parse_manifest, split
@@ -56,7 +56,8 @@ def check_addresses(
     source = plan.source
     if source is not None and source.archive is not None and source.remote:
         buckets.head(split(source.archive, "source_dir"), "source_dir")
-    for option, address in written(plan).items():
+    copied = code_address(plan)
+    for option, address in {**written(plan), **({} if copied is None else {"code_location": copied})}.items():
         location = split(address, option)
         if address.rstrip("/") == f"s3://{location.bucket}" and option == "checkpoint_s3_uri":
             raise OptionError(f"{option}: {address} is a whole bucket, all of which would be fetched; add a prefix")

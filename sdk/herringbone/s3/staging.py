@@ -11,7 +11,6 @@ by rsync, and no credentials leave this process for that.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,8 +31,8 @@ from herringbone.s3.names import StoredObject, files_of, name_below, parse_manif
 from herringbone.s3.pipes.content import write_listing
 from herringbone.s3.review import MANIFEST_BYTES, buckets_of
 from herringbone.system.progress import Progress
-from herringbone_contract.constants import Key
 from herringbone_contract.errors import InputError
+from herringbone_contract.hyperparameters import with_code_at
 
 _CODE = "sourcedir.tar.gz"
 # The name of an AugmentedManifestFile in the folder of its channel.
@@ -55,7 +54,7 @@ def local_plan(plan: JobPlan, folder: JobFolder) -> JobPlan:
     source, hyperparameters = plan.source, plan.hyperparameters
     if source is not None and source.remote:
         source = msgspec.structs.replace(source, archive=str(folder.s3 / "code" / _CODE))
-        hyperparameters = {**hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(source.address)}
+        hyperparameters = with_code_at(hyperparameters, str(source.archive))
     return msgspec.structs.replace(plan, channels=channels, source=source, hyperparameters=hyperparameters)
 
 

@@ -20,7 +20,7 @@ EFFECTIVE = {
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
     *("hang_timeout", "check_memory", "environment", "base_job_name", "metric_definitions", "track"),
-    "gpus",
+    *("gpus", "code_location"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}
@@ -45,7 +45,6 @@ TEXTS = (
     "volume_kms_key",
     "output_kms_key",
     "training_plan",
-    "code_location",
     "framework_version",
     "py_version",
     "role",

@@ -14,7 +14,7 @@ from herringbone.backends.registry import backend_named
 from herringbone.backends.ssh.start.upload import digest_of
 from herringbone.plan.inputs import ShuffleConfig
 from herringbone.records.home import Home
-from herringbone_contract.errors import InputError, UnsupportedError
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 
 SCRIPT = """
 import json, os, pathlib
@@ -144,3 +144,24 @@ def test_code_and_model_come_from_a_bucket_and_a_manifest_lists_data(home: Home,
     assert (host / "input/data/training/data/x.csv").read_text() == "x"
     assert (host / "input/data/model/model.tar.gz").read_bytes() == b"weights"
     assert any("FastFile reads as File" in note for note in job.plan.notes)
+
+
+def test_code_location_gets_a_copy_of_the_code_whose_address_scripts_read(home: Home, s3: Any) -> None:
+    Path("says.py").write_text(
+        "import os; open(os.environ['SM_MODEL_DIR'] + '/x', 'w').write(os.environ['SM_MODULE_DIR'])"
+    )
+
+    def says(**options: Any) -> tuple[str, str]:
+        job = estimator(home, entry_point="says.py", **options).fit(logs=False)
+        return job.name, (home.job(job.name).host("algo-1") / "model/x").read_text()
+
+    name, address = says(code_location="s3://mine/code/")
+    assert address == f"s3://mine/code/{name}/source/sourcedir.tar.gz"
+    assert says(source_dir=address)[1] == address
+    # As the documentation of the variable says: the job's copy, in which the script starts.
+    name, folder = says()
+    assert folder == str(home.job(name).host("algo-1") / "code")
+    with pytest.raises(OptionError, match="code_location: file:///code: give an s3:// address"):
+        estimator(home, code_location="file:///code").plan()
+    with pytest.raises(InputError, match="code_location: there is no bucket absent"):
+        estimator(home, code_location="s3://absent").plan()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -14,8 +13,8 @@ from herringbone.plan.host_tree import channels_of, make_fifo, make_folders, pos
 from herringbone.plan.inputs import Channel, share
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.records.home import JobFolder
-from herringbone_contract.constants import DEFAULT_BASE, Key
-from herringbone_contract.hyperparameters import bare_values
+from herringbone_contract.constants import DEFAULT_BASE
+from herringbone_contract.hyperparameters import bare_values, with_code_at
 from herringbone_contract.paths import Paths
 
 # A sharded channel is mounted here as a whole, and the tree has links to the host's share of its files.
@@ -62,7 +61,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
         if plan.source.archive is not None:
             shutil.copy2(plan.source.archive, Path(paths.input) / "sourcedir.tar.gz")
         submit_directory = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"
-        hyperparameters[Key.SUBMIT_DIRECTORY] = json.dumps(str(submit_directory))
+        hyperparameters = with_code_at(hyperparameters, str(submit_directory))
         copy_source(plan.source, Path(paths.code), exclude=exclude)
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
 

@@ -30,7 +30,7 @@ from herringbone.plan.texts import check_length
 from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
-from herringbone_contract.errors import InputError, UnsupportedError
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.served import Library
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
     *(name for name, member in FIELDS.items() if member.alone),
-    *("sagemaker_session", "max_wait", "priority", "min_instance_count", "code_location", "extra_request", "slurm"),
+    *("sagemaker_session", "max_wait", "priority", "min_instance_count", "extra_request", "slurm"),
 )
 
 # Backends on whose machines jobs wait in line, and the options that have an effect on a job that does.
@@ -69,7 +69,11 @@ def reviewed(plan: JobPlan, backend: Backend) -> JobPlan:
 
 def s3_notes(plan: JobPlan) -> tuple[str, ...]:
     """Check the job's addresses in S3, and return notes about them. Raises `UsageError` or `AwsError`."""
-    if plan.backend not in OWN_HOSTS or not uses_s3(plan):
+    if plan.backend not in OWN_HOSTS:
+        return ()
+    if (location := plan.options.code_location) is not None and not is_s3(location):
+        raise OptionError(f"code_location: {location}: give an s3:// address, or leave it out")
+    if not uses_s3(plan):
         return ()
     # Imported here: most jobs have none.
     from herringbone.s3.review import check_addresses

@@ -163,7 +163,7 @@ class CodeOptions(TypedDict, total=False):
     git_config: GitConfig | Mapping[str, Any] | None
     """The repository, branch or commit from which the code is fetched."""
     code_location: str | None
-    """The s3:// folder to which the code is uploaded. Backends: ml."""
+    """The s3:// folder to which the code is uploaded."""
     container_log_level: int | None
     """The level of the log, as in Python's `logging`."""
     container_entry_point: Sequence[str] | None

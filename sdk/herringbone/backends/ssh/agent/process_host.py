@@ -25,8 +25,9 @@ from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.plan.host_tree import write_json
 from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
-from herringbone_contract.constants import DEFAULT_BASE, HostVariable, Key
+from herringbone_contract.constants import DEFAULT_BASE, HostVariable
 from herringbone_contract.files import write_whole
+from herringbone_contract.hyperparameters import with_code_at
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import is_empty
 
@@ -44,8 +45,7 @@ def plan_for_machine(config: HostConfig, home: Home) -> JobPlan:
     """Return the plan with the paths of the uploads on this machine."""
     code = code_folder(home) / f"{config.code}.tar.gz"
     plan = localize(config, code=str(code), data_folder=str(data_folder(home)))
-    hyperparameters = {**plan.hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(str(code))}
-    return msgspec.structs.replace(plan, hyperparameters=hyperparameters)
+    return msgspec.structs.replace(plan, hyperparameters=with_code_at(plan.hyperparameters, str(code)))
 
 
 def without_output_path(plan: JobPlan) -> JobPlan:
