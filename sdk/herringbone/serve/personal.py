@@ -9,13 +9,16 @@
     HOME/service/personal.start     locked while a process joins, and while the service decides to end
     HOME/service/personal.members   shared by the processes that have joined; the service can lock it once they end
 
-A process binds the port and the service inherits it, so calls wait until it answers.
+A process binds the port and the service inherits it, so calls wait until it answers. Each process that has joined
+starts the service again where it was killed: its clients of AWS keep the address.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -31,8 +34,8 @@ from herringbone.records.home import HOME_VARIABLE, Home, find_home
 from herringbone.records.index import JobIndex
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from herringbone.serve.signing.keys import AccessKey, KeyFile
-from herringbone.system.processes import identity, is_alive
-from herringbone_contract.errors import InputError, UnsupportedError
+from herringbone.system.processes import identity, is_alive, pid_of
+from herringbone_contract.errors import HerringboneError, InputError, UnsupportedError
 from herringbone_contract.files import locked, try_locked, write_whole
 
 if TYPE_CHECKING:
@@ -79,10 +82,38 @@ def join(home: Home, backend: str) -> dict[str, str]:
         # Kept until this process ends.
         _members.append(locked(folder / "personal.members", shared=True))
         key = _key(KeyFile(folder / "keys.json"))
-        running = _read(folder / "personal.json")
-        if not running or not is_alive(running["process"]):
-            running = _start(home, folder, backend, running.get("port", 0), key)
+        running = _running(home, folder, backend, key)
+    if sys.platform == "linux":
+        threading.Thread(target=_keep_running, args=(home, folder, backend, key, running), daemon=True).start()
     return _variables(home, running["port"], key)
+
+
+def _running(home: Home, folder: Path, backend: str, key: AccessKey) -> dict[str, Any]:
+    """Return what is known of the service, and start it unless it runs. Called with `personal.start` locked."""
+    running = _read(folder / "personal.json")
+    if not running or not is_alive(running["process"]):
+        running = _start(home, folder, backend, running.get("port", 0), key)
+    return running
+
+
+def _keep_running(home: Home, folder: Path, backend: str, key: AccessKey, running: dict[str, Any]) -> None:
+    """Start the service again each time it ends, which it does not do by itself while this process lives."""
+    begun = -math.inf
+    # One that ends at once would only end again.
+    while time.monotonic() - begun > _LOOK_SECONDS:
+        begun = time.monotonic()
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid_of(running["process"]))
+            # Another process may have its number by now.
+            if is_alive(running["process"]):
+                select.select([descriptor], [], [])
+            os.close(descriptor)
+        try:
+            with locked(folder / "personal.start"):
+                running = _running(home, folder, backend, key)
+        except (HerringboneError, OSError) as error:
+            print(f"herringbone: the stand-in for AWS has ended: {error}", file=sys.stderr)
+            return
 
 
 def _variables(home: Home, port: int, key: AccessKey) -> dict[str, str]:
