@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import sagemaker
@@ -131,6 +133,31 @@ def handed_on(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in hyperparameters.items() if name not in _WRITTEN}
 
 
+def named_script(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a script that hyperparameters name, as notebooks with images of their own start one.
+
+    >>> named_script({"hyperparameters": {"sagemaker_program": '"a.py"', "sagemaker_submit_directory": "s3://b/c.tgz"}})
+    {'entry_point': 'a.py', 'source_dir': 's3://b/c.tgz', 'hyperparameters': {}}
+
+    Such notebooks encode all values themselves. Without such names, nothing.
+    """
+    given = options.get("hyperparameters")
+    if options.get("entry_point") or not isinstance(given, Mapping) or Key.PROGRAM not in given:
+        return {}
+    values = {name: _decoded(value) for name, value in given.items()}
+    return {
+        "entry_point": values.pop(Key.PROGRAM),
+        "source_dir": values.pop(Key.SUBMIT_DIRECTORY, None),
+        "hyperparameters": values,
+    }
+
+
+def _decoded(value: Any) -> Any:
+    with suppress(TypeError, ValueError):
+        return json.loads(value)
+    return value
+
+
 def _records(definition: Mapping[str, str]) -> bool:
     """Say whether a metric can have a value. AWS takes an expression without a group; notebooks have such a dummy."""
     try:
@@ -188,6 +215,8 @@ class Notebook(Estimator):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options = known(self._kind, adapted(options, os.environ))
+        if not arguments and os.environ.get(INSTANCE_TYPE_VARIABLE) == "local_process":
+            options |= named_script(options)
         if isinstance(options.get("hyperparameters"), Mapping) and (arguments or options.get("entry_point")):
             options["hyperparameters"] = handed_on(options["hyperparameters"])
         if os.environ.get(INSTANCE_TYPE_VARIABLE, "").startswith("local"):
