@@ -46,6 +46,13 @@ _RENAMED = {
 _IDLE = ("script_mode", "enable_sagemaker_metrics")
 # Options of SDK v2 that Herringbone has not, and refuses.
 _SDK_ALONE = ("image_uri_region", "training_image_config")
+# Options that SDK v2 leaves out where the value is empty or 0; wrappers around its estimators always give them.
+_LEFT_OUT_EMPTY = frozenset(
+    (
+        "base_job_name", "checkpoint_local_path", "checkpoint_s3_uri", "git_config", "image_uri", "max_wait",
+        "model_uri", "source_dir",
+    )
+)  # fmt: skip
 # Hyperparameters that SDK v2 and a search write for a script.
 _WRITTEN = frozenset(
     (
@@ -83,12 +90,14 @@ def adapted(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
 
     >>> adapted({"instance_type": "ml.p3.2xlarge"}, {"HERRINGBONE_INSTANCE_TYPE": "local_process"})
     {'instance_type': 'local_process'}
+    >>> adapted({"max_wait": 0, "source_dir": ""}, {})
+    {}
     """
     values = {}
     for name, value in options.items():
         if (now := _RENAMED.get(name, name)) != name:
             warnings.warn(f"{name} is {now} since SDK v2", DeprecationWarning, stacklevel=4)
-        if now not in _IDLE or value is False:
+        if (now not in _IDLE or value is False) and (value or now not in _LEFT_OUT_EMPTY):
             values[now] = value
     if metrics := values.get("metric_definitions"):
         values["metric_definitions"] = [one for one in metrics if _records(one)]
