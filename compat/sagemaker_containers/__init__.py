@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sagemaker_training import entry_point
+from sagemaker_training import _alone, entry_point
 from sagemaker_training.environment import Environment
 
 __all__ = ["entry_point", "training_env"]
+
+_alone.check("sagemaker-containers")
 
 
 def training_env() -> Environment:

@@ -9,12 +9,6 @@ Herringbone's own supervisor starts ranks, so the toolkit's modules `mpi`, `smda
 
 from __future__ import annotations
 
-from importlib.metadata import distributions
+from sagemaker_training import _alone
 
-_real = next((found.version for found in distributions(name="sagemaker-training")), None)
-if _real is not None:
-    raise ImportError(
-        f"sagemaker-training {_real} and herringbone-sagemaker are both installed, and have the same files. Keep one:\n"
-        "  Herringbone's: pip uninstall -y sagemaker-training; pip install --force-reinstall ./compat (in a checkout)\n"
-        f"  AWS's: pip uninstall -y herringbone-sagemaker; pip install --force-reinstall sagemaker-training=={_real}"
-    )
+_alone.check("sagemaker-training")

@@ -259,13 +259,14 @@ def test_a_setting_of_the_runner_is_refused(run, contract):
     assert "`distribution`" in done.stderr
 
 
-def test_it_refuses_to_be_imported_next_to_the_real_toolkit(run, tmp_path):
-    real = tmp_path / "site" / "sagemaker_training-5.1.4.dist-info"
+@pytest.mark.parametrize("package", ["sagemaker_training", "sagemaker_containers", "sagemaker_xgboost_container"])
+def test_it_refuses_to_be_imported_next_to_the_real_toolkit(run, tmp_path, package):
+    name, real = package.replace("_", "-"), tmp_path / "site" / f"{package}-5.1.4.dist-info"
     real.mkdir()
-    (real / "METADATA").write_text("Metadata-Version: 2.1\nName: sagemaker-training\nVersion: 5.1.4\n")
-    done = run("import sagemaker_training")
+    (real / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 5.1.4\n")
+    done = run(f"import {package}")
     assert done.returncode != 0
-    assert "sagemaker-training 5.1.4 and herringbone-sagemaker are both installed" in done.stderr
+    assert f"{name} 5.1.4 and herringbone-sagemaker are both installed" in done.stderr
 
 
 MATRIX = """
