@@ -68,7 +68,7 @@ _FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Measures(NamedTuple):
-    """The predictions to make: of the plan itself (None: none), and of its changes, by names in the JSON; their titles."""
+    """The predictions to make: of the plan itself (None: none), of its changes by names in the JSON, and their titles."""
 
     base: Measure | None
     others: dict[str, Measure]
