@@ -8,7 +8,7 @@ from pathlib import Path
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import volume_mounts
-from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.checks import check_files, check_hosts, check_served, unused_of
 from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import unserved_settings
 from herringbone.engine.client import Engine
@@ -34,6 +34,7 @@ def check(plan: JobPlan) -> None:
         check_served(_NAME, plan, {**_REFUSED, "bake_requirements": reason})
     check_served(_NAME, plan, _REFUSED if _has_gpus(plan) else {**_REFUSED, **_NO_GPUS})
     refuse(_NAME, old_tensorflow(plan) | too_old_image(plan))
+    check_hosts(_NAME, plan)
     check_files(_NAME, plan)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from herringbone.backends.process.gpus import wants_of
-from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.checks import check_files, check_hosts, check_served, unused_of
 from herringbone.backends.review.frameworks import (
     Installed,
     installed_mxnet,
@@ -57,6 +57,7 @@ def review(
     check_served(_NAME, plan, _REFUSED)
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
+    check_hosts(_NAME, plan)
     check_files(_NAME, plan)
     _check_processes(plan)
     check_ranks(plan, _gpus_of_host(plan, probe))

@@ -36,6 +36,8 @@ from herringbone_contract.served import Library
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
 
+# Each host is a process of Python or a container, with a supervisor that sends heartbeats.
+_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE = 64, 16
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
     *(name for name, member in FIELDS.items() if member.alone),
@@ -93,6 +95,17 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
         refusals |= {name: reason for name in ("log_policies", "min_instance_count") if name in options}
     refuse(backend, refusals | _refused_values(plan))
+
+
+def check_hosts(backend: str, plan: JobPlan) -> None:
+    """Refuse more hosts than one machine can start, watch and end in time. Raises `UnsupportedError`."""
+    most = max(_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE * (os.cpu_count() or 1))
+    if len(plan.hosts) > most:
+        raise UnsupportedError(
+            f"instance_count: {len(plan.hosts)} hosts on this machine, and {backend} starts {most} at most here "
+            f"({_MIN_HOSTS_OF_A_MACHINE}, or {_HOSTS_OF_A_CORE} for each core); give fewer, or other machines (ssh:, "
+            "slurm:)"
+        )
 
 
 def check_files(backend: str, plan: JobPlan) -> None:

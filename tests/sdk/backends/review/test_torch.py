@@ -72,3 +72,13 @@ def test_nccl_needs_gpus(tmp_path):
     check_ranks(job, 4)
     with pytest.raises(DistributionError, match=r"ddp_dist_backend: nccl needs GPUs, and local_process has none"):
         check_ranks(job, 0)
+
+
+def test_more_hosts_than_one_machine_can_end_in_time_are_refused(tmp_path, monkeypatch):
+    """1,000 processes of hosts on two cores were not ended by `stop` within minutes."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    review(plan(tmp_path, None, count=128))
+    with pytest.raises(
+        UnsupportedError, match="instance_count: 129 hosts on this machine, and local_process starts 128"
+    ):
+        review(plan(tmp_path, None, count=129))
