@@ -80,11 +80,10 @@ def start_message(
         # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
-        environment |= {name: interface for name in _interface_names(host) if name not in inherited}
-    shims = (*prepared.shims, host_names.CHILD_PYTHON) if rendezvous.names else prepared.shims
-    if rendezvous.names:
-        environment[RankVariable.HOST_NAMES] = json.dumps(rendezvous.names)
-    environment |= python_environment(inherited, code=str(host.paths.code), shims=shims)
+        # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
+        names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+        environment |= {name: interface for name in names if name not in inherited}
+    environment |= _child_environment(prepared, host, rendezvous.names)
     return {
         "environment": environment,
         "code": str(host.paths.code),
@@ -100,9 +99,11 @@ def start_message(
     }
 
 
-def _interface_names(host: Host) -> tuple[str, ...]:
-    # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
-    return ("GLOO_SOCKET_IFNAME",) if host.on_one_machine else ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+def _child_environment(prepared: Prepared, host: Host, names: Mapping[str, str]) -> dict[str, str]:
+    """Return what Pythons that the script starts read; `names` are those of hosts that they have to resolve."""
+    shims = (*prepared.shims, host_names.CHILD_PYTHON) if names else prepared.shims
+    environment = python_environment(host.base_environment, code=str(host.paths.code), shims=shims)
+    return {**environment, RankVariable.HOST_NAMES: json.dumps(names)} if names else environment
 
 
 def _hugging_face_environment(
