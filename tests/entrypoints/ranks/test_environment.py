@@ -266,7 +266,8 @@ def test_p20_a_rank_cannot_read_the_jobs_secret(make_job) -> None:
     assert [result.code for result in ended.values()] == [0, 0], ended
     for dump in dumps(job).values():
         ours = [name for name in dump["env"] if name.startswith("HERRINGBONE_")]
-        assert sorted(ours) == ["HERRINGBONE_EVENTS", "HERRINGBONE_REDUCE_MEET", "HERRINGBONE_REDUCE_TOKEN_FILE"]
+        names = ("EVENTS", "HOST_NAMES", "REDUCE_MEET", "REDUCE_TOKEN_FILE")
+        assert sorted(ours) == [f"HERRINGBONE_{name}" for name in names]
     # Apart from the folder being listed there are one socket (the rank's own link) and two pipes: the lifeline, and the
     # ranks' token. It is derived from the hosts' secret and does not reveal it.
     assert all(line.count("pipe") == 2 for result in ended.values() for line in result.rank_lines)

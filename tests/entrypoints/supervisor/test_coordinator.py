@@ -92,7 +92,8 @@ def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ende
     assert bench.orders == []
     bench.host_ready("algo-1")
     meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "listen": "127.0.0.1"}
-    meeting |= {"servers": "", "tensorflow": []}
+    names = {"algo-1": "127.0.0.1", "algo-2": "127.0.0.1"}
+    meeting |= {"servers": "", "tensorflow": [], "names": names}
     counts = {"counts": {"algo-2": 2, "algo-1": 1}, "machine_ranks": {"algo-2": 3, "algo-1": 3}}
     assert bench.orders == [{"kind": "start", **counts, "meeting": meeting}]
     for rank in range(3):
