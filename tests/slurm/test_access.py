@@ -11,6 +11,7 @@ from herringbone.access.requests import ask, way_into
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.slurm.access import NodeWays, srun_words
 from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.system.remote_line import PLAIN_SSH
 from tests.slurm.conftest import rank_lines
 
 SCRIPT = """
@@ -60,7 +61,7 @@ def test_a_login_node_gets_each_word_quoted():
     slurm = SlurmCommands(os.environ, "me@login")
     ways = NodeWays(slurm, "7", "node-2", folder="/jobs/a", base="/jobs/a/ml", python="python3", name="a")
     *ssh, text = ways.enter(["echo", "$HOME; ls"], terminal=True)
-    assert ssh == ["ssh", "-tt", "--", "me@login"]
+    assert ssh == ["ssh", *PLAIN_SSH, "-tt", "--", "me@login"]
     assert text.endswith("python3 -m herringbone_entry.enter echo '$HOME; ls'")
     assert ways.relay(5678)[:4] == ["ssh", "-T", "--", "me@login"]
     assert ways.relay(5678)[-1].endswith("python3 -m herringbone_entry.relay 5678")
