@@ -63,5 +63,5 @@ def test_a_login_node_gets_each_word_quoted():
     *ssh, text = ways.enter(["echo", "$HOME; ls"], terminal=True)
     assert ssh == ["ssh", *PLAIN_SSH, "-tt", "--", "me@login"]
     assert text.endswith("python3 -m herringbone_entry.enter echo '$HOME; ls'")
-    assert ways.relay(5678)[:4] == ["ssh", "-T", "--", "me@login"]
+    assert ways.relay(5678)[:8] == ["ssh", *PLAIN_SSH, "-T", "--", "me@login"]
     assert ways.relay(5678)[-1].endswith("python3 -m herringbone_entry.relay 5678")

@@ -153,8 +153,8 @@ class OpenSSHTransport:
         # -T: a terminal would change the bytes that pass through it.
         command = [
             *self._ssh,
-            *PLAIN_SSH,
             "-tt" if terminal else "-T",
+            *PLAIN_SSH,
             *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
         ]
         if machine.port is not None:
