@@ -94,6 +94,19 @@ def test_a_controller_that_stood_still_makes_no_stop_of_a_job_that_ended_well(su
     assert job.wait().status == "Completed"
 
 
+def test_the_only_controller_that_stands_still_is_named_in_the_log(submit, machines):
+    """No other host outlived it, and nothing of the job moved any more."""
+    job = submit(WAIT, hosts=1)
+    expect(job, "waits")
+    ((name, controller),) = (
+        (name, pid) for name in machines.names for pid in machines.pids(name, "herringbone.controller")
+    )
+    os.kill(controller, signal.SIGSTOP)
+    expect(job, f"waiting for {name}: job {job.name} stands still: somebody has stopped its controller")
+    job.stop()
+    assert job.wait().status == "Stopped"
+
+
 def test_killed_connections_are_opened_again_without_losing_a_line(submit, machines):
     job = submit("import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)")
     lines = job.logs(follow=True)

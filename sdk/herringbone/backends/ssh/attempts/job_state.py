@@ -33,6 +33,7 @@ class HostState:
     `ahead` is the lead of the machine's clock over ours, in seconds. `lost` is the reason for which nobody waits for
     the machine any more, empty while somebody does. `forgotten` says that the machine answers and does not know the
     job. `folders` are the folders with results, relative to the work folder; `unsafe` says why they must not be copied.
+    `standstill` says that somebody has stopped the host's controller.
     """
 
     host: str
@@ -44,6 +45,7 @@ class HostState:
     forgotten: bool = False
     folders: Sequence[str] = ()
     unsafe: str = ""
+    standstill: str = ""
 
     @property
     def done(self) -> bool:

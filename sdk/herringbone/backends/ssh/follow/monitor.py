@@ -70,8 +70,8 @@ class HostMonitor:
         self.last_message = self._broken_at = 0.0
 
     def silence(self, now: float) -> str:
-        """Return why the machine has not been heard of for a while; "" when it has."""
-        return self.trouble if self.trouble and now - self._broken_at >= _REPORT_SECONDS else ""
+        """Return why the machine has not been heard of for a while, or its host stands still; "" for neither."""
+        return self.trouble if self.trouble and now - self._broken_at >= _REPORT_SECONDS else self.state.standstill
 
     def take_file(self, ending: str, take: TakeBytes) -> None:
         """Pass the host's file with this ending, such as `log`, to `take`, in pieces as they arrive."""
@@ -148,6 +148,7 @@ class HostMonitor:
                 ahead=message["now"] - time.time(),
                 folders=message.get("left", ()),
                 unsafe=message.get("unsafe", ""),
+                standstill=message.get("standstill", ""),
             )
         elif "size" in message and message.get("answer") in self._receivers:
             self._receivers[message["answer"]].size = message["size"]
