@@ -295,7 +295,7 @@ class Containers(Site):
         config = next(config for config in self._host_configs if config["name"] == host.name)
         restarted = ContainerHost(config, host.log, container, self._engine, reads_line=bool(self._config["line"]))
         # Policies and the log tail must not see lines of the failed attempt.
-        restarted.log_begins = host.log.size
+        restarted.log_begins = host.log.begin_attempt()
         return restarted
 
     def _fetch(self, host: ContainerHost) -> None:

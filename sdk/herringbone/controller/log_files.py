@@ -164,6 +164,11 @@ class LogFile:
         """The seconds between two signs of life that the host has promised, 0.0 for none."""
         return self._events.heartbeat
 
+    def begin_attempt(self) -> int:
+        """Return the byte at which another attempt begins, whose host has not sent a sign of life yet."""
+        self._events.heartbeat = 0.0
+        return self.size
+
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1
         # Only complete lines are written, so a reader of the file never sees a line without its end.

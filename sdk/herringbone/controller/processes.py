@@ -179,7 +179,7 @@ class Processes(Site):
             ProcessHost(config, host.log) for config, host in zip(self._host_configs, self.hosts, strict=True)
         ]
         for host in self.hosts:
-            host.log_begins = host.log.size
+            host.log_begins = host.log.begin_attempt()
         return Restart.HERE
 
 

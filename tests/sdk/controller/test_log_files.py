@@ -78,3 +78,13 @@ def test_the_file_of_events_is_bounded(tmp_path: Path) -> None:
     assert all(events.take(SAMPLE.rstrip(b"\n")) for _ in range(9))
     events.close()
     assert len(path.read_bytes().splitlines()) == 150 // (len(SAMPLE))
+
+
+def test_signs_of_life_are_kept_in_no_file_and_for_one_attempt(tmp_path: Path) -> None:
+    """A restarted host may install packages for minutes, and promises nothing before its ranks start."""
+    log = LogFile(str(tmp_path / "algo-1.log"))
+    log.feed(b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":5.0}\n[algo-1:0] up\n', 0.0)
+    assert (log.heartbeat, (tmp_path / "algo-1.events").exists()) == (5.0, False)
+    assert log.begin_attempt() == log.size
+    assert log.heartbeat == 0.0
+    log.close(0.0)
