@@ -96,9 +96,11 @@ class EventsFile:
         if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
             return False
         if event["kind"] == "alive":
-            # For this controller alone; a file with all of them would grow for nothing.
-            self.heartbeat = float(event["every"])
-            return True
+            # For this controller alone; a file with all of them would grow for nothing. An image's program can write it.
+            every = event.get("every")
+            is_valid = isinstance(every, (int, float)) and not isinstance(every, bool) and 0.01 <= every <= 86_400
+            self.heartbeat = every if is_valid else self.heartbeat
+            return is_valid
         try:
             # The line names no other host than the one whose output it is.
             encoded = encode({**event, "host": self._host})
