@@ -96,7 +96,7 @@ class EventsFile:
         if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
             return False
         if event["kind"] == "alive":
-            # For this controller alone: a file with all of them would grow for nothing. A program in the image may send it.
+            # For this controller alone: a file with all of them would grow for nothing. Any program may send it.
             every = event.get("every")
             is_valid = isinstance(every, (int, float)) and not isinstance(every, bool) and 0.01 <= every <= 86_400
             self.heartbeat = every if is_valid else self.heartbeat
