@@ -13,8 +13,8 @@ from typing import Any
 import sagemaker
 from herringbone import Estimator, InstanceGroup, OptionError, TensorBoardOutputConfig
 from herringbone.aws.fields import tag_list
-from herringbone.aws.image_uris import image_uri
 from herringbone.aws.location import is_s3
+from herringbone.backends.sagemaker.review import image_by_version
 from herringbone.plan.arguments import names_of
 from herringbone.plan.frameworks import IMAGES
 from herringbone.plan.options.names import LEFT_OUT, RENAMED
@@ -179,18 +179,6 @@ def _records(definition: Mapping[str, str]) -> bool:
     return groups > 0
 
 
-def base_of(options: Mapping[str, Any]) -> str | None:
-    """Return the framework below transformers as AWS's images name it.
-
-    >>> base_of({"pytorch_version": "2.1.0"})
-    'pytorch2.1.0'
-    """
-    for framework in ("pytorch", "tensorflow"):
-        if version := options.get(f"{framework}_version"):
-            return f"{framework}{version}"
-    return None
-
-
 def region_of(session: Any, environ: Mapping[str, str]) -> str:
     """Return the region of a notebook's jobs: its session's, else that of AWS's variables. Raises `OptionError`."""
     region = getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
@@ -201,7 +189,7 @@ def region_of(session: Any, environ: Mapping[str, str]) -> str:
 
 
 class Notebook(Estimator):
-    """Adapts keyword arguments, and names AWS's image on `ml.*`; the first base of each estimator here."""
+    """Adapts keyword arguments; the first base of each estimator here."""
 
     # Names of hyperparameters and places, which SDK v2's classes have.
     LAUNCH_PT_XLA_ENV_NAME = "sagemaker_pytorch_xla_multi_worker_enabled"
@@ -235,18 +223,6 @@ class Notebook(Estimator):
                 if options.get(name) is None:
                     options[name] = session._default_output()
         super().__init__(*arguments, **options)
-        framework = IMAGES.get(type(self).__name__)
-        kind = str(self.instance_type)
-        if self.image_uri is None and framework is not None and kind.startswith("ml."):
-            # As SDK v2 does. Herringbone's own classes ask for image_uri there.
-            self.image_uri = image_uri(
-                framework,
-                region=region_of(self.options.sagemaker_session, os.environ),
-                version=options.get("transformers_version") or self.options.framework_version,
-                py_version=self.options.py_version,
-                instance_type=kind,
-                base_version=base_of(options),
-            )
 
     def set_hyperparameters(self, **hyperparameters: Any) -> None:
         """Add or replace hyperparameters; see `handed_on`."""
@@ -333,7 +309,10 @@ class Notebook(Estimator):
 
     def training_image_uri(self, region: str | None = None) -> str | None:
         """Return the name of the image; None where the hosts' own Python runs the script."""
-        del region
+        if self.image_uri is None and self._kind in IMAGES and str(self.instance_type).startswith("ml."):
+            return image_by_version(
+                self._request, region=region or region_of(self.options.sagemaker_session, os.environ)
+            )
         return self.image_uri
 
     def enable_network_isolation(self) -> bool:

@@ -98,9 +98,10 @@ class EventsFile:
         if event["kind"] == "alive":
             # For this controller alone: a file with all of them would grow for nothing. Any program may send it.
             every = event.get("every")
-            is_valid = isinstance(every, (int, float)) and not isinstance(every, bool) and 0.01 <= every <= 86_400
-            self.heartbeat = every if is_valid else self.heartbeat
-            return is_valid
+            if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0.01 <= every <= 86_400:
+                return False
+            self.heartbeat = every
+            return True
         try:
             # The line names no other host than the one whose output it is.
             encoded = encode({**event, "host": self._host})
