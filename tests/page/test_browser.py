@@ -257,3 +257,16 @@ def test_the_pictures_of_the_documentation_can_be_made(tmp_path):
     made = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert made.keys() == {path.name for path in (root / "docs" / "_static").glob("page-*.webp")}
     assert all(10_000 < size < 150_000 for size in made.values()), made
+
+
+def test_metrics_without_steps_are_not_ticked_as_over_steps(browser, page):
+    """The axis was time, and the box said steps."""
+    box = "document.querySelector('input[name=bySteps]')"
+    for name, step in (("counts-steps", 1), ("counts-none", None)):
+        folder = make_job(page.home, name)
+        event = {"kind": "metrics", "t": time.time(), "host": "algo-1", "rank": 0, "source": "script", "name": "loss"}
+        write_events(
+            folder, "algo-1", [event | {"values": [1.0, 0.5], "since": time.time() - 1, "step": step, "by": step}]
+        )
+        browser.open(f"{page.address}/jobs/{name}", until="document.querySelectorAll('#metrics canvas').length === 1")
+        assert browser.run(f"[{box}.checked, {box}.disabled]") == [step is not None, step is None]

@@ -42,6 +42,8 @@ def test_a_row_counts_configurations_and_names_the_best():
     )
     assert (row["over"], row["max_jobs"], row["best"], row["best_value"], row["seconds"]) == (2, 24, 3, 0.9, 60.0)
     assert row["counts"] == [("completed", 3), ("running", 1)]
+    # So that the page can say why 2 are over and 3 completed.
+    assert row["continued"] == 1
     assert row["best_values"] == "lr=0.01 momentum=0.9 layers=2 optimizer=sgd"
 
 

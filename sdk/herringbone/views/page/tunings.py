@@ -41,6 +41,7 @@ def tuning_row(tuning: TuningLook, *, now: float) -> dict[str, Any]:
         "fraction": summary.fraction,
         "eta": summary.eta,
         "counts": counts(summary),
+        "continued": summary.continued,
         "best": None if winner is None else winner.number + 1,
         "best_value": None if winner is None else rounded(winner.objective),
         "best_text": shown_number(None if winner is None else winner.objective),

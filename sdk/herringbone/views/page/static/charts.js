@@ -64,7 +64,7 @@ function options(chart) {
     cursor: { sync: { key: spec.group }, points: { size: 6 }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { distr: spec.log ? 3 : 1, range: spec.log ? undefined : range(spec) } },
     axes: [
-      { ...axis, size: 26, gap: 3, space: 70, values: ticks(spec.xFormat),
+      { ...axis, size: 26, gap: 3, space: 70, values: ticks(spec.xFormat), label: spec.xTitle ?? spec.xName, labelSize: 16, labelGap: 0, labelFont: axis.font,
         ...(spec.incrs ? { incrs: spec.incrs } : {}) },
       { ...axis, size: widthOf, gap: 4, values: ticks(spec.yFormat) },
     ],
@@ -135,7 +135,7 @@ function description(spec, lines) {
 
 /** Return the card of a chart. A card with the same key is kept and gets the new lines, so that a zoom stays.
  *
- * A line is {label, colour, x, y, dash, kind}, of kind "dots", "steps" or none; spec is {key, title, note, group, xName, xFormat, yFormat, log, smoothing, fromZero}.
+ * A line is {label, colour, x, y, dash, kind}, of kind "dots", "steps" or none; spec is {key, title, note, group, xName, xTitle, xFormat, yFormat, log, smoothing, fromZero}.
  */
 export function chartCard(spec, lines) {
   const shape = JSON.stringify([spec.title, spec.log, !!spec.smoothing, spec.xName, spec.fromZero,
@@ -216,7 +216,14 @@ export function xOf(line, bySteps) {
   return bySteps && line.steps ? line.steps : line.x;
 }
 
+/** Untick and disable a box "over steps" where no line of any metric counts steps: all is drawn over time then. */
+export function tickSteps(root, lines, bySteps) {
+  const box = root.querySelector("input[name=bySteps]"), counts = lines.some((line) => line.steps);
+  box.disabled = !counts;
+  box.checked = counts && bySteps;
+}
+
 export const stepAxis = { xName: "step", xFormat: (value) => shownNumber(value, 7) };
 // Spans that people count in.
 const SPANS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800, 2592000];
-export const timeAxis = { xName: "at", incrs: SPANS, xFormat: (value) => (value === 0 ? "0" : shownSpan(value)) };
+export const timeAxis = { xName: "at", xTitle: "time", incrs: SPANS, xFormat: (value) => (value === 0 ? "0" : shownSpan(value)) };

@@ -1,6 +1,6 @@
 // Several jobs laid over each other: their metrics in one chart each, and the settings in which they differ.
 
-import { colour, forgetOthers } from "./charts.js";
+import { colour, forgetOthers, tickSteps } from "./charts.js";
 import { NONE, fill, h, pill, section, shownSpan } from "./dom.js";
 import { metricCard } from "./job.js";
 import { source } from "./source.js";
@@ -48,6 +48,7 @@ export class CompareView {
   show() {
     fill(this.tables, this.table());
     const names = [...new Set(this.jobs.flatMap((job) => job.metrics.map((metric) => metric.name)))];
+    tickSteps(this.root, this.jobs.flatMap((job) => job.metrics.flatMap((metric) => metric.lines)), this.bySteps);
     fill(this.cards, names.map((name) => {
       const lines = this.jobs.flatMap((job, at) => linesOf(job, name, at));
       return metricCard({ name, count: lines.length }, lines, this);

@@ -29,6 +29,11 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child));
 }
 
+/** Return a name with places where a line may end: behind underscores, before it ends within a word. */
+export function breakable(name) {
+  return name.split(/(?<=_)/).flatMap((part) => [part, h("wbr")]);
+}
+
 // The text of a value that is not known.
 export const NONE = "-";
 

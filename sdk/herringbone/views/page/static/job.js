@@ -1,7 +1,7 @@
 // The page of one job.
 
-import { chartCard, forgetOthers, stepAxis, timeAxis, xOf } from "./charts.js";
-import { NONE, fill, h, pill, progressBar, section, shownBytes, shownMemory, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { chartCard, forgetOthers, stepAxis, tickSteps, timeAxis, xOf } from "./charts.js";
+import { NONE, breakable, fill, h, pill, progressBar, section, shownBytes, shownMemory, shownNumber, shownSpan, shownTime } from "./dom.js";
 import { LogView } from "./log.js";
 import { listen, report, source, streamOf } from "./source.js";
 import { timelineSection } from "./timeline.js";
@@ -145,6 +145,7 @@ export class JobView {
 
   showMetrics() {
     const { job } = this, cards = [];
+    tickSteps(this.root, job.metrics.flatMap((metric) => metric.lines), this.bySteps);
     const rank = /^rank\s*(\d+)$/.exec(this.only);
     for (const metric of job.metrics) {
       let lines = metric.lines;
@@ -197,7 +198,7 @@ export class JobView {
   showPlan() {
     const { job } = this;
     const table = (rows) => h("table", { class: "pairs" }, h("tbody", {}, rows.map(([name, text]) =>
-      h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, text)))));
+      h("tr", {}, h("th", { scope: "row" }, breakable(name)), h("td", {}, text)))));
     if (job.plan.length) fill(this.parts.plan, section("plan", "Plan", h("div", { class: "card wide scroll" }, table(job.plan)),
       job.hyperparameters.length > 0 && h("details", { class: "card wide" },
         h("summary", {}, `${job.hyperparameters.length} hyperparameters`), table(job.hyperparameters))));

@@ -1,7 +1,7 @@
 // The page of one search: the best trial, the objective over time, parallel coordinates, and a row for each trial.
 
 import { chartCard, forgetOthers, timeAxis } from "./charts.js";
-import { NONE, fill, h, pill, progressBar, section, shownNumber, shownSpan, shownTime } from "./dom.js";
+import { NONE, breakable, fill, h, pill, progressBar, section, shownNumber, shownSpan, shownTime } from "./dom.js";
 import { ParallelChart, trialText, valueText } from "./parallel.js";
 import { listen, source, tuningStreamOf } from "./source.js";
 
@@ -69,13 +69,13 @@ export class TuningView {
     this.parallel.show(tuning);
     this.showTrials();
     fill(this.settings, section("settings", "Settings", h("div", { class: "card wide" }, h("table", { class: "pairs" }, h("tbody", {},
-      tuning.settings.map(([name, text]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, text))))))));
+      tuning.settings.map(([name, text]) => h("tr", {}, h("th", { scope: "row" }, breakable(name)), h("td", {}, text))))))));
   }
 
   showTiles() {
     const { tuning } = this, best = this.best();
     const tile = (name, value, note) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, h("span", {}, value), note && h("small", {}, note)));
-    const counts = tuning.counts.map(([state, count]) => `${count} ${state}`).join(", ");
+    const counts = [...tuning.counts.map(([state, count]) => `${count} ${state}`), tuning.continued && `${tuning.continued} of them continue another`].filter(Boolean).join(", ");
     this.running = h("span", {});
     fill(this.tiles, h("dl", { class: "tiles" },
       h("div", { class: "tile progress" }, h("dt", {}, "trials"), h("dd", {}, `${tuning.over} of ${tuning.max_jobs}`, h("small", {}, counts),
