@@ -18,6 +18,7 @@ MAX_LINE_BYTES = 16 << 20
 MAX_EVENTS_FILE_BYTES = 1 << 30
 # The controller and the client write these; a line of a host that says so is none of its events.
 _EVENTS_OF_THE_JOB = ("state", "restart", "bill")
+_LEAST_HEARTBEAT, _MOST_HEARTBEAT = 0.01, 86_400.0
 
 
 def stamp(now: float) -> bytes:
@@ -96,11 +97,12 @@ class EventsFile:
         if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
             return False
         if event["kind"] == "alive":
-            # For this controller alone: a file with all of them would grow for nothing. Any program may send it.
+            # For this controller alone; a file with all of them would grow for nothing.
             every = event.get("every")
-            if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0.01 <= every <= 86_400:
+            # Any program of an image may write such a line.
+            if not isinstance(every, (int, float)) or not _LEAST_HEARTBEAT <= every <= _MOST_HEARTBEAT:
                 return False
-            self.heartbeat = every
+            self.heartbeat = float(every)
             return True
         try:
             # The line names no other host than the one whose output it is.

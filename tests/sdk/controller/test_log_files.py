@@ -49,6 +49,8 @@ def test_events_of_the_supervisor_leave_the_log(tmp_path: Path) -> None:
         b'[algo-1] \x1e{"kind":"alive","t":1.0}\n',
         b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":"x"}\n',
         b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":-1}\n',
+        b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":NaN}\n',
+        b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":1e999}\n',
     ],
 )
 def test_all_else_stays_in_the_log(tmp_path: Path, line: bytes) -> None:
