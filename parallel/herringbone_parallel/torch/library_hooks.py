@@ -173,6 +173,7 @@ def _is_decorated(place: str) -> bool:
     return any(callable(cell.cell_contents) for cell in getattr(owner, name).__closure__ or ())
 
 
+_ORDER = "compare the order of the ranks' calls"
 _STRATEGY = ("module", "process_group", "sharding_strategy", "device_id", "device_mesh")
 _FSDP = "torch.distributed.fsdp:FullyShardedDataParallel.__init__"
 # Version 2 of smdistributed.modelparallel: for a job that names degrees, and for one that offloads activations.
@@ -180,6 +181,13 @@ SHARDING = (
     Hook("torch.distributed.fsdp:fully_shard", "give the script's model the job's mesh", _default_counts),
     Hook(_FSDP, "give the script's model the job's mesh", takes(*_STRATEGY)),
     Hook("torch.nn.utils.clip_grad:_get_total_norm", "join the norm of shards", _is_decorated),
+)
+_FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_collectives:"
+# `shard`.
+PARAMETERS = (
+    Hook("torch.distributed.tensor._utils:compute_local_shape_and_global_offset", "write into shards", exists),
+    Hook(f"{_FSDP2}DefaultAllGather.__call__", _ORDER, takes("output_tensor", "input_tensor", "group", "async_op")),
+    Hook(f"{_FSDP2}DefaultReduceScatter.allocate", _ORDER, exists),
 )
 OFFLOADING = (
     Hook(f"{_WRAPPER}:OffloadWrapper.forward", "load activations back ahead of their use", reached(_wrapped)),

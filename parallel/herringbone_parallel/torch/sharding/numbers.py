@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
 from herringbone_parallel.torch.sharding.mesh import SHARD_CONTEXT, JobMesh
 
@@ -63,7 +64,16 @@ class Numbers:
 
     @property
     def tensor_parallel_degree(self) -> int:
+        """The number of ranks that share each layer. AWS's example scripts assign 1; another number is refused."""
         return states.get().mesh.degrees.tensor
+
+    @tensor_parallel_degree.setter
+    def tensor_parallel_degree(self, degree: int) -> None:
+        if degree != self.tensor_parallel_degree:
+            raise ParallelError(
+                f"torch.sagemaker.state.tensor_parallel_degree = {degree}: this job has"
+                f" {self.tensor_parallel_degree}. Set it in the estimator's distribution dict"
+            )
 
     @property
     def context_parallel_degree(self) -> int:

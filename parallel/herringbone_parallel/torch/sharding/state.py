@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -32,6 +32,9 @@ from herringbone_parallel.torch.sharding.partial_numbers import join_parts
 from herringbone_parallel.torch.shared_devices import share_devices
 from herringbone_parallel.torch.step_hook import count_steps
 
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.sharding.parameters.order import CallOrder
+
 
 @dataclass
 class State:
@@ -47,6 +50,16 @@ class State:
     # The models that `transform` has returned, and their layers.
     transformed: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
     layers: WeakSet[torch.nn.Module] = field(default_factory=WeakSet)
+
+    _call_order: CallOrder | None = None
+
+    def call_order(self) -> CallOrder:
+        """Return the object that compares the ranks' calls of sharded models. All ranks ask for it at the same time."""
+        from herringbone_parallel.torch.sharding.parameters.order import CallOrder
+
+        if self._call_order is None:
+            self._call_order = CallOrder(dist.new_group(backend="gloo"), each=self.device.type == "cpu")
+        return self._call_order
 
     @property
     def asks_for_sharding(self) -> bool:

@@ -16,6 +16,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
 from herringbone_parallel.torch.sharding.activations import checkpoint_blocks, offload
 from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
+from herringbone_parallel.torch.sharding.parameters import refusals
+from herringbone_parallel.torch.sharding.parameters import tensors as shared_tensors
+from herringbone_parallel.torch.sharding.parameters.tensors import GradientHooks, own_parameters
 from herringbone_parallel.torch.sharding.placement import shard_dimension
 from herringbone_parallel.torch.sharding.state import State
 from herringbone_parallel.torch.sharding.units import shares_parameters, units
@@ -147,11 +150,20 @@ def shard(
             if type(module) in _OF_ONE_TYPE and module.weight is not None:
                 module.register_forward_pre_hook(_narrow)
     # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
+    names, kind = {module: name for name, module in model.named_modules()}, type(model).__name__
+    shared_tensors.serve()
+    refusals.watch_optimizers()
     for unit in dict.fromkeys((*norms, *reversed(blocks_by_name.values()), model)):
         if initer is not None:
             # Here and not before, so that a rank holds one whole block at a time.
             initer.make(unit)
+        own = own_parameters(unit)
         fully_shard(unit, **options, mp_policy=norms.get(unit, policy))
+        state.call_order().watch(unit, f"{names[unit]} of {kind}" if names[unit] else kind)
+        for module, name, parameter in own:
+            GradientHooks(unit, module, name, parameter)
+        refusals.explain(unit)
+    shared_tensors.take_whole_states(model)
     return model
 
 

@@ -21,15 +21,15 @@ def units(model: nn.Module, classes: Iterable[type[nn.Module]] | None = None) ->
     """Return the modules that `shard` splits one by one, by name; the root takes the parameters that are left.
 
     Without `classes`, these are the children of the outermost lists and sequences. A child that shares a parameter with
-    a module outside of it is left to the root, because torch would split the two uses separately. Raises
-    `ParallelError` if no module is of one of the `classes`.
+    a module outside of it is left to the root, because torch would split the two uses separately. Without any class,
+    the root takes all. Raises `ParallelError` if no module is of one of the `classes`.
     """
     if classes is None:
         candidates = dict(_in_outermost_lists(model, ""))
     else:
         kinds = tuple(classes)
         candidates = {name: module for name, module in model.named_modules() if name and isinstance(module, kinds)}
-        if not candidates:
+        if kinds and not candidates:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise ParallelError(f"the model has no module of the classes to shard one by one: {names}")
     return {
