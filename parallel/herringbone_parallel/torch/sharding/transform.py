@@ -149,22 +149,32 @@ def shard(
         for module in model.modules():
             if type(module) in _OF_ONE_TYPE and module.weight is not None:
                 module.register_forward_pre_hook(_narrow)
-    # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
-    names, kind = {module: name for name, module in model.named_modules()}, type(model).__name__
-    shared_tensors.serve()
-    refusals.watch_optimizers()
-    for unit in dict.fromkeys((*norms, *reversed(blocks_by_name.values()), model)):
+
+    def split(unit: nn.Module) -> None:
         if initer is not None:
             # Here and not before, so that a rank holds one whole block at a time.
             initer.make(unit)
-        own = own_parameters(unit)
         fully_shard(unit, **options, mp_policy=norms.get(unit, policy))
-        state.call_order().watch(unit, f"{names[unit]} of {kind}" if names[unit] else kind)
+
+    # From the inside out: a block inside another one is its own unit, and the outer one takes what is left.
+    _split_all(model, tuple(dict.fromkeys((*norms, *reversed(blocks_by_name.values()), model))), split)
+    return model
+
+
+def _split_all(model: nn.Module, parts: Iterable[nn.Module], split: Callable[[nn.Module], None]) -> None:
+    """Split the parameters of these modules in turn, and serve or refuse what a script does with them afterwards."""
+    order = states.get().call_order()
+    names, kind = {module: name for name, module in model.named_modules()}, type(model).__name__
+    shared_tensors.serve()
+    refusals.watch_optimizers()
+    for unit in parts:
+        own = own_parameters(unit)
+        split(unit)
+        order.watch(unit, f"{names[unit]} of {kind}" if names[unit] else kind)
         for module, name, parameter in own:
             GradientHooks(unit, module, name, parameter)
         refusals.explain(unit)
     shared_tensors.take_whole_states(model)
-    return model
 
 
 def copy_from_rank0(model: nn.Module, device: torch.device, *, make: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""What scripts do with parameters that are split over ranks: served as in one process, or refused by name."""
+"""Serve what scripts do with parameters that are split over ranks, or refuse it by name."""
