@@ -152,8 +152,10 @@ def campaign(folder: Path, *, strangers: int, seconds: float) -> dict[str, dict[
     figures = {}
     for name, tls in (("service", None), ("service with TLS", certificate(folder))):
         running = Running(folder / name, tls=tls)
-        figures[name] = answers(asking_service(running), running.port, strangers=strangers, seconds=seconds)
-        running.end()
+        try:
+            figures[name] = answers(asking_service(running), running.port, strangers=strangers, seconds=seconds)
+        finally:
+            running.end()
     with page(folder / "home") as (port, ask):
         figures["page"] = answers(ask, port, strangers=strangers, seconds=seconds)
     return figures
