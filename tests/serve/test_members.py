@@ -34,6 +34,7 @@ REQUEST = {
         "sagemaker_mpi_enabled": "true",
         "sagemaker_mpi_num_of_processes_per_host": "2",
         "epochs": "2",
+        "hub_token": "null",
     },
     "InputDataConfig": [
         {
@@ -85,7 +86,7 @@ def test_a_request_becomes_an_estimator():
     assert keywords(translated) | {"metric_definitions": None} == {
         "entry_point": "train.py",
         "source_dir": "file:///srv/s3/mine/code/sourcedir.tar.gz",
-        "hyperparameters": {"epochs": 2},
+        "hyperparameters": {"epochs": 2, "hub_token": None},
         "distribution": {"mpi": {"enabled": True, "processes_per_host": 2}},
         "instance_type": "local_process",
         "instance_count": 2,

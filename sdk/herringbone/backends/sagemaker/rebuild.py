@@ -214,8 +214,7 @@ def _settings(
         # False keeps the estimator from adding a `model_dir` that the job did not have.
         settings["model_dir"] = values.pop("model_dir", False)
     if values:
-        # AWS's SDK sends None as `null`, and a script gets that as an empty text.
-        settings["hyperparameters"] = {name: "" if value is None else value for name, value in values.items()}
+        settings["hyperparameters"] = values
     if distribution_dict:
         settings["distribution"] = distribution_dict
     return settings

@@ -68,7 +68,7 @@ _FLAGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Measures(NamedTuple):
-    """Predictions to make: of the plan itself, None for none, and of its changes, by names in the JSON; and titles."""
+    """Predictions to make: of the plan itself, None for none, and of its changes, by names in the JSON; titles."""
 
     base: Measure | None
     others: dict[str, Measure]
