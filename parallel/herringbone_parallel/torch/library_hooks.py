@@ -183,11 +183,23 @@ SHARDING = (
     Hook("torch.nn.utils.clip_grad:_get_total_norm", "join the norm of shards", _is_decorated),
 )
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_collectives:"
+# torch before 2.9 has no classes of its collectives, and the ranks' calls are not compared there.
+HAS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
 # `shard`.
 PARAMETERS = (
     Hook("torch.distributed.tensor._utils:compute_local_shape_and_global_offset", "write into shards", exists),
-    Hook(f"{_FSDP2}DefaultAllGather.__call__", _ORDER, takes("output_tensor", "input_tensor", "group", "async_op")),
-    Hook(f"{_FSDP2}DefaultReduceScatter.allocate", _ORDER, exists),
+    *(
+        (
+            Hook(
+                f"{_FSDP2}DefaultAllGather.__call__",
+                _ORDER,
+                takes("output_tensor", "input_tensor", "group", "async_op"),
+            ),
+            Hook(f"{_FSDP2}DefaultReduceScatter.allocate", _ORDER, exists),
+        )
+        if HAS_COLLECTIVES
+        else ()
+    ),
 )
 OFFLOADING = (
     Hook(f"{_WRAPPER}:OffloadWrapper.forward", "load activations back ahead of their use", reached(_wrapped)),
