@@ -33,7 +33,7 @@ def begin(environ: MutableMapping[str, str]) -> None:
     try:
         home = find_home()
         variables = join(home, environ[_notebook.INSTANCE_TYPE_VARIABLE])
-    except HerringboneError as error:
+    except (HerringboneError, OSError) as error:
         _say(f"no stand-in for AWS: {error}")
         return
     for name in environ.keys() - without_account(environ).keys():

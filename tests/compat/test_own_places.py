@@ -22,6 +22,44 @@ def test_a_service_that_is_killed_starts_again_for_the_clients_of_a_notebook(run
     assert done.stdout.splitlines()[-1] == "1"
 
 
+AGAIN = """
+import boto3, json, os, signal, time, sagemaker
+
+def kill():
+    with open(os.environ["HERRINGBONE_HOME"] + "/service/personal.json") as file:
+        process = json.load(file)["process"]
+    with open("/proc/" + process.partition("@")[0] + "/environ") as file:
+        environ = file.read()
+    os.kill(int(process.partition("@")[0]), signal.SIGKILL)
+    return process, environ
+
+first, environ = kill()
+while True:
+    time.sleep(0.1)
+    try:
+        second, _ = kill()
+    except (FileNotFoundError, ProcessLookupError):
+        continue
+    if second != first:
+        break
+deadline = time.monotonic() + 30
+while True:
+    try:
+        print(len(boto3.client("s3").list_buckets()["Buckets"]), "hunter2" in environ)
+        break
+    except Exception:
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+"""
+
+
+def test_a_service_that_is_killed_twice_starts_again_and_has_no_tokens_of_a_notebook(run):
+    """The second kill left notebooks without AWS. Jobs that another notebook created got the first one's tokens."""
+    done = run(AGAIN, env={**NO_ACCOUNT, "HF_TOKEN": "hunter2"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 False"
+
+
 NAMED = """
 import io, json, sagemaker, tarfile
 

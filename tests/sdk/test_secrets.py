@@ -13,6 +13,7 @@ from herringbone.code.secret_files import looks_secret
 from herringbone.engine.client import EngineRefusal
 from herringbone.images import bake as bake_module
 from herringbone.images.bake import bake
+from herringbone.images.pip_settings import setting_lines
 from herringbone.plan.git import GitConfig
 from herringbone.plan.plan import parse_plan
 from herringbone.records.home import Home
@@ -163,7 +164,7 @@ def test_a_baked_image_keeps_no_proxy(tmp_path, monkeypatch):
     assert SECRET not in json.dumps(engine.description)
     assert SECRET.encode() in engine.files
     # The script makes variables of them, whatever they contain, and nothing else.
-    (tmp_path / "settings").write_bytes(bake_module._setting_lines(proxies))
+    (tmp_path / "settings").write_bytes(setting_lines(proxies))
     (line,) = [line for line in bake_module._INSTALL.splitlines() if line.startswith("while ")]
     script = f'{line}\nprintf %s "$http_proxy|$HTTP_PROXY"'
     run = subprocess.run(["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, check=True)

@@ -61,7 +61,7 @@ def read_manifest(path: Path) -> Manifest:
             # Not `read(limit)`, which would ask for memory of that size first.
             if (size := os.fstat(stream.fileno()).st_size) > _MAX_MANIFEST_BYTES:
                 raise ParallelError(f"{file} has {size} bytes, more than a manifest can have; restore the checkpoint")
-            text = stream.read()
+            text = stream.read() or b""
     except FileNotFoundError as error:
         raise ParallelError(
             f"{path} has no {MANIFEST}, so it is no complete checkpoint of this form"

@@ -103,7 +103,7 @@ def _child_environment(prepared: Prepared, host: Host, names: Mapping[str, str])
     """Return what Pythons that the script starts read; `names` are those of hosts that they have to resolve."""
     shims = (*prepared.shims, host_names.CHILD_PYTHON) if names else prepared.shims
     environment = python_environment(host.base_environment, code=str(host.paths.code), shims=shims)
-    return {**environment, RankVariable.HOST_NAMES: json.dumps(names)} if names else environment
+    return {**environment, RankVariable.HOST_NAMES: json.dumps(names, separators=(",", ":"))} if names else environment
 
 
 def _hugging_face_environment(

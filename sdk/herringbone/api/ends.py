@@ -62,7 +62,9 @@ def say_before(plan: JobPlan) -> None:
 
 def say_start(plan: JobPlan) -> None:
     """Show the first line of a job, which exists by now: a submission that fails has none to follow."""
-    Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
+    # The job runs: a full disk or a pipe without a reader must not take its caller from it.
+    with contextlib.suppress(OSError):
+        Console(sys.stderr).say(start_line(plan.job_name, plan.backend))
 
 
 def say_of(plan: JobPlan) -> Callable[[str], None]:

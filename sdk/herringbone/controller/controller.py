@@ -42,6 +42,7 @@ _LOAD_SECONDS = 0.5
 # Time to wait for the end of the output after the host's end: an unrelated process may hold the pipe open.
 _PIPE_SECONDS = 2.0
 _NEVER = float("inf")
+_LONGEST_PAUSE = 86_400.0
 # Systems remove files of /tmp that nothing has touched for ten days. The ticket of the job's devices may be there.
 _TOUCH_SECONDS = 24 * 3600.0
 
@@ -288,7 +289,8 @@ class Controller:
             *(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
             *(host.silence.due for host in self._living),
         )
-        return None if nearest == _NEVER else max(0.0, nearest - time.monotonic())
+        # epoll takes 2^31 milliseconds at most.
+        return None if nearest == _NEVER else min(max(0.0, nearest - time.monotonic()), _LONGEST_PAUSE)
 
     def _act_on_deadlines(self) -> None:
         now = time.monotonic()

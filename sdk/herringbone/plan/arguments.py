@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from herringbone_contract.resources import HOMOGENEOUS_GROUP
 _VERSION_FIRST = ("TensorFlow", "HuggingFace")
 # Libraries whose scripts start no ranks.
 _ONE_PROCESS = ("SKLearn", "XGBoost")
+# In JSON, where a backslash of the text is written twice.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,7 +55,9 @@ def names_of(estimator: str) -> frozenset[str]:
 def check_values(hyperparameters: dict[str, Any]) -> dict[str, Any]:
     """Return hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
     check_texts("hyperparameters, name", list(hyperparameters), error=HyperparameterError)
-    encode_values(hyperparameters)
+    for name, text in encode_values(hyperparameters).items():
+        if _NUL.search(text):
+            raise HyperparameterError(f"hyperparameter {name!r}: a NUL character, which no command line can pass")
     return hyperparameters
 
 

@@ -137,7 +137,8 @@ def is_channel_name(name: object) -> bool:
     >>> is_channel_name("training"), is_channel_name("a/b")
     (True, False)
     """
-    return isinstance(name, str) and _CHANNEL_NAME.fullmatch(name) is not None
+    # A channel is a folder: two names lead elsewhere.
+    return isinstance(name, str) and _CHANNEL_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _channel(name: str, source: Source, base: Path) -> Channel:

@@ -72,8 +72,13 @@ class Replays:
         """
         first = self._note(signature, now)
         is_replay = first is not None and (changes or now - first > _REPEAT_SECONDS)
-        if is_replay or (changes and int(signed_at) < int(self.started)):
+        if is_replay:
             raise too_often("this signed request was received before; sign it again")
+        if changes and int(signed_at) < int(self.started):
+            raise too_often(
+                "this request was signed before the service started, which may have received it already; sign it again,"
+                " and check the clock of your machine if that does not help"
+            )
 
     def is_new(self, signature: str, signed_at: float, now: float) -> bool:
         """Note a signature, and report whether it has certainly not come before."""

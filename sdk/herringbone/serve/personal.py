@@ -16,8 +16,8 @@ starts the service again where it was killed: its clients of AWS keep the addres
 from __future__ import annotations
 
 import json
-import math
 import os
+import re
 import select
 import signal
 import socket
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 
 _USER = "notebooks"
 _LOOK_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 60.0
+# What the service has of the notebook that starts it: jobs that another notebook creates must not get its tokens.
+_KEPT = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|LANG|LC_.*|TZ|LD_LIBRARY_PATH|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|XDG_.*_HOME"
+    "|TORCH_HOME|HF_HOME|OMP_NUM_THREADS|CUDA_.*|NVIDIA_.*|DOCKER_.*|PIP_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE"
+    "|(?i:(https?|no|all)_proxy)|HERRINGBONE_.*"
+)
 # Programs name the default profile, which must then be there; a presigned address is signed as every other call.
 _SETTINGS = "[default]\ns3 =\n    signature_version = s3v4\n"
 # What names an account or an endpoint of the user's own, and would count beside the variables of `join`.
@@ -98,9 +105,10 @@ def _running(home: Home, folder: Path, backend: str, key: AccessKey) -> dict[str
 
 def _keep_running(home: Home, folder: Path, backend: str, key: AccessKey, running: dict[str, Any]) -> None:
     """Start the service again each time it ends, which it does not do by itself while this process lives."""
-    begun = -math.inf
-    # One that ends at once would only end again.
-    while time.monotonic() - begun > _LOOK_SECONDS:
+    pause = 0.0
+    while True:
+        # One that ends at once would most likely end again.
+        time.sleep(pause)
         begun = time.monotonic()
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid_of(running["process"]))
@@ -108,6 +116,7 @@ def _keep_running(home: Home, folder: Path, backend: str, key: AccessKey, runnin
             if is_alive(running["process"]):
                 select.select([descriptor], [], [])
             os.close(descriptor)
+        pause = 0.0 if time.monotonic() - begun > _LOOK_SECONDS else min(2 * pause + 0.5, _LONGEST_PAUSE_SECONDS)
         try:
             with locked(folder / "personal.start"):
                 running = _running(home, folder, backend, key)
@@ -151,8 +160,9 @@ def _start(home: Home, folder: Path, backend: str, port: int, key: AccessKey) ->
     (home.path / "buckets").mkdir(mode=0o700, exist_ok=True)
     with _bound(port) as listener, (folder / "personal.log").open("ab") as log:
         port = listener.getsockname()[1]
-        # Jobs that are created by a call inherit these, as those of `fit` inherit the notebook's: no account.
-        environ = {**without_account(os.environ), **_variables(home, port, key)}
+        # Jobs that are created by a call inherit these: no account.
+        kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
+        environ = {**without_account(kept), **_variables(home, port, key)}
         process = subprocess.Popen(
             [sys.executable, "-m", "herringbone.serve.personal", str(listener.fileno()), backend],
             stdin=subprocess.DEVNULL,
@@ -188,9 +198,10 @@ def _key(keys: KeyFile) -> AccessKey:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        if isinstance(found := json.loads(path.read_bytes()), dict):
-            return found
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        found = json.loads(path.read_bytes())
+        if pid_of(found["process"]) > 0 and found["port"] in range(1, 65536):
+            return dict(found)
     return {}
 
 

@@ -53,7 +53,8 @@ class Console:
 
     def __init__(self, stream: TextIO | None = None, *, timestamps: bool = False) -> None:
         # A program without a terminal, such as a service, may have no streams at all.
-        self._stream = stream or sys.stdout or io.StringIO()
+        stream = stream or sys.stdout
+        self._stream = io.StringIO() if stream is None or stream.closed else stream
         self._timestamps = timestamps
         self._terminal = self._stream.isatty()
         # Its output is no terminal, but a carriage return replaces the line there, too.
@@ -159,4 +160,7 @@ class Console:
         except OSError as error:
             # The program has closed its descriptors, so nobody reads it.
             if error.errno != errno.EBADF:
+                raise
+        except ValueError:
+            if not self._stream.closed:
                 raise

@@ -13,7 +13,9 @@ import time
 from functools import partial
 from typing import Any, cast
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from herringbone.system.connections import Connection, Room, noted
@@ -22,6 +24,8 @@ _MAX_HEAD_BYTES = 64 << 10
 # Connections that are accepted before those that are there are read again: others need not wait for a crowd.
 _ACCEPTED_AT_ONCE = 16
 _REST_SECONDS = 0.001
+# Bytes of one connection that are parsed before others have their turn: a read may hold 40,000 chunks of one byte.
+_PARSED_AT_ONCE, _PARSED_OF_CALLERS = 8 << 10, 64 << 10
 
 
 def web_config(app: Any, room: Room, **options: Any) -> uvicorn.Config:
@@ -87,6 +91,8 @@ class _Protocol(H11Protocol):
         self._room = room
         self._connection: Connection | None = None
         self._inner, self.app = self.app, self._call
+        # Read, and not parsed yet.
+        self._rest, self._is_paused = bytearray(), False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -103,14 +109,52 @@ class _Protocol(H11Protocol):
             self._room.leave(self._connection)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._is_answered_stranger():
+            # The rest of a request that nobody reads. The sweep ends the connection.
+            self._note_head()
+            return
+        waits = bool(self._rest)
+        self._rest += data
+        if not waits:
+            self._parse()
+
+    def _parse(self) -> None:
+        most = _PARSED_OF_CALLERS if self._connection is not None and self._connection.caller else _PARSED_AT_ONCE
+        piece = bytes(self._rest[:most])
+        del self._rest[:most]
+        if not piece or self.transport.is_closing() or self._is_answered_stranger():
+            self._rest.clear()
+            return
+        super().data_received(piece)
+        if self._rest:
+            self._is_paused = True
+            self.flow.pause_reading()
+            self.loop.call_soon(self._parse)
+        elif self._is_paused:
+            self._is_paused = False
+            # A next request waits for the answer to this one, and a long body until the application takes it.
+            if not (self.conn.trailing_data[0] or (self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT)):
+                self.flow.resume_reading()
         self._note_state()
+        self._note_head()
+
+    def _note_head(self) -> None:
         if self._connection is not None and self._connection.is_idle and self._connection.head_since is None:
             self._connection.head_since = time.monotonic()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._note_state()
+
+    def _is_answered_stranger(self) -> bool:
+        """Report whether a stranger still sends a request that has its answer, which is most often a refusal."""
+        return (
+            self._connection is not None
+            and not self._connection.caller
+            and self.cycle is not None
+            and self.cycle.response_complete
+            and self.conn.their_state is h11.SEND_BODY
+        )
 
     def _note_state(self) -> None:
         if self._connection is not None:

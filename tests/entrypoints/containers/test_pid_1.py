@@ -65,7 +65,7 @@ def test_p11_orphans_are_reaped_while_the_job_runs(make_job, launcher) -> None:
     )
     began = time.monotonic()
     ended = job.run()["algo-1"]
-    assert ended.lines == ["[algo-1:0] zombies 0"]
+    assert ended.rank_lines == ["[algo-1:0] zombies 0"]
     assert ended.code == 0
     # A grandchild that holds the output open delays the end by a second or so, and not by its own minute.
     assert time.monotonic() - began < 20.0
@@ -86,7 +86,7 @@ def test_p18_a_container_counts_its_own_share_of_cpus(make_job) -> None:
     job = make_job()
     job.write("import os; print(os.environ['SM_NUM_CPUS'], os.environ['SM_NUM_GPUS'])")
     ended = job.run(cpu_period=100_000, cpu_quota=50_000)["algo-1"]
-    assert ended.lines == ["[algo-1:0] 1 0"]
+    assert ended.rank_lines == ["[algo-1:0] 1 0"]
 
 
 def test_p27_a_model_folder_that_cannot_be_written_fails_by_name_on_every_host(make_job) -> None:

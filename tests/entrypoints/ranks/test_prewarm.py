@@ -82,7 +82,7 @@ def test_a_rank_has_the_private_environment_and_is_prewarmed_only_if_that_comes_
     )
     with private_line(job, environment):
         ended = job.run()["algo-1"]
-    assert ended.lines == [f"[algo-1:0] {' '.join(environment.values())} None", f"[algo-1:0] {prewarmed_serves}"]
+    assert ended.rank_lines == [f"[algo-1:0] {' '.join(environment.values())} None", f"[algo-1:0] {prewarmed_serves}"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])

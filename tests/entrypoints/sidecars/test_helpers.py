@@ -79,6 +79,7 @@ def test_the_dicts_settings_reach_ranks_and_servers(make_job) -> None:
     assert "[algo-2] stand-in serves algo-2 eth0,eth1" in ended["algo-2"].lines
     (line,) = ended["algo-1"].rank_lines
     variables = dict(word.split("=", 1) for word in line.split()[1:])
+    assert json.loads(variables.pop("HOST_NAMES")).keys() == {"algo-1", "algo-2"}
     port = variables["REDUCE_SERVERS"].rpartition(":")[2]
     assert variables | {"REDUCE_MEET": "", "REDUCE_TOKEN_FILE": ""} == {
         "AGGREGATION_FREQUENCY": "4",

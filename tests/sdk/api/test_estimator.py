@@ -191,6 +191,14 @@ def test_a_mistyped_number_of_hosts_does_not_fill_the_memory():
         Estimator(entry_point="train.py", instance_type="local_process", instance_count=10**10)
 
 
+@pytest.mark.parametrize("seconds", [10**9, 10**11, "4000d"])
+def test_a_limit_of_more_than_ten_years_is_refused(seconds):
+    """The controller failed such jobs: no calendar and no timer has room for it."""
+    with pytest.raises(OptionError, match="max_run: expected int <= 315360000"):
+        Estimator(entry_point="train.py", instance_type="local_process", max_run=seconds)
+    assert Estimator(entry_point="train.py", instance_type="local_process", max_run="28d").options.max_run == 2_419_200
+
+
 @pytest.mark.parametrize(
     ("hyperparameters", "message"),
     [
@@ -198,6 +206,7 @@ def test_a_mistyped_number_of_hosts_does_not_fill_the_memory():
         ({"a=b": 1}, "hyperparameter 'a=b': a name has no white space"),
         ({"-x": 1}, "hyperparameter '-x': a name has no white space"),
         ({"x\0": 1}, "has a control character or a line break"),
+        ({"x": ["a\\\\\0"]}, "hyperparameter 'x': a NUL character, which no command line can pass"),
     ],
 )
 def test_hyperparameters_that_a_script_would_not_get_are_refused(hyperparameters, message):

@@ -101,10 +101,10 @@ COMMANDS = {
     "plan t.py --framework mxnet": (2, "MXNet"),
     "plan t.py --instance-type gone": (2, "no backend for it"),
     "plan t.py --instance-type ssh:gone.yaml": (2, "inventory "),
-    "plan t.py --instance-type slurm:gone": (1, "sinfo"),
+    "plan t.py --instance-type slurm:gone": (2, "sinfo"),
     "plan t.py --instance-type ml.m5.large -o image_uri=x": (2, "botocore"),
     "run gone.py": (2, "gone.py: no such file"),
-    "run t.py --instance-type local": (1, "no container engine answers"),
+    "run t.py --instance-type local": (2, "no container engine answers"),
     "run t.py --instance-type ml.m5.large -o image_uri=x": (2, "botocore"),
 }
 

@@ -256,3 +256,41 @@ def test_a_safetensors_header_longer_than_its_file_is_refused(tmp_path: Path) ->
     (tmp_path / "a.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
     with pytest.raises(ParallelError, match="is torn or no safetensors file"):
         convert.read(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("harm", ["no chunks", "one row less", "a larger tensor", "a FIFO"])
+def test_a_dcp_checkpoint_whose_chunks_leave_gaps_is_refused(tmp_path: Path, harm: str) -> None:
+    """What no chunk covered was converted from memory of the process."""
+    import torch.distributed.checkpoint as dcp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save({"w": torch.arange(12.0).view(3, 4)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    file = tmp_path / "dcp/.metadata"
+    metadata = pickle.loads(file.read_bytes())
+    entry = metadata.state_dict_metadata["w"]
+    if harm == "no chunks":
+        entry.chunks.clear()
+    elif harm == "one row less":
+        entry.chunks[0].sizes = torch.Size([2, 4])
+    elif harm == "a larger tensor":
+        entry.size = torch.Size([5, 4])
+    file.unlink()
+    if harm == "a FIFO":
+        os.mkfifo(file)
+    else:
+        file.write_bytes(pickle.dumps(metadata))
+    with pytest.raises((ParallelError, OSError), match="do not cover it exactly once|no regular file"):
+        convert.read(tmp_path / "dcp")
+
+
+def test_names_that_safetensors_cannot_hold_are_refused(tmp_path: Path) -> None:
+    twice = (
+        b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
+    )
+    (tmp_path / "a.safetensors").write_bytes(len(twice).to_bytes(8, "little") + twice + bytes(4))
+    with pytest.raises(ParallelError, match="a name is there twice"):
+        convert.read(tmp_path / "a.safetensors")
+    torch.save({"__metadata__": torch.ones(1)}, tmp_path / "a.pt")
+    with pytest.raises(ParallelError, match="cannot hold a tensor of the name '__metadata__'"):
+        convert.convert(tmp_path / "a.pt", tmp_path / "b.safetensors", with_optimizer=False)

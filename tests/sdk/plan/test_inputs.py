@@ -58,6 +58,7 @@ def test_every_member_of_an_input_is_kept():
     ("inputs", "message"),
     [
         ({"a b": "x"}, "channel 'a b': a name has 1 to 64 letters"),
+        ({"..": "x"}, "channel '..': a name has 1 to 64 letters"),
         ({"": "x"}, "channel '': a name has"),
         ({"a": 3}, "channel 'a': expected a path, an address, a TrainingInput or a FileSystemInput, got int"),
         (

@@ -22,7 +22,7 @@ def test_a_change_is_shown_next_to_a_job_that_does_not_fit(predicting, monkeypat
     monkeypatch.setenv("GIB", "20")
     assert main(["plan", "train.py", "--what-if", "batch=16"]) == 2
     shown = capsys.readouterr()
-    assert "what if:" in shown.out
+    assert "what if batch=16:" in shown.out
     assert "10.0 GiB of 16.0 GiB" in shown.out
     assert "needs 20.0 GiB" in shown.err
 

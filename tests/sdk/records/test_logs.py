@@ -1,6 +1,7 @@
 """Log files: the controller writes them, and clients read them while they grow."""
 
 import contextlib
+import io
 import time
 from datetime import datetime, timezone
 
@@ -370,3 +371,12 @@ def test_events_are_no_lines_of_a_log(tmp_path):
     for read in (lambda source: source.read(), lambda source: next(source.rest(None))):
         with contextlib.closing(FileLogs([path])) as source:
             assert [line.text for line in read(source)] == ["\x1emine"]
+
+
+def test_a_console_whose_stream_was_closed_says_nothing():
+    """`fit` of a program that had closed its output raised, and the job that had started had no handle."""
+    stream = io.StringIO()
+    console = Console(stream)
+    stream.close()
+    console.say("job a: starting")
+    Console(stream).say("job a: starting")

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHED, checked_tag
+from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHED, checked_tag, overlapping
 from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.files import replacing, sync
+from herringbone_contract.files import open_regular, replacing, sync
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile, safetensors_file
@@ -160,7 +160,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     try:
         count = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + count])
+        header = json.loads(data[8 : 8 + count].decode(), object_pairs_hook=_once)
         header.pop("__metadata__", None)
         tensors, filled = {}, 0
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -177,6 +177,13 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise ParallelError(f"{path} is torn or no safetensors file: {error}") from error
     return tensors
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        raise ValueError("a name is there twice")
+    return names
 
 
 class _Unpickler(pickle.Unpickler):
@@ -196,7 +203,7 @@ def _read_dcp(path: Path) -> Content:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        with (path / _DCP_METADATA).open("rb") as stream:
+        with open_regular(path / _DCP_METADATA) as stream:
             metadata = _Unpickler(stream).load()
         entries = metadata.state_dict_metadata
         files = {str(info.relative_path) for info in (metadata.storage_data or {}).values()}
@@ -212,6 +219,12 @@ def _read_dcp(path: Path) -> Content:
     for file in files:
         if Path(file).name != file:
             raise ParallelError(f"{path / _DCP_METADATA} names the file {file!r}, outside of its folder")
+        # torch opens it by its name, and would wait for a FIFO.
+        open_regular(path / file).close()
+    for name, entry in entries.items():
+        # A load leaves what no chunk covers as the memory was.
+        if isinstance(entry, TensorStorageMetadata) and not _covers(entry):
+            raise ParallelError(f"{path / _DCP_METADATA}: the chunks of {name!r} do not cover it exactly once")
     try:
         state = {
             name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -230,7 +243,20 @@ def _read_dcp(path: Path) -> Content:
     return Content(model, None, [name for name in entries if name not in state or not name.startswith(prefix)])
 
 
+def _covers(entry: Any) -> bool:
+    """Say whether the chunks of a tensor in DCP's metadata cover it exactly once."""
+    boxes = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in entry.chunks]
+    inside = all(
+        len(offsets) == len(sizes) == len(entry.size)
+        and all(0 <= at <= at + size <= whole for at, size, whole in zip(offsets, sizes, entry.size, strict=True))
+        for offsets, sizes in boxes
+    )
+    return inside and sum(math.prod(sizes) for _, sizes in boxes) == math.prod(entry.size) and not overlapping(boxes)
+
+
 def _write_safetensors(target: Path, model: Mapping[str, Any]) -> int:
+    if "__metadata__" in model:
+        raise ParallelError(f"{target}: a safetensors file cannot hold a tensor of the name '__metadata__'; rename it")
     pieces = [Piece(value, (0,) * value.dim(), tuple(value.shape)) for value in model.values()]
     described = [
         Described(name, type_name(name, value.dtype), (0,) * value.dim(), tuple(value.shape), tuple(value.shape))

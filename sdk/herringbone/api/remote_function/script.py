@@ -15,6 +15,7 @@ import linecache
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,22 @@ def _show_sources(sources: dict[str, str]) -> None:
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
-def _leave(key: str, name: str, content: bytes) -> None:
-    # Read only now: while the function runs, the key is in no variable and in no frame.
-    text = Path(key).read_text("ascii") if key.startswith("/") else key
+def _results() -> Callable[[str, bytes], None]:
+    """Return what leaves a signed result, whatever the user's function does to variables and descriptors meanwhile."""
+    key = os.environ.pop(KEY_VARIABLE)
+    # A descriptor gives the key once, and nothing to processes that the function starts.
+    signer = hmac.new(bytes.fromhex(Path(key).read_text("ascii") if key.startswith("/") else key), digestmod="sha256")
+    if key.startswith("/dev/fd/"):
+        os.close(int(key.removeprefix("/dev/fd/")))
     folder = Path(os.environ["SM_OUTPUT_DATA_DIR"], RESULTS)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(seal(bytes.fromhex(text), name, content))
+
+    def leave(name: str, content: bytes) -> None:
+        signature = signer.copy()
+        signature.update(name.encode() + b"\0" + content)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(signature.digest() + content)
+
+    return leave
 
 
 def _pickled_error(pickle: Any, error: BaseException) -> bytes:
@@ -108,8 +119,7 @@ def main(folder: Path = Path(__file__).parent) -> None:
     """Call the function, and leave what it returns on rank 0, or what it raises on any rank."""
     header = json.loads((folder / HEADER).read_text("utf-8"))
     _check_python(header)
-    # Taken away: neither the function nor the processes that it starts need the key.
-    key = os.environ.pop(KEY_VARIABLE)
+    leave = _results()
     sys.path[:0] = [str(folder / name) for name in header["paths"]]
     _show_sources(header["sources"])
     import cloudpickle as pickle
@@ -119,9 +129,9 @@ def main(folder: Path = Path(__file__).parent) -> None:
         function, arguments, keywords = pickle.loads((folder / CALL).read_bytes())
         value = function(*arguments, **keywords)
         if rank == 0:
-            _leave(key, "result", pickle.dumps(value))
+            leave("result", pickle.dumps(value))
     except Exception as error:
-        _leave(key, f"error-{rank}", _pickled_error(pickle, error))
+        leave(f"error-{rank}", _pickled_error(pickle, error))
         raise
 
 

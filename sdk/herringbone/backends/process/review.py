@@ -31,7 +31,6 @@ from herringbone_contract.resources import num_gpus
 
 _NAME = "local_process"
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
-_MOST_RANKS_PER_CORE = 64
 _REFUSED = {
     "enable_network_isolation": "processes of this machine share its network",
     "encrypt_inter_container_traffic": "hosts here are processes of one machine, which talk unencrypted",
@@ -59,7 +58,6 @@ def review(
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_hosts(_NAME, plan)
     check_files(_NAME, plan)
-    _check_processes(plan)
     check_ranks(plan, _gpus_of_host(plan, probe))
     _check_syntax(plan.source)
     refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet) | too_old_here(plan, torch))
@@ -76,17 +74,6 @@ def _gpus_of_host(plan: JobPlan, probe: Probe | None) -> int:
     if wants.gpus > (len(wants.among) if VISIBLE_VARIABLE in {**os.environ, **plan.environment} else gpus):
         raise UnsupportedError(too_much(wants, gpus, 0))
     return plan.options.gpus
-
-
-def _check_processes(plan: JobPlan, cores: int | None = None) -> None:
-    """Refuse a job whose processes would keep this machine from everything else, and their user from stopping them."""
-    cores = cores or os.cpu_count() or 1
-    ranks = sum(max(1, host.ranks or 0) for host in plan.hosts)
-    if ranks > (most := _MOST_RANKS_PER_CORE * cores):
-        raise UnsupportedError(
-            f"{_NAME}: {len(plan.hosts)} hosts with {ranks} ranks would be processes of this machine, which has "
-            f"{cores} cores; take at most {most} ranks, or other machines (ssh:, slurm:)"
-        )
 
 
 def _check_syntax(source: SourceCode) -> None:

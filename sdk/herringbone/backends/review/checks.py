@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
 
 # Each host is a process of Python or a container, with a supervisor that sends heartbeats.
-_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE = 64, 16
+_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE, _RANKS_OF_A_CORE = 64, 16, 64
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
     *(name for name, member in FIELDS.items() if member.alone),
@@ -98,13 +98,14 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
 
 
 def check_hosts(backend: str, plan: JobPlan) -> None:
-    """Refuse more hosts than one machine can start, watch and end in time. Raises `UnsupportedError`."""
-    most = max(_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE * (os.cpu_count() or 1))
-    if len(plan.hosts) > most:
+    """Refuse more hosts and ranks than `stop` can end in time, and than leave a machine to its users."""
+    cores = os.cpu_count() or 1
+    ranks = sum(max(1, host.ranks or 0) for host in plan.hosts)
+    most, most_ranks = max(_MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE * cores), _RANKS_OF_A_CORE * cores
+    if len(plan.hosts) > most or ranks > most_ranks:
         raise UnsupportedError(
-            f"instance_count: {len(plan.hosts)} hosts on this machine, and {backend} starts {most} at most here "
-            f"({_MIN_HOSTS_OF_A_MACHINE}, or {_HOSTS_OF_A_CORE} for each core); give fewer, or other machines (ssh:, "
-            "slurm:)"
+            f"instance_count: {len(plan.hosts)} hosts with {ranks} ranks on this machine, and {backend} starts {most} "
+            f"hosts and {most_ranks} ranks at most on its {cores} cores; give fewer, or other machines (ssh:, slurm:)"
         )
 
 

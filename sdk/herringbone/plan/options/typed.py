@@ -26,6 +26,8 @@ from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMEN
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+# Ten years: a limit behind the calendar's end would fail the job's controller.
+MaxSeconds = Annotated[int, msgspec.Meta(ge=1, le=315_360_000)]
 # More hosts than any cluster has: a plan lists them, and a mistyped number must not fill the memory.
 Hosts = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -84,8 +86,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = None
     # Defaults are those of AWS's SDK: a day, 30 GB, and logging.INFO (20) below.
-    max_run: Annotated[Positive, Member("StoppingCondition.MaxRuntimeInSeconds")] = DAY_SECONDS
-    max_wait: Annotated[Positive | None, Member("StoppingCondition.MaxWaitTimeInSeconds")] = None
+    max_run: Annotated[MaxSeconds, Member("StoppingCondition.MaxRuntimeInSeconds")] = DAY_SECONDS
+    max_wait: Annotated[MaxSeconds | None, Member("StoppingCondition.MaxWaitTimeInSeconds")] = None
     gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     use_spot_instances: Annotated[bool, Member("EnableManagedSpotTraining", alone=True)] = False
