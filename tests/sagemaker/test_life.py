@@ -206,6 +206,9 @@ def test_the_command_line_finds_a_job_of_another_machine(service, capsys):
     assert description["Environment"] == {"HUB_TOKEN": "******"}
     out, err = herringbone("ls")
     assert (out.splitlines()[1].split()[:2], err) == ([name, "InProgress/Training"], "")
-    assert herringbone("stop", name) == (f"job {name}: Stopping\n", "")
+    assert herringbone("stop", name) == (
+        f"job {name}: stopping (its end: herringbone logs -f {name})\n",
+        "",
+    )
     home = os.environ["HERRINGBONE_HOME"]
     assert subprocess.run(["grep", "-r", "hunter2", home], check=False).returncode == 1

@@ -54,7 +54,7 @@ class Console:
     def __init__(self, stream: TextIO | None = None, *, timestamps: bool = False) -> None:
         # A program without a terminal, such as a service, may have no streams at all.
         stream = stream or sys.stdout
-        self._stream = io.StringIO() if stream is None or stream.closed else stream
+        self._stream = io.StringIO() if stream is None or getattr(stream, "closed", False) else stream
         self._timestamps = timestamps
         self._terminal = self._stream.isatty()
         # Its output is no terminal, but a carriage return replaces the line there, too.
@@ -162,5 +162,5 @@ class Console:
             if error.errno != errno.EBADF:
                 raise
         except ValueError:
-            if not self._stream.closed:
+            if not getattr(self._stream, "closed", False):
                 raise

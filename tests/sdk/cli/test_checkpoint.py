@@ -280,7 +280,7 @@ def test_a_dcp_checkpoint_whose_chunks_leave_gaps_is_refused(tmp_path: Path, har
         os.mkfifo(file)
     else:
         file.write_bytes(pickle.dumps(metadata))
-    with pytest.raises((ParallelError, OSError), match="do not cover it exactly once|no regular file"):
+    with pytest.raises((ParallelError, OSError), match=r"do not cover it exactly once|no regular file"):
         convert.read(tmp_path / "dcp")
 
 
