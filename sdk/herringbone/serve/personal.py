@@ -49,7 +49,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 _KEPT = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|LANG|LC_.*|TZ|LD_LIBRARY_PATH|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|XDG_.*_HOME"
     "|TORCH_HOME|HF_HOME|OMP_NUM_THREADS|CUDA_.*|NVIDIA_.*|DOCKER_.*|PIP_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE"
-    "|(?i:(https?|no|all)_proxy)|HERRINGBONE_.*"
+    "|(?i:(https?|no|all)_proxy)|AWS_.*|HERRINGBONE_.*"
 )
 # Programs name the default profile, which must then be there; a presigned address is signed as every other call.
 _SETTINGS = "[default]\ns3 =\n    signature_version = s3v4\n"
