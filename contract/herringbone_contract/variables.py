@@ -49,6 +49,16 @@ _OF_OTHERS = {
 _PREFIXES_OF_OTHERS = (
     *("SM_HP_", "SM_CHANNEL_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_ess_", "PRTE_MCA_ess_"),
     *("PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "PMIX_HOSTNAME", "PMIX_SECURITY_MODE", "TORCHELASTIC_"),
+    *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "FLUX_TASK_", "PALS_", "JSM_NAMESPACE_", "NODE_RANK", "SLURM_JOB_N"),
+    *(
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_",
+        "HOROVOD_CROSS_",
+        "HOROVOD_HOSTNAME",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+    ),
 )
 
 
@@ -57,7 +67,7 @@ def of_the_shell(environment: Mapping[str, str]) -> dict[str, str]:
 
     Those of a try, of a job or of another launcher around this one would pass for those of this job.
 
-    >>> of_the_shell({"PATH": "/bin", "SM_HP_LR": "1", "RANK": "3", "SLURM_PROCID": "3", "PMIX_RANK": "0"})
+    >>> of_the_shell({"PATH": "/bin", "SM_HP_LR": "1", "RANK": "3", "SLURM_PROCID": "3", "HOROVOD_LOCAL_RANK": "0"})
     {'PATH': '/bin'}
     """
     return {
