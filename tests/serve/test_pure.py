@@ -62,7 +62,7 @@ def test_what_was_signed_before_the_start_may_have_run_before():
     replays = Replays(started=100.9)
     replays.check("read", 99, 101.0, changes=False)
     replays.check("same second", 100, 101.0, changes=True)
-    with pytest.raises(ApiError, match="received before"):
+    with pytest.raises(ApiError, match="signed before the service started"):
         replays.check("change", 99, 101.0, changes=True)
 
 
