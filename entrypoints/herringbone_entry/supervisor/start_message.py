@@ -54,7 +54,8 @@ def start_message(
     environment = {**prepared.environment, **variables, **place_in_job}
     # Below, a launcher's module is imported only by its own jobs.
     # Secrets are no variables: every child and every crash report copies those.
-    secrets = {name: host.environ[name] for name in (HostVariable.REMOTE_KEY,) if name in host.environ}
+    key = host.environ.get(HostVariable.REMOTE_KEY)
+    secrets = {} if key is None else {HostVariable.REMOTE_KEY: key}
     if prepared.launcher is not Launcher.PLAIN:
         # A script may use the data-parallel library under any launcher.
         environment |= rendezvous_variables(rendezvous)

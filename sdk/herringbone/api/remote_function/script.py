@@ -34,7 +34,7 @@ def seal(key: bytes, name: str, content: bytes) -> bytes:
     >>> opened(b"k", "result", seal(b"k", "result", b"42"))
     b'42'
     """
-    return _signature(key, name, content) + content
+    return _sealed(_signer(key), name, content)
 
 
 def opened(key: bytes, name: str, sealed: bytes) -> bytes | None:
@@ -43,8 +43,8 @@ def opened(key: bytes, name: str, sealed: bytes) -> bytes | None:
     >>> print(opened(b"k", "error-0", seal(b"k", "result", b"42")))
     None
     """
-    signature, content = sealed[:_SIGNATURE_BYTES], sealed[_SIGNATURE_BYTES:]
-    return content if hmac.compare_digest(signature, _signature(key, name, content)) else None
+    content = sealed[_SIGNATURE_BYTES:]
+    return content if hmac.compare_digest(sealed, seal(key, name, content)) else None
 
 
 def rank_of(environ: dict[str, str]) -> int:
@@ -61,8 +61,14 @@ def rank_of(environ: dict[str, str]) -> int:
     return hosts.index(host) if host in hosts else 0
 
 
-def _signature(key: bytes, name: str, content: bytes) -> bytes:
-    return hmac.digest(key, name.encode() + b"\0" + content, "sha256")
+def _signer(key: bytes) -> hmac.HMAC:
+    return hmac.new(key, digestmod="sha256")
+
+
+def _sealed(signer: hmac.HMAC, name: str, content: bytes) -> bytes:
+    signature = signer.copy()
+    signature.update(name.encode() + b"\0" + content)
+    return signature.digest() + content
 
 
 def _check_python(header: dict[str, Any]) -> None:
@@ -88,16 +94,14 @@ def _results() -> Callable[[str, bytes], None]:
     """Return what leaves a signed result, whatever the user's function does to variables and descriptors meanwhile."""
     key = os.environ.pop(KEY_VARIABLE)
     # A descriptor gives the key once, and nothing to processes that the function starts.
-    signer = hmac.new(bytes.fromhex(Path(key).read_text("ascii") if key.startswith("/") else key), digestmod="sha256")
+    signer = _signer(bytes.fromhex(Path(key).read_text("ascii") if key.startswith("/") else key))
     if key.startswith("/dev/fd/"):
         os.close(int(key.removeprefix("/dev/fd/")))
     folder = Path(os.environ["SM_OUTPUT_DATA_DIR"], RESULTS)
 
     def leave(name: str, content: bytes) -> None:
-        signature = signer.copy()
-        signature.update(name.encode() + b"\0" + content)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(signature.digest() + content)
+        (folder / name).write_bytes(_sealed(signer, name, content))
 
     return leave
 
