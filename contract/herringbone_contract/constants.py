@@ -180,7 +180,7 @@ LIVE_MARK = b"\r"
 # the prefix without a rank: whatever a rank prints begins with its own.
 EVENT_MARK = b"\x1e"
 # Python refuses to read a number of thousands of digits.
-_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d{1,9}))?\] (.*)"
+_LINE = re.compile(rb"\[([A-Za-z0-9.-]+)(?::(\d{1,9}))?\] (.*)", re.DOTALL)
 
 
 def live_path(log: str) -> str:
@@ -207,7 +207,7 @@ def split_line(line: bytes) -> tuple[str | None, int | None, bytes]:
     >>> split_line(b"[algo-1:0]   loss 0.5")
     ('algo-1', 0, b'  loss 0.5')
     """
-    match = re.fullmatch(_LINE, line, re.DOTALL)
+    match = _LINE.fullmatch(line)
     if match is None:
         return None, None, line
     host, rank, text = match.groups()

@@ -6,6 +6,7 @@ the line of the host's supervisor.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import re
 from collections import deque
@@ -67,10 +68,16 @@ def parse_line(line: bytes, host: str, before: datetime = _LONG_AGO) -> LogLine:
         # Newer Pythons accept shorter times as well, so the end of the stamp is compared first.
         if line[STAMP_CHARS - 2 : STAMP_CHARS] != b"Z ":
             raise ValueError
-        stamp = datetime.fromisoformat(line[: STAMP_CHARS - 2].decode()).replace(tzinfo=timezone.utc)
+        stamp = _moment(line[: STAMP_CHARS - 2])
     except ValueError:
         return LogLine(host, None, before, line.decode("utf-8", "replace"))
     return marked_line(line[STAMP_CHARS:], host, stamp)
+
+
+@functools.lru_cache(maxsize=64)
+def _moment(stamp: bytes) -> datetime:
+    # A controller stamps all lines of one read alike.
+    return datetime.fromisoformat(stamp.decode()).replace(tzinfo=timezone.utc)
 
 
 def marked_line(line: bytes, host: str, time: datetime) -> LogLine:
@@ -94,6 +101,7 @@ class HostLog:
 
     def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
         self._path = path
+        self._host = path.stem
         self._last_bytes = last_bytes
         self._file: BinaryIO | None = None
         self._partial = b""
@@ -115,7 +123,7 @@ class HostLog:
             content = Path(live_path(str(self._path))).read_bytes()
         except OSError:
             return []
-        return [parse_line(line, self._path.stem) for line in content.split(b"\n")[:-1]]
+        return [parse_line(line, self._host) for line in content.split(b"\n")[:-1]]
 
     def _read_lines(self) -> list[LogLine]:
         if self._file is None:
@@ -145,7 +153,7 @@ class HostLog:
         return lines
 
     def _parse(self, line: bytes) -> LogLine:
-        parsed = parse_line(line, self._path.stem, self._time)
+        parsed = parse_line(line, self._host, self._time)
         self._time = parsed.time
         return parsed
 

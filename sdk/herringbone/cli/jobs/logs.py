@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from herringbone.cli.commands import json_option
 from herringbone.cli.common import exit_code, on_interrupt_option
 from herringbone.cli.names import job_name
 from herringbone.records.download import removed_log
-from herringbone.records.logs import check_pattern
+from herringbone.records.logs import LogLine, check_pattern
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, stops, ways_back
 from herringbone.system.times import parse_moment
@@ -45,6 +46,10 @@ def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
+def _as_json(line: LogLine) -> str:
+    return json.dumps({"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text})
+
+
 @click.command()
 @job_name
 @click.option("-f", "--follow", is_flag=True, help="wait until the job is over; the exit code tells its end")
@@ -68,12 +73,13 @@ def command(
     if removed := removed_log(job.name):
         Console(sys.stderr).say(removed)
     try:
-        for line in job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection):
+        lines = job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection)
+        # What is there already is written in large pieces; a line that is waited for, as soon as it is there.
+        while piece := list(islice(lines, 1 if follow else 1000)):
             if as_json:
-                fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
-                console.say(json.dumps(fields))
+                console.say("\n".join(map(_as_json, piece)))
             else:
-                console.show([line])
+                console.show(piece)
     except KeyboardInterrupt:
         # Standard output may go to a file or another program, which expects lines of the log alone.
         messages = Console(sys.stderr)
