@@ -11,8 +11,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_jobs_leave_nothing_behind() -> None:
-    campaign = [sys.executable, "-m", "tests.campaigns.many_jobs", "--row", "4", "--at-once", "6", "--listed", "500"]
+    campaign = [
+        sys.executable,
+        "-m",
+        "tests.campaigns.many_jobs",
+        "--row=4",
+        "--at-once=6",
+        "--listed=500",
+        "--lines=1000",
+    ]
     run = subprocess.run(campaign, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.stdout, run.stderr
-    # How fast a list is, a loaded machine does not tell.
-    assert [name for name in json.loads(run.stdout.splitlines()[-1])["grown"] if name != "ls_seconds"] == []
+    # How fast a job is read, a loaded machine does not tell.
+    assert set(json.loads(run.stdout.splitlines()[-1])["grown"]) <= {"ls", "logs", "report"}
