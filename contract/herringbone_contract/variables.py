@@ -45,35 +45,76 @@ _OF_OTHERS = {
     *(name for names in _OF_LAUNCHERS.values() for name in names),
     *(value for name, value in vars(RankVariable).items() if name.isupper()),
 }
-# Variables of hyperparameters and channels, and those by which launchers of MPI tell a process which rank it is.
+# Variables of hyperparameters and channels, and those by which launchers and schedulers place a process in a group.
 _PREFIXES_OF_OTHERS = (
-    *("SM_HP_", "SM_CHANNEL_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_ess_", "PRTE_MCA_ess_"),
+    *("SM_HP_", "SM_CHANNEL_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_", "PRTE_MCA_ess_"),
     *("PMI_", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_", "PMIX_HOSTNAME", "PMIX_SECURITY_MODE", "TORCHELASTIC_"),
-    *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "FLUX_TASK_", "PALS_", "JSM_NAMESPACE_", "NODE_RANK", "SLURM_JOB_N"),
+    *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_", "MPISPAWN_", "MV2_COMM_WORLD_", "FLUX_TASK_", "FLUX_JOB_SIZE"),
+    *(
+        "FLUX_JOB_NNODES",
+        "PALS_",
+        "JSM_NAMESPACE_",
+        "NODE_RANK",
+        "LOCAL_SIZE",
+        "FORK_LAUNCHED",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+    ),
     *(
         "HOROVOD_RANK",
         "HOROVOD_SIZE",
         "HOROVOD_LOCAL_",
         "HOROVOD_CROSS_",
         "HOROVOD_HOSTNAME",
-        "CROSS_RANK",
-        "CROSS_SIZE",
+        "HOROVOD_GLOO_RENDEZVOUS_",
     ),
+    *("SLURM_JOB_N", "SLURM_STEP", "SLURM_SRUN_", "SLURM_CPU_BIND", "SLURM_LAUNCH_", "SLURM_MPI_TYPE", "SLURM_PMI"),
+    *("SLURM_DISTRIBUTION", "SLURM_TOPOLOGY_", "PBS_ENVIRONMENT", "PBS_NODE", "PBS_TASKNUM", "PE_HOSTFILE"),
+    *(
+        "LSB_HOSTS",
+        "LSB_MCPU_HOSTS",
+        "LSB_DJOB_",
+        "DMLC_WORKER_ID",
+        "DMLC_TASK_ID",
+        "JAX_COORDINATOR_",
+        "JAX_PROCESS_ID",
+    ),
+    *("JAX_NUM_PROCESSES", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_", "PET_RDZV_"),
 )
+_ACCELERATE = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "OMP_NUM_THREADS")
+_OPEN_MPI = ("OMPI_", "OPAL_", "PMIX_", "PRTE_", "HFI_NO_BACKTRACE", "IPATH_NO_BACKTRACE")
+# How a launcher sets up its group, by a variable that only this launcher sets. Users set the others to tune a library.
+_SETTINGS_OF_LAUNCHERS = {
+    "OMPI_COMM_WORLD_RANK": _OPEN_MPI,
+    "PRTE_LAUNCHED": _OPEN_MPI,
+    "PMIX_RANK": ("PMIX_",),
+    "MPI_LOCALRANKID": ("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "I_MPI_MPIRUN", "GFORTRAN_UNBUFFERED_PRECONNECTED"),
+    "MV2_COMM_WORLD_RANK": ("MV2_",),
+    "HOROVOD_RANK": ("HOROVOD_",),
+    "TORCHELASTIC_RUN_ID": ("TORCH_NCCL_ASYNC_ERROR_HANDLING",),
+    "ACCELERATE_DYNAMO_MODE": _ACCELERATE,
+    "ACCELERATE_CONFIG_DS_FIELDS": _ACCELERATE,
+}
 
 
 def of_the_shell(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a job on this machine takes over of a shell's variables.
 
-    Those of a try, of a job or of another launcher around this one would pass for those of this job.
+    Those of a try, of a job or of another launcher around this one would pass for those of this job. Variables that
+    also tune a library, such as `OMPI_MCA_btl`, are left out only inside the launcher that sets them.
 
-    >>> of_the_shell({"PATH": "/bin", "SM_HP_LR": "1", "RANK": "3", "SLURM_PROCID": "3", "HOROVOD_LOCAL_RANK": "0"})
+    >>> of_the_shell({"PATH": "/bin", "SM_HP_LR": "1", "RANK": "3", "SLURM_PROCID": "3", "OMPI_MCA_btl": "^tcp"})
+    {'PATH': '/bin', 'OMPI_MCA_btl': '^tcp'}
+    >>> of_the_shell({"PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_btl": "^tcp", "OPAL_PREFIX": "/opt/other"})
     {'PATH': '/bin'}
     """
+    settings = [prefix for mark, group in _SETTINGS_OF_LAUNCHERS.items() if mark in environment for prefix in group]
+    # torchrun gives each of several processes one thread, unless the user has decided.
+    if "TORCHELASTIC_RUN_ID" in environment and environment.get("OMP_NUM_THREADS") == "1":
+        settings.append("OMP_NUM_THREADS")
+    others = (*_PREFIXES_OF_OTHERS, *settings)
     return {
-        name: value
-        for name, value in environment.items()
-        if name not in _OF_OTHERS and not name.startswith(_PREFIXES_OF_OTHERS)
+        name: value for name, value in environment.items() if name not in _OF_OTHERS and not name.startswith(others)
     }
 
 

@@ -46,6 +46,7 @@ from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.prediction.question import QUIET_SLOWDOWN, Hosts, Question, Search
 from herringbone_contract.resources import threads_of_rank
 from herringbone_contract.rules import mesh_of
+from herringbone_contract.variables import of_the_shell
 
 # Of timed steps.
 _TIMING_SECONDS = 5.0
@@ -262,7 +263,7 @@ class Forecaster:
             return None, ""
         processes, cores = hosts.ranks_per_host * hosts.count, hosts.cores * hosts.count
         # As the supervisor does, unless the user sets their number; a lone rank has as many as torch chooses.
-        inherited = {} if hosts.name == "local" else dict(os.environ)
+        inherited = {} if hosts.name == "local" else of_the_shell(os.environ)
         own = {**inherited, **plan.environment}.get("OMP_NUM_THREADS", "").partition(",")[0]
         threads = threads_of_rank(
             num_local=hosts.ranks_per_host, num_cpus=cores, num_on_machine=processes, machine_cpus=cores

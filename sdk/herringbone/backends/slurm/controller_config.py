@@ -24,6 +24,7 @@ from herringbone.plan.plan import JobPlan
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.home import Home
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable, masked
+from herringbone_contract.variables import of_the_shell
 
 # Variables that Slurm or the node sets, and variables whose values mean nothing on another machine.
 _NOT_FORWARDED = re.compile(
@@ -78,12 +79,12 @@ def config_of(
 def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of this machine's environment that the ranks get as well.
 
-    >>> forwarded({"PATH": "/bin", "SLURM_JOB_ID": "7", "WANDB_API_KEY": "secret", "CUDA_VISIBLE_DEVICES": "0"})
+    >>> forwarded({"PATH": "/bin", "SLURM_JOB_ID": "7", "WANDB_API_KEY": "x", "CUDA_VISIBLE_DEVICES": "0", "RANK": "1"})
     {'PATH': '/bin'}
 
     Variables that look like secrets are left out; a user who needs one names it in `environment`.
     """
-    harmless = {name: value for name, value in environ.items() if masked({name: value})[name] == value}
+    harmless = {name: value for name, value in of_the_shell(environ).items() if masked({name: value})[name] == value}
     return {
         name: value
         for name, value in harmless.items()
