@@ -1,12 +1,14 @@
 """Every member of every operation has a fate, and the way from a request to an estimator keeps it."""
 
-from urllib.parse import unquote
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from herringbone.plan.inputs import local_path
 from herringbone.plan.request import groups_of, keywords
-from herringbone.s3.front.keys import path_of
+from herringbone.s3.front.store import Store
 from herringbone.serve.actions import ACTIONS, Fate, check_fates, rule_of
 from herringbone.serve.errors import ApiError
 from herringbone.serve.links import Held, check_held, check_links, held_by
@@ -154,12 +156,19 @@ def test_members_that_are_not_set_are_not_refused():
     check_fates("CreateTrainingJob", {**REQUEST, "ExperimentConfig": {}, "OutputDataConfig": {"KmsKeyId": ""}})
 
 
-@pytest.mark.parametrize("key", ["..", "a/../b", "a//b", ".", "a/\0", ".herringbone/facts", "a b%/"])
-def test_keys_become_the_paths_of_the_front(key):
-    """So they stay below their bucket, and name the file that a client has uploaded by this key."""
-    path = unquote(local_address(f"s3://mine/{key}", SETTINGS))
-    assert path == f"file:///srv/s3/mine/{path_of(key.removesuffix('/'))}"
-    assert not {"..", ".", ".herringbone"} & set(path.split("/"))
+@pytest.mark.parametrize("key", ["..", "a/../b", "a//b", "b//", ".", "a/\0", ".herringbone/facts", "x" * 256, "\uf7ff"])
+def test_an_address_that_is_no_path_is_refused(key):
+    with pytest.raises(ApiError, match="a job opens files by their paths"):
+        local_address(f"s3://mine/{key}", SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "key", ["50%.csv", "50%25.csv", "%2E%2E", "a\\b", "~", "$HOME", "a b%/", ".c/d", "\u00fc\t\n#?"]
+)
+def test_the_path_of_an_address_is_its_key(key):
+    """Jobs saw `50%25.csv` for the key `50%.csv`."""
+    address = local_address(f"s3://mine/{key}", SETTINGS)
+    assert str(local_path(address, base=Path("/"))) == f"/srv/s3/mine/{key.removesuffix('/')}"
 
 
 @pytest.mark.parametrize("place", ["data", "code", "out", "out/digits-1/output/model", "checkpoints/digits", ""])
@@ -177,6 +186,26 @@ def test_addresses_lead_through_no_link(tmp_path, place):
         check_links(translated, "digits-1", settings)
         return
     with pytest.raises(ApiError, match=f"s3://mine/{place} is a link"):
+        check_links(translated, "digits-1", settings)
+
+
+@pytest.mark.parametrize("key", ["data/a//b", "data/%", "data/..", "data/x\0", "data/a", "data"])
+def test_objects_that_a_job_would_not_see_are_refused(tmp_path, key):
+    settings, store = msgspec.structs.replace(SETTINGS, buckets=str(tmp_path)), Store(tmp_path)
+    store.create_bucket("mine")
+    translated = translate({**REQUEST, **training("data")}, settings)
+    # `data/` marks a folder, and the others are not in the channel.
+    for name in ("data/", "data-2//b", "other/..", "data/50%.csv", "data/a/b"):
+        with store.new_file("mine") as file:
+            store.keep(file, "mine", name, "0" * 32, {})
+    check_links(translated, "digits-1", settings)
+    with store.new_file("mine") as file:
+        file.write(b"content")
+        store.keep(file, "mine", key, "0" * 32, {})
+    if key == "data/%":
+        check_links(translated, "digits-1", settings)
+        return
+    with pytest.raises(ApiError, match=re.escape(f"s3://mine/{ascii(key)[1:-1]}: a job opens files by their paths")):
         check_links(translated, "digits-1", settings)
 
 

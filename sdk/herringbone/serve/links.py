@@ -23,6 +23,8 @@ import msgspec
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.links import link_on_the_way, results_of_job
 from herringbone.plan.request import JobRequest, groups_of
+from herringbone.s3.front.keys import NO_PATH, key_of, path_apart, path_of
+from herringbone.s3.front.places import keys_apart
 from herringbone.serve.errors import ApiError, in_use, invalid
 from herringbone.serve.settings import Settings
 from herringbone_contract import safe_tree
@@ -83,10 +85,13 @@ def check_links(request: JobRequest, job: str, settings: Settings) -> None:
 
     >>> check_links(translate(members, settings), "digits-1", settings)              # doctest: +SKIP
 
-    A bucket itself may be a link: no job can write into the folder of buckets.
+    A bucket itself may be a link: no job can write into the folder of buckets. So does an address with objects that the
+    job would not see.
     """
     if settings.buckets is None:
         return
+    for address in _read(request):
+        _check_apart(address, settings)
     # The results go there, into folders that another job may have made already.
     options = request.options
     for address in (*_read(request), *filter(None, (options.output_path, *_written(request))), *_results(request, job)):
@@ -101,6 +106,24 @@ def check_links(request: JobRequest, job: str, settings: Settings) -> None:
                 inside = next((entry.name for entry in safe_tree.walk(top) if entry.kind == "link"), None)
             if inside is not None:
                 raise invalid(f"InputDataConfig: channel {channel.name}: {inside} is a link; remove it")
+
+
+def _check_apart(address: str, settings: Settings) -> None:
+    """Raise `ApiError` where objects at an address have no path by which a job could open them.
+
+    Empty ones whose keys end with a slash stand for folders, and SageMaker shows none of them to a job either.
+    """
+    if settings.buckets is None or (place := _place(address, settings)) is None:
+        return
+    bucket, _, path = place.partition("/")
+    top, start = Path(settings.buckets, bucket), key_of(path)
+    for key in keys_apart(top, start):
+        is_there = not start or key == start or key.startswith(f"{start}/")
+        if is_there and not (key.endswith("/") and safe_tree.read_file(top, path_apart(key), limit=1) == b""):
+            why = f"{NO_PATH}; give the object another key"
+            if path_of(key) is not None:
+                why = "this one is, or was, a folder of other objects; remove those, and put the object once more"
+            raise invalid(f"s3://{bucket}/{ascii(key)[1:-1]}: a job opens files by their paths, and {why}")
 
 
 def _read(request: JobRequest) -> list[str]:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.records.home import HOME_VARIABLE, Home, find_home
 from herringbone.records.index import JobIndex
+from herringbone.s3.front.keys import path_of
 from herringbone.serve.settings import DEFAULT_REGION, Settings
 from herringbone.serve.signing.keys import AccessKey, KeyFile
 from herringbone.system.processes import identity, is_alive, pid_of
@@ -145,7 +146,8 @@ def folder_of(address: str, environ: Mapping[str, str]) -> str | None:
     if not address.startswith("s3://") or environ.get("AWS_ENDPOINT_URL") != f"http://127.0.0.1:{port}":
         return None
     bucket, _, key = address.removeprefix("s3://").partition("/")
-    return str(home.path / "buckets" / bucket / key)
+    path = path_of(key.rstrip("/")) if key else ""
+    return None if path is None else str(home.path / "buckets" / bucket / path)
 
 
 def _start(home: Home, folder: Path, backend: str, port: int, key: AccessKey) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.options.members import MEMBERS
 from herringbone.plan.options.typed import InstanceGroup
 from herringbone.plan.request import JobRequest, changed, request_of
-from herringbone.s3.front.keys import check_bucket_name, path_of
+from herringbone.s3.front.keys import NO_PATH, check_bucket_name, check_key, key_of, path_of
 from herringbone.s3.front.refusals import S3Error
 from herringbone.serve.actions import CONFIG, Fate, check_fates, fate_of
 from herringbone.serve.errors import ApiError, error_of, invalid, over_limit
@@ -144,7 +144,7 @@ def local_address(address: str, settings: Settings) -> str:
     'file:///srv/s3/mine/data/a%20b'
 
     Keys become paths as in the front of S3, so none leads out of its bucket. Raises `ApiError` for an address that S3
-    would not take.
+    would not take, or that is no path.
     """
     scheme, separator, rest = address.partition("://")
     if not separator or scheme != "s3" or settings.buckets is None:
@@ -152,10 +152,14 @@ def local_address(address: str, settings: Settings) -> str:
     bucket, _, key = rest.partition("/")
     key = key.removesuffix("/")
     try:
-        path = check_bucket_name(bucket) + (f"/{path_of(key)}" if key else "")
+        path = path_of(check_key(key)) if key else ""
+        folder = f"{settings.buckets.rstrip('/')}/{check_bucket_name(bucket)}"
     except S3Error as error:
-        raise invalid(f"{address!r}: {error.message}") from None
-    return "file://" + quote(f"{settings.buckets.rstrip('/')}/{path}")
+        raise invalid(f"{address!a}: {error.message}") from None
+    # Addresses are text, so one of a file whose name is no UTF-8 would be another file's.
+    if path is None or key_of(path) != path:
+        raise invalid(f"{address!a}: a job opens files by their paths, and {NO_PATH}; give the object another key")
+    return "file://" + quote(f"{folder}/{path}" if key else folder)
 
 
 def refused(error: HerringboneError, settings: Settings | None = None) -> ApiError:

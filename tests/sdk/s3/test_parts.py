@@ -16,7 +16,6 @@ from herringbone.s3.checkpoint_sync import FileState, plan_sync
 from herringbone.s3.front.chunks import SIGNED, UNSIGNED_TRAILER, BodyCheck, Decoder
 from herringbone.s3.front.conditions import Conditions
 from herringbone.s3.front.documents import parse_deletion
-from herringbone.s3.front.keys import key_part, path_of
 from herringbone.s3.front.refusals import S3Error, Signer
 from herringbone.s3.front.store import Store
 from herringbone.s3.front.uploads import Uploads
@@ -215,13 +214,6 @@ def test_the_objects_used_least_recently_are_evicted_and_those_of_jobs_stay(tmp_
     assert (tmp_path / "job/a").read_text() == "a"
     assert cache.missing(list(files.values()), server) == 1
     assert cache.missing([files["b"]], server) == 1
-
-
-@pytest.mark.parametrize("key", ["a", "../x", "a//b", "a/", "%2E", ".hidden", "a%", "ä/\x01", "..."])
-def test_the_path_of_a_key_is_inside_its_bucket_and_leads_back(key: str) -> None:
-    parts = path_of(key).split("/")
-    assert not any(part in ("", ".", "..") or part.startswith(".") for part in parts)
-    assert "/".join(key_part(part) for part in parts) == key
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp037"])

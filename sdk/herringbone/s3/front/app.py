@@ -36,6 +36,7 @@ from herringbone.s3.front.answers import (
 from herringbone.s3.front.body import receive_file, receive_text
 from herringbone.s3.front.conditions import Conditions, Facts
 from herringbone.s3.front.documents import Member, time_text
+from herringbone.s3.front.keys import check_key
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
 from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
@@ -168,6 +169,9 @@ class Front:
         name = find_operation(request.method, resource, options, request.headers)
         if request.headers.get("x-amz-acl", "private") not in _PRIVATE_LISTS:
             raise S3Error("AccessControlListNotSupported", "The bucket does not allow ACLs.")
+        if key and request.method in ("PUT", "POST"):
+            # Files that came by other means may have longer paths.
+            check_key(key)
         signer.check_repeat(changes=name not in _WITHOUT_EFFECT_AGAIN)
         # [2] The methods have S3's names: `get_object` answers GetObject.
         threads = self._threads.setdefault(signer.identity, CapacityLimiter(THREADS_OF_SIGNER))

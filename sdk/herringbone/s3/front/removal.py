@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from contextlib import suppress
@@ -9,8 +10,9 @@ from pathlib import Path
 
 from herringbone_contract import safe_tree
 
-# The front's own folder in a bucket, and the begin of the name of a bucket that is being deleted.
-OWN, DELETED = ".herringbone", ".herringbone-deleted-"
+# The front's own folder in a bucket, that of objects which have no path of their own, and the begin of the name of a
+# bucket that is being deleted.
+OWN, APART, DELETED = ".herringbone", ".herringbone/keys", ".herringbone-deleted-"
 
 
 def has_files(bucket: Path) -> bool:
@@ -19,10 +21,17 @@ def has_files(bucket: Path) -> bool:
     Files of any name count, also those that no key can mean: whoever made them may need them.
     """
     with safe_tree.folder(bucket) as top:
-        return any(
-            entry.kind not in ("folder", "link") and entry.name.partition("/")[0] != OWN
-            for entry in safe_tree.walk(top)
-        )
+        try:
+            return any(
+                entry.kind not in ("folder", "link")
+                and (entry.name.partition("/")[0] != OWN or entry.name.startswith(f"{APART}/"))
+                for entry in safe_tree.walk(top)
+            )
+        except OSError as error:
+            # Folders that are nested so deep hold something.
+            if error.errno != errno.ELOOP:
+                raise
+            return True
 
 
 def removed(bucket: Path) -> bool:

@@ -1,6 +1,7 @@
 """The folder behind the front: buckets, objects, and what S3 knows of an object in addition to its content.
 
-<folder>/BUCKET/PATH                       an object's content, readable by any program; `keys` makes the path
+<folder>/BUCKET/PATH                       an object's content, readable by any program; PATH is its key
+<folder>/BUCKET/.herringbone/keys/...      an object whose key is no path, or that of a folder; see `keys`
 <folder>/BUCKET/.herringbone/facts/5f/...  ETag, type and the user's metadata of one object, as JSON
 <folder>/BUCKET/.herringbone/new/...       content that is still coming; it gets its name by a rename when it is whole
 <folder>/BUCKET/.herringbone/uploads/ID/   parts of an upload
@@ -14,7 +15,6 @@ those of the old one, so a crash at any moment leaves the old object or the new 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -22,20 +22,22 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from heapq import merge
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from herringbone.s3.front.conditions import ALWAYS, Conditions, Facts
-from herringbone.s3.front.keys import FOLDER_EXISTS, check_bucket_name, is_own, key_part, path_of
+from herringbone.s3.front.keys import check_bucket_name, path_apart, path_of
+from herringbone.s3.front.places import keys_apart, keys_below, open_object, place, remove_empty
 from herringbone.s3.front.refusals import S3Error
 from herringbone.s3.front.removal import DELETED, OWN, has_files, removed
 from herringbone_contract import safe_tree
 from herringbone_contract.files import sync, write_whole
 
 _READ_BYTES = 1 << 20
-_LAST = "\U0010ffff"
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):
@@ -163,11 +165,13 @@ class Store:
             with suppress(S3Error):
                 earlier, before = self._find(top, key)
                 earlier.close()
-            with _place(top, path_of(key)) as (parent, target):
+            with place(top, key) as (parent, target, lies_apart):
                 self._write_facts(top, _Stored(_mark(state), key, etag, meta, before))
                 os.replace(file.name, target, dst_dir_fd=parent)
                 # The client is told that its object is stored.
                 os.fsync(parent)
+            if not lies_apart:
+                _remove(top, path_apart(key))
         return Facts(key, state.st_size, etag, state.st_mtime, meta)
 
     def open(self, bucket: str, key: str) -> tuple[IO[bytes], Facts]:
@@ -196,18 +200,8 @@ class Store:
         with self._lock:
             self.check(bucket, key, conditions)
             top = self.bucket(bucket)
-            for path in _places(path_of(key)):
-                folder, _, name = path.rpartition("/")
-                try:
-                    with safe_tree.folder(top, folder) as parent:
-                        if not stat.S_ISREG(os.lstat(name, dir_fd=parent).st_mode):
-                            continue
-                        os.unlink(name, dir_fd=parent)
-                except (FileNotFoundError, NotADirectoryError):
-                    # No such object; a link on the way is none either.
-                    continue
+            if any(_remove(top, path) for path in _places(key)):
                 self._facts_path(top, key).unlink(missing_ok=True)
-                _remove_empty(top, folder)
 
     def keys(self, bucket: str, prefix: str = "", after: str = "", *, by_folder: bool = False) -> Iterator[str]:
         """Yield the keys that begin with `prefix` and come behind `after`, in the order of their UTF-8 bytes.
@@ -215,7 +209,12 @@ class Store:
         With `by_folder`, the keys behind the next slash are one entry that ends with the slash.
         """
         top = self.bucket(bucket)
-        return _walk(top, "", "", prefix, after, by_folder)
+        apart = sorted(keys_apart(top, prefix), key=str.encode)
+        keys = merge(
+            keys_below(top, prefix, after, by_folder=by_folder), (key for key in apart if key > after), key=str.encode
+        )
+        # A crash may have left an earlier object apart.
+        return (key for key, _ in groupby(keys))
 
     def facts(self, bucket: str, key: str) -> Facts:
         """Return what is known of an object. Raises `S3Error` where there is none."""
@@ -235,8 +234,8 @@ class Store:
 
     def _find(self, top: Path, key: str) -> tuple[IO[bytes], _Stored | None]:
         """Open an object's file, and read its facts: None if there are none of this file. Raises `S3Error`."""
-        for path in _places(path_of(key)):
-            if (file := _open(top, path)) is not None:
+        for path in _places(key):
+            if (file := open_object(top, path)) is not None:
                 stored: _Stored | None = None
                 with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
                     stored = msgspec.json.decode(self._facts_path(top, key).read_bytes(), type=_Stored)
@@ -273,112 +272,29 @@ class Store:
         return top / OWN / "facts" / digest[:2] / f"{digest}.json"
 
 
-@contextmanager
-def _place(top: Path, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder where the file of a path goes, made if it is not there; yield it with the file's name.
-
-    The folder is opened part by part, without following links: a job that may write into the bucket can replace a
-    folder by a link at any moment. The caller holds the lock.
-    """
-    *parts, name = path.split("/")
-    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts:
-            mode = _mode(part, folder)
-            if stat.S_ISREG(mode):
-                # An object has the name that is a folder from now on.
-                os.rename(part, part + FOLDER_EXISTS, src_dir_fd=folder, dst_dir_fd=folder)
-            elif mode and not stat.S_ISDIR(mode):
-                raise S3Error("InvalidRequest", f"{part} is a link in the folder of the bucket.", 409)
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=folder)
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            os.close(folder)
-            folder = below
-        yield folder, name + FOLDER_EXISTS if stat.S_ISDIR(_mode(name, folder)) else name
-    finally:
-        os.close(folder)
-
-
-def _mode(name: str, folder: int) -> int:
-    """Return the mode of an entry of an open folder; 0 where there is none."""
-    try:
-        return os.lstat(name, dir_fd=folder).st_mode
-    except FileNotFoundError:
-        return 0
-
-
-def _remove_empty(top: Path, path: str) -> None:
-    """Remove the folders of a path that are empty, from the last one up."""
-    while path:
-        above, _, name = path.rpartition("/")
-        try:
-            with safe_tree.folder(top, above) as parent:
-                os.rmdir(name, dir_fd=parent)
-        except OSError:
-            return
-        path = above
-
-
 def _not_empty() -> S3Error:
     return S3Error("BucketNotEmpty", "The bucket you tried to delete is not empty.", 409)
 
 
-def _listed(top: Path, inside: str) -> list[tuple[str, bool]]:
-    """Return the names of folders and files in a folder of a bucket, each with True for a folder."""
+def _places(key: str) -> list[str]:
+    """Return the paths where the object of a key may lie, the first one first."""
+    path = path_of(key)
+    return [path_apart(key)] if path is None else [path, path_apart(key)]
+
+
+def _remove(top: Path, path: str) -> bool:
+    """Remove the file of an object, and the folders that are empty then. Return False where there is none."""
+    folder, _, name = path.rpartition("/")
     try:
-        # Part by part: a job that may write here can replace a folder by a link at any moment.
-        with safe_tree.folder(top, inside) as folder, os.scandir(folder) as listing:
-            return [
-                (entry.name, entry.is_dir(follow_symlinks=False))
-                for entry in listing
-                if not is_own(entry.name)
-                and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
-            ]
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            raise
-        # Removed or replaced since its folder was listed.
-        return []
-
-
-def _walk(top: Path, inside: str, start: str, prefix: str, after: str, by_folder: bool) -> Iterator[str]:
-    """Yield the keys below the folder `inside` of a bucket; they begin with `start`."""
-    entries: dict[str, str | None] = {}
-    for name, is_folder in _listed(top, inside):
-        key = start + key_part(name)
-        if is_folder:
-            entries[f"{key}/"] = f"{inside}{name}/"
-        else:
-            # A key whose last part is empty ends with a slash, as a folder does; it comes before the folder's keys.
-            entries.setdefault(key, None)
-    # Surrogates stand for names that are no UTF-8, which no key can mean.
-    for key in sorted((key for key in entries if _is_text(key)), key=str.encode):
-        below = entries[key]
-        if below is None:
-            if key > after and key.startswith(prefix):
-                yield key
-        elif not (key.startswith(prefix) or prefix.startswith(key)) or f"{key}{_LAST}" <= after:
-            continue
-        elif by_folder and key.startswith(prefix) and key != prefix:
-            # Behind a key in the folder, the folder is an entry only for the rest of its keys.
-            within = after if after.startswith(key) and after != key else ""
-            if (key > after or within) and next(_walk(top, below, key, key, within, False), None) is not None:
-                yield key
-        else:
-            yield from _walk(top, below, key, prefix, after, by_folder)
-
-
-def _places(path: str) -> tuple[str, str]:
-    return path, path + FOLDER_EXISTS
-
-
-def _open(top: Path, path: str) -> IO[bytes] | None:
-    """Open a file without following a link; None where there is no regular file."""
-    try:
-        return safe_tree.open_file(top, path)
-    except OSError:
-        return None
+        with safe_tree.folder(top, folder) as parent:
+            if not stat.S_ISREG(os.lstat(name, dir_fd=parent).st_mode):
+                return False
+            os.unlink(name, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        # No such object; a link on the way is none either.
+        return False
+    remove_empty(top, folder)
+    return True
 
 
 def _mark(state: os.stat_result) -> list[int]:
@@ -390,11 +306,3 @@ def _is_bucket_name(name: str) -> bool:
         return check_bucket_name(name) == name
     except S3Error:
         return False
-
-
-def _is_text(key: str) -> bool:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
