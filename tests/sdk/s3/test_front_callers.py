@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from herringbone.s3.front import uploads
 from herringbone.s3.front.app import make_app
 from herringbone.s3.front.chunks import UNSIGNED_TRAILER, Decoder
 from herringbone.s3.front.refusals import HttpRequest, Signer
@@ -25,7 +26,8 @@ def verifier(request: HttpRequest) -> Signer:
 async def answer(app: Any, method: str, path: str, user: str, body: bytes = b"", **headers: str) -> int:
     """Send a request of a user, and return the status of its answer."""
     pairs = [("x-id", user), *((name.replace("_", "-"), value) for name, value in headers.items())]
-    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
+    path, _, query = path.partition("?")
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode()}
     scope["headers"] = [(name.encode(), value.encode()) for name, value in pairs]
     sent = []
 
@@ -114,3 +116,41 @@ def test_a_write_that_comes_again_has_no_effect_or_is_refused(tmp_path: Path) ->
     assert again("PUT", "/yours") == again("DELETE", "/mine") == 503
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert not file.exists()
+
+
+def test_a_call_whose_upload_or_bucket_another_one_removes_is_no_error_of_ours(tmp_path, monkeypatch) -> None:
+    """They were answered by 500, and a bucket that was deleted meanwhile came back."""
+    store, app = Store(tmp_path), make_app(tmp_path, verifier)
+    store.create_bucket("mine")
+    parts = uploads.Uploads(store)
+
+    async def call(method: str, path: str, body: bytes = b"") -> int:
+        return await answer(app, method, path, "ada", body)
+
+    upload, sync = parts.create("mine", "a", {}), uploads.sync
+
+    def abort_once(path: Any) -> None:
+        monkeypatch.setattr(uploads, "sync", sync)
+        parts.abort("mine", "a", upload)
+
+    monkeypatch.setattr(uploads, "sync", abort_once)
+    assert asyncio.run(call("PUT", f"/mine/a?uploadId={upload}&partNumber=1", b"x")) == 404
+
+    for again in (True, False):
+        keep = Store.keep
+
+        def deleted_first(*arguments: Any, again: bool = again, keep: Any = keep, **options: Any) -> Any:
+            store.delete_bucket("mine")
+            if again:
+                store.create_bucket("mine")
+            return keep(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "keep", deleted_first)
+            assert asyncio.run(call("PUT", "/mine/a", b"x")) == (409 if again else 404)
+    target = store.target
+    store.create_bucket("mine")
+    monkeypatch.setattr(store, "target", lambda name: (target(name), store.delete_bucket(name))[0])
+    with pytest.raises(FileNotFoundError), store.new_file("mine"):
+        pass
+    assert store.buckets() == []

@@ -9,6 +9,7 @@ Content goes through in pieces, in both directions: a file of any size needs a f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
 from herringbone.s3.front.removal import remove_abandoned
 from herringbone.s3.front.store import Store
-from herringbone.s3.front.uploads import Uploads
+from herringbone.s3.front.uploads import Uploads, no_upload
 from herringbone.system.connections import admit
 
 # Options of a query by which access logs name an operation.
@@ -138,6 +139,8 @@ class Front:
                 if not admit(request.scope, signer.identity):
                     raise S3Error("SlowDown", "Your key has as many connections as it may. Close some.", 503)
                 response = await self._verified(request, signed, signer)
+            except FileNotFoundError:
+                raise _gone(signed) from None
             except OSError as error:
                 # A full or broken disk; the name of the file is for the log of the server alone.
                 print(f"{request.method} {request.url.path}: {error}", file=sys.stderr)
@@ -346,6 +349,13 @@ class Handlers:
 
     def list_multipart_uploads(self, call: Call) -> Response:
         return list_uploads(self._uploads, call.bucket, call.options)
+
+
+def _gone(request: HttpRequest) -> S3Error:
+    """Return the refusal of a call during which another one has removed its upload or its bucket."""
+    if re.search("(^|&)uploadId=", request.query):
+        return no_upload()
+    return S3Error("OperationAborted", "Another call has removed the bucket meanwhile. Try again.", 409)
 
 
 def _operation(request: HttpRequest) -> str:

@@ -74,7 +74,9 @@ class Store:
     def create_bucket(self, name: str) -> None:
         path = self._folder / check_bucket_name(name)
         try:
-            path.mkdir(parents=True)
+            # The lock: a deletion that finds a file brings the bucket back.
+            with self._lock:
+                path.mkdir(parents=True)
         except FileExistsError:
             raise S3Error("BucketAlreadyOwnedByYou", "The bucket exists already, and you own it.", 409) from None
 
@@ -113,11 +115,18 @@ class Store:
             path.mkdir(exist_ok=True)
         return path
 
+    def own_folder(self, bucket: str, kind: str) -> Path:
+        """Return a folder of the front's own in a bucket that gets objects, made if it is not there."""
+        path = self.target(bucket) / OWN
+        for folder in (path, path / kind):
+            # One by one: a bucket that another call deletes meanwhile must not come back.
+            folder.mkdir(exist_ok=True)
+        return path / kind
+
     @contextmanager
     def new_file(self, bucket: str) -> Iterator[IO[bytes]]:
         """Open a file for content that is coming; it is removed unless `keep` has given it its name."""
-        folder = self.target(bucket) / OWN / "new"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self.own_folder(bucket, "new")
         descriptor, name = tempfile.mkstemp(dir=folder)
         os.close(descriptor)
         try:

@@ -54,8 +54,8 @@ class Uploads:
     def create(self, bucket: str, key: str, meta: dict[str, str]) -> str:
         """Begin an upload and return its id."""
         upload = os.urandom(16).hex()
-        folder = self._store.target(bucket) / OWN / "uploads" / upload
-        folder.mkdir(parents=True)
+        folder = self._store.own_folder(bucket, "uploads") / upload
+        folder.mkdir()
         write_whole(folder / "upload.json", json.dumps({"key": key, "meta": meta}).encode(), synced=True)
         return upload
 
@@ -65,11 +65,11 @@ class Uploads:
 
     def add(self, bucket: str, key: str, upload: str, number: int, file: IO[bytes], etag: str) -> None:
         """Keep a file of `Store.new_file` as a part; an earlier part of that number is gone then."""
-        folder, _ = self._upload(bucket, key, upload)
         file.flush()
         # `complete` takes a part for what its name says.
         sync(file.name)
         with self._changing(upload):
+            folder, _ = self._upload(bucket, key, upload)
             os.replace(file.name, folder / f"{number:05}-{etag}")  # noqa: PTH105
             sync(folder)
             for part in self._parts(folder):
@@ -162,16 +162,22 @@ class Uploads:
             with suppress(OSError, ValueError):
                 stored = json.loads((folder / "upload.json").read_text())
         if stored.get("key") != key:
-            raise S3Error("NoSuchUpload", "The specified multipart upload does not exist.", 404)
+            raise no_upload()
         return folder, stored
 
     @staticmethod
     def _parts(folder: Path) -> list[Part]:
         parts = []
         for path in folder.iterdir():
-            if (match := _PART.fullmatch(path.name)) is not None:
-                parts.append(Part(int(match[1]), match[2], path.stat().st_size, path))
+            # A part that comes again takes the place of the earlier one.
+            with suppress(FileNotFoundError):
+                if (match := _PART.fullmatch(path.name)) is not None:
+                    parts.append(Part(int(match[1]), match[2], path.stat().st_size, path))
         return sorted(parts)
+
+
+def no_upload() -> S3Error:
+    return S3Error("NoSuchUpload", "The specified multipart upload does not exist.", 404)
 
 
 def _etag_of(parts: Sequence[tuple[int, str]]) -> str:
