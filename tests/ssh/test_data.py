@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from herringbone import TrainingInput, TrainingJob
+from herringbone_contract.errors import HostError, InputError
 from tests.aws_mock import mock_aws
 
+from .conftest import members
 from .machines import Machines
 
 pytestmark = pytest.mark.ssh
@@ -92,3 +94,23 @@ def test_checkpoints_of_all_machines_go_to_a_bucket_and_come_back(
         for path in machines.work(name).rglob("*"):
             if path.is_file() and "environments" not in path.parts:
                 assert b"mock-secret-of-this-test" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(("end", "said"), [("", ""), ("raise SystemExit(3)", "SystemExit")])
+def test_results_that_could_not_be_fetched_are_fetched_again_by_name(submit, machines, transport, end, said):
+    """The job named a folder of the machine, and no command had anything to do with it."""
+    save = "import os; open(os.environ['SM_{}'] + '/w', 'w').write('1')\n"
+    job = submit(save.format("MODEL_DIR") + save.format("OUTPUT_DATA_DIR") + end, hosts=1)
+    rsync, transport._rsync = transport._rsync, ("false",)
+    assert job.wait().status == "Failed"
+    place = f"h-1:{machines.work('h-1')}/jobs/{job.name}, and `herringbone repack {job.name}` fetches and packs them"
+    assert said in job.failure.render()
+    assert place in (" ".join(line.text for line in job.logs()) if said else job.failure.render())
+    with pytest.raises(HostError, match=r"h-1: .*could not be copied"):
+        job.repack()
+    with pytest.raises(InputError, match="was not fetched; fetch it first"):
+        job.remove(keep_model=True)
+    transport._rsync = rsync
+    assert job.repack().name == "model.tar.gz"
+    assert members(job.model_data) == ["w"]
+    assert Path(job.output_data.removeprefix("file://")).exists()

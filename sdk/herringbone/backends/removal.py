@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from herringbone.backends.facts import add_facts, find_facts
 from herringbone.backends.registry import backend_named
 from herringbone.records.description import own_folder
-from herringbone.records.home import Home, find_home
+from herringbone.records.home import Home, JobFolder, find_home
 from herringbone.records.index import TERMINAL, JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
 from herringbone_contract.constants import JOB_NAME_PATTERN
@@ -198,6 +198,11 @@ def _model_to_keep(record: JobRecord, folder: Path) -> str | None:
         if inside.exists() or "://" in record.model or Path(record.model).exists():
             return record.model
         return None
+    if record.backend == "ssh" and record.service is not None and not JobFolder(folder).fetched.exists():
+        raise InputError(
+            f"job {record.name} is {record.status}, and what its machines have of it was not fetched; fetch it first "
+            f"(`herringbone repack {record.name}`), or remove the job without keeping its model"
+        )
     hosts = folder / "hosts"
     for host in sorted(hosts.iterdir()) if hosts.is_dir() else ():
         if not _has_no_model(host / "ml"):

@@ -68,11 +68,11 @@ def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> 
         # It was packed, and could not be sent.
         return Path(record.model)
     bases = [(host.name, folder.host(host.name)) for host in plan.hosts]
+    output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
+    pack_output(bases, output, compress=compress, say=say)
     if not has_model(bases):
         looked = ", ".join(str(Paths(base).model) for _, base in bases)
         raise InputError(f"job {record.name} left no model: there are no files in {looked}")
-    output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
-    pack_output(bases, output, compress=compress, say=say)
     model = pack_model(bases, output, compress=compress, say=say)
     assert model is not None
     return model

@@ -53,6 +53,11 @@ class JobFolder:
         return self.logs / "job.events"
 
     @property
+    def fetched(self) -> Path:
+        """A file that says that everything that a job's machines had of it has been fetched."""
+        return self.path / "results.fetched"
+
+    @property
     def requests(self) -> Path:
         """The requests of clients to a running job; its controller makes the folder once it takes requests."""
         return self.path / "requests"

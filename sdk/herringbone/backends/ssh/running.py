@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from herringbone.backends import lifecycle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.attempts.current import CurrentAttempt, current_attempt
-from herringbone.backends.ssh.finish.completion import as_over, end_packing, start_completion
+from herringbone.backends.ssh.finish.completion import MachineHosts, as_over, end_packing, start_completion
 from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.follow.files import EVENTS, LOG, RemoteEvents, RemoteFiles, RemoteLogs
 from herringbone.backends.ssh.follow.monitor import FIRST_LOOK_SECONDS, JobMonitor
@@ -112,6 +113,33 @@ class RunningJobs(OwnHostsBackend):
     def _files(self, name: str, endings: Sequence[str]) -> RemoteFiles:
         self._readers[name] += 1
         return RemoteFiles(lambda: self._follow_current(name), self._home.job(name).logs, endings)
+
+    def repack(self, name: str, say: Callable[[str], None]) -> Path:
+        record = self._index.get(name)
+        if record.done and record.model is None and record.service and not self._home.job(name).fetched.exists():
+            self._fetch_again(record)
+            say("fetched what the machines have of the job")
+        return super().repack(name, say)
+
+    def _fetch_again(self, record: JobRecord) -> None:
+        """Fetch the results of a job whose completion could not. Raises `HostError` for each machine without."""
+        monitor = JobMonitor(current_attempt(record).name, current_attempt(record).machines, self._transport)
+        try:
+            monitor.first_look()
+            states = monitor.states
+            silent = [f"{host.machine.name}: {host.trouble or 'no answer'}" for host in monitor.hosts.values()]
+        finally:
+            monitor.close()
+        missing = [why for state, why in zip(states, silent, strict=True) if not state.done]
+        MachineHosts(
+            record, parse_plan(record.plan_dict), states, self._transport, self._home, self._submission
+        ).fetch_results()
+        if missing:
+            folder = self._home.job(record.name).path
+            raise HostError(
+                f"job {record.name}: {'; '.join(missing)}: what these machines have of it is missing; run `herringbone "
+                f"repack {record.name}` again once they answer. What other machines left is in {folder}/hosts"
+            )
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.

@@ -127,10 +127,24 @@ class MachineHosts(EndedHosts):
         # Each machine's controller has given back what its host had.
         pass
 
-    def collect(self, verdict: Verdict) -> None:  # noqa: ARG002 - the output of a failed job may say why it failed
+    def collect(self, verdict: Verdict) -> None:
         change_state(self._index, self.job, {"secondary_status": UPLOADING}, at=self._ended)
+        # The output of a failed job may say why it failed.
+        try:
+            self.fetch_results()
+        except (HerringboneError, OSError) as error:
+            # The failure of the script stays the job's, so the log alone says where its output is.
+            if verdict.failure is not None:
+                with contextlib.suppress(OSError):
+                    self.say(self.failure_of(error).message)
+            raise
+
+    def fetch_results(self) -> None:
+        """Fetch what the hosts that are over left. Raises `HerringboneError` or `OSError`."""
         # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
         self._for_each_host(self._fetch_results)
+        if all(state.done for state in self._states):
+            self._folder.fetched.touch()
 
     def output(self) -> Path:
         return output_folder(self._plan, self._folder)
@@ -164,7 +178,8 @@ class MachineHosts(EndedHosts):
         return Failure(
             exception=type(error).__name__,
             exit_code=0,
-            message=f"the job completed, but its results could not be fetched: {error}; they are in {folders}",
+            message=f"the results could not be fetched: {error}; nothing is lost: they are in {folders}, and "
+            f"`herringbone repack {self.job}` fetches and packs them",
         )
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
