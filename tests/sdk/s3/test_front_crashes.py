@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("starlette")
 
 from herringbone.s3.front import removal, uploads
-from herringbone.s3.front.refusals import S3Error
+from herringbone.s3.front.app import make_app
+from herringbone.s3.front.refusals import S3Error, Signer
 from herringbone.s3.front.removal import remove_abandoned
 from herringbone.s3.front.store import Store
 from herringbone.s3.front.uploads import Uploads
@@ -152,3 +153,27 @@ def test_a_large_upload_that_is_completed_holds_up_no_other(store, monkeypatch):
         may_go.set()
         thread.join()
     assert list(store.keys("mine")) == ["large", "small"]
+
+
+def test_what_a_killed_service_was_writing_goes_at_the_next_start(store, tmp_path, monkeypatch):
+    """It stayed for a week, and unfinished facts for ever."""
+    parts, upload = begin(store)
+    put(store, b"old")
+    own = tmp_path / "mine" / ".herringbone"
+    unfinished = [own / "new" / "tmp1", own / "facts/00/.1.partial", own / "uploads" / upload / ".2.partial"]
+    for path in unfinished:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half")
+    (own / "new" / "removed").mkdir()
+    (tmp_path / "mine" / ".a.partial").write_text("a job writes it")
+    other = removal.held_alone(tmp_path)
+    assert other is not None
+    # Another service may write to them.
+    make_app(tmp_path, lambda _: Signer("me"))
+    assert all(path.exists() for path in unfinished)
+    os.close(other)
+    make_app(tmp_path, lambda _: Signer("me"))
+    assert not any(path.exists() for path in (*unfinished, own / "new" / "removed"))
+    assert (tmp_path / "mine" / ".a.partial").exists()
+    assert [part.number for part in parts.parts("mine", "k", upload)] == [1]
+    assert store.facts("mine", "k").etag == b"old".hex()

@@ -41,7 +41,7 @@ from herringbone.s3.front.keys import check_key
 from herringbone.s3.front.listing import list_buckets, list_page, list_parts, list_uploads
 from herringbone.s3.front.operations import find_operation, method_of
 from herringbone.s3.front.refusals import HttpRequest, Outcome, S3Error, Signer, Verifier
-from herringbone.s3.front.removal import remove_abandoned
+from herringbone.s3.front.removal import held_alone, remove_abandoned
 from herringbone.s3.front.store import Store
 from herringbone.s3.front.uploads import Uploads, no_upload
 from herringbone.system.connections import admit
@@ -95,7 +95,8 @@ def make_app(
     call for which it raises is not answered. With `new_buckets`, the first object of a bucket makes it. One process
     serves a folder.
     """
-    remove_abandoned(folder)
+    # Held to the end of the process.
+    remove_abandoned(folder, alone=held_alone(folder) is not None)
     front = Front(Handlers(Store(folder, new_buckets=new_buckets)), verifier, host, observer)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -43,18 +45,35 @@ def removed(bucket: Path) -> bool:
     return True
 
 
-def remove_abandoned(folder: Path, *, older_than: float = 7 * 24 * 3600.0) -> None:
+def held_alone(folder: Path) -> int | None:
+    """Return a descriptor that keeps a folder for this process; None where another one has it, or none can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # Another service, or a file system of a server without locks of folders.
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def remove_abandoned(folder: Path, *, alone: bool = False, older_than: float = 7 * 24 * 3600.0) -> None:
     """Remove content and parts that nobody has touched for a week: their clients are gone.
 
     A bucket whose deletion was interrupted goes, too. One into which somebody has put a file meanwhile comes back.
+    Where the process has the folder `alone`, so does all that an earlier one was writing at its end. An upload stays:
+    its client goes on.
     """
     for path in folder.glob(f"{DELETED}*"):
         with suppress(OSError):
             if not removed(path):
                 path.rename(folder / path.name.removeprefix(DELETED))
     limit = time.time() - older_than
-    for kind in ("new", "uploads"):
-        for path in folder.glob(f"*/{OWN}/{kind}/*"):
+    for kind in ("new/*", "uploads/*", "uploads/*/.*.partial", "facts/*/.*.partial"):
+        for path in folder.glob(f"*/{OWN}/{kind}"):
             with suppress(OSError):
-                if path.stat().st_mtime < limit:
+                if path.stat().st_mtime < limit or (alone and kind != "uploads/*"):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
