@@ -7,12 +7,14 @@ import pytest
 
 from herringbone.backends.ssh.finish.retry import merge_checkpoints
 from herringbone.backends.ssh.machines.inventory import Machine
+from herringbone.backends.ssh.transport import openssh
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.records.checkpoints import settle_links
+from herringbone_contract.errors import HostError
 
 # An ssh that logs in to nobody: it runs the command that rsync wants to run there.
-LOCAL_SSH = '#!/bin/sh\nwhile [ "$1" != rsync ]; do shift; done\nexec "$@"\n'
+LOCAL_SSH = '#!/bin/sh\nwhile [ "${1#sh -c}" = "$1" ]; do shift; done\nsh -c "$*"\n'
 
 
 @pytest.fixture
@@ -57,6 +59,17 @@ def test_every_entry_of_the_results_is_packed_or_named(tmp_path, transport, resu
     assert sorted(message.split(" ")[0] for message in messages) == [".~tmp~", "fifo", "secret", "socket", "up"]
     assert [path.name for path in (tmp_path / "private").iterdir()] == ["secret"]
     assert (packed / "epochs" / "5.pt").read_text() == "weights"
+
+
+def test_a_copy_ends_although_a_program_of_a_login_file_holds_the_connection(tmp_path, transport, results, monkeypatch):
+    """The job was in progress for ever: ssh waits for everything that has its machine's standard output."""
+    monkeypatch.setattr(openssh, "_HELD_SECONDS", 0.3)
+    with (tmp_path / "ssh").open("a") as program:
+        program.write("code=$?\n[ $code != 0 ] || exec sleep 60\nexit $code\n")
+    transport.fetch(Machine(name="h-1"), str(results), tmp_path / "logs")
+    assert (tmp_path / "logs" / "epochs" / "5.pt").read_text() == "weights"
+    with pytest.raises(HostError, match="No such file or directory"):
+        transport.fetch(Machine(name="h-1"), str(results / "no"), tmp_path / "logs")
 
 
 def test_logs_bring_no_link_that_leaves_their_folder(tmp_path, transport, results):

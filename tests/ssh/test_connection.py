@@ -146,13 +146,25 @@ def test_a_refusal_is_an_error_that_names_the_machine(connect):
         ("echo 'no way' >&2; exit 255", "here: the connection is closed \\(exit code 255\\): no way"),
         ("python-of-nobody -c pass", "here: the connection is closed \\(exit code 127\\)"),
         # As zsh that a login file starts, or `read`; and a program that greets and is not the agent.
-        ("echo Welcome; cat", "its Python did not start within 0.5 s: does a login file"),
+        ("echo Welcome; cat", "its Python did not start within 0.5 s \\(it printed 'Welcome'\\): does a login"),
         ("printf '<herringbone>Welcome\\n'; cat", "a program other than Herringbone answers"),
     ],
 )
 def test_a_program_that_is_not_the_agent_is_reported(connect, command, message):
     with pytest.raises(HostError, match=message):
         connect(command).ask({"ask": "facts"})
+
+
+@pytest.mark.parametrize(
+    "login",
+    ["exec </dev/null", "exec <&-", "exec >&-", "kill -9 $$", "exit 0", "exit 255"],
+)
+def test_login_files_that_end_or_redirect_are_named_without_a_traceback(connect, login):
+    """ "ValueError: invalid literal for int() with base 10: b''" was all that a user saw."""
+    with pytest.raises(HostError, match=r"does a login file of that machine .*redirect it") as raised:
+        connect(f"{login}; {loader_command(sys.executable)}").ask({"ask": "facts"})
+    assert "Traceback" not in str(raised.value)
+    assert "ValueError" not in str(raised.value)
 
 
 def test_login_files_may_print_and_take_a_while(connect):

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import selectors
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ from typing import IO
 from herringbone.backends.ssh.agent.messages import Message, ProtocolError, Unpacker, pack
 from herringbone.images.wheel import pack_herringbone
 from herringbone_contract.errors import HostError
+from herringbone_contract.masking import printable
 
 ANSWER_SECONDS = 60.0
 # The first answer may have to wait for the environment, for which pip may download packages.
@@ -38,19 +40,22 @@ GREETING_SECONDS = 60.0
 _GREETING = b"<herringbone>"
 # Kept of what login files print.
 _NOISE_BYTES = 65_536
+_SHOWN_CHARS = 100
 # Greets, then reads eight digits and that many bytes of program text, and runs the text. It contains no single quote
 # and no `$`, so every shell passes it on unchanged between single quotes.
 _LOADER = (
-    'import os;r=os.read;os.write(1,b"<herringbone>");n=int(r(0,8));t=b"";'
+    'import os;r=os.read;os.write(1,b"<herringbone>");n=int(r(0,8)or exit(9));t=b"";'
     'exec("while len(t)<n:t+=r(0,n-len(t))or exit(9)");exec(t)'
 )
 _LOGIN_FILES = (
-    "does a login file of that machine (.bashrc, .profile, .cshrc) leave, start another shell, or read input? Let it "
-    "do so on terminals only, as with `[ -t 0 ] || return` at its top"
+    "does a login file of that machine (.bashrc, .profile, .cshrc) leave, start another shell, read input, redirect it "
+    "(`exec </dev/null`) or end itself? Let it do so on terminals only, as with `[ -t 0 ] || return` at its top"
 )
 _SSH_SETTINGS = (
     "; or do settings for it in your ssh configuration (SessionType, StdinNull) keep ssh from running programs?"
 )
+# All of a traceback of Python, except its last line.
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n)*", re.MULTILINE)
 # ssh's own code for a connection that failed, and the shell's for a program that it does not find.
 _SSH_FAILED, _COMMAND_NOT_FOUND = 255, 127
 
@@ -137,6 +142,8 @@ class Connection:
         self._greeting_seconds = greeting_seconds
         self._greeted_by = time.monotonic() + greeting_seconds
         self._noise = b""
+        # Something came after the greeting: the bootstrap runs.
+        self._has_answered = False
 
     def __enter__(self) -> Connection:
         return self
@@ -194,7 +201,9 @@ class Connection:
             except BlockingIOError:
                 if self._program is not None and time.monotonic() > self._greeted_by:
                     why = f"its Python did not start within {self._greeting_seconds:g} s"
-                    raise HostError(f"{self.machine}: {why}: {_LOGIN_FILES}{_SSH_SETTINGS}") from None
+                    noise = printable(" ".join(self._noise.decode(errors="replace").split()))
+                    printed = f" (it printed {noise[-_SHOWN_CHARS:]!r})" if noise else ""
+                    raise HostError(f"{self.machine}: {why}{printed}: {_LOGIN_FILES}{_SSH_SETTINGS}") from None
                 return arrived
             if not chunk:
                 if arrived:
@@ -203,6 +212,7 @@ class Connection:
                 raise HostError(f"{self.machine}: {self._why_closed()}")
             if self._program is not None:
                 chunk = self._after_greeting(chunk)
+            self._has_answered |= bool(chunk)
             try:
                 received = self._unpacker.feed(chunk)
             except ProtocolError as error:
@@ -284,10 +294,14 @@ class Connection:
             code = _SSH_FAILED
         # The child wrote through a duplicate of this descriptor, which shares the position in the file.
         self._errors.seek(0)
-        reason = self._explain(code, self._errors.read().decode(errors="replace").strip())
-        if self._program is None or code in (_SSH_FAILED, _COMMAND_NOT_FOUND):
+        errors = _TRACEBACK.sub("", self._errors.read().decode(errors="replace")).strip()
+        reason = self._explain(code, errors)
+        # ssh has lines of its own about a connection that fails. Without one, something ended the login.
+        is_cut = code == _SSH_FAILED and bool(errors or self._program is None)
+        if self._has_answered or is_cut or code == _COMMAND_NOT_FOUND:
             return reason
-        return f"it ended before its Python ran: {_LOGIN_FILES}{'' if code else _SSH_SETTINGS} ({reason})"
+        when = "its Python ran" if self._program is not None else "its Python got a program"
+        return f"it ended before {when}: {_LOGIN_FILES}{'' if code else _SSH_SETTINGS} ({reason})"
 
 
 def _explain_plainly(code: int, errors: str) -> str:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import stat
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from herringbone.backends.ssh.machines.inventory import Machine
 from herringbone.backends.ssh.transport.connection import Connection, Wheel, loader_command
@@ -28,6 +32,10 @@ _ERROR_CHARS = 500
 _LAST_CHARS = 300
 _COMMAND_NOT_FOUND = 127
 _SSH_FAILED = 255
+# A program that a login file has started may hold the connection open for ever, so the machine reports the copy's end.
+_ENDED = "<herringbone: rsync has ended>"
+_REMOTE_RSYNC = shlex.join(["sh", "-c", f'rsync "$@" && echo "{_ENDED}" >&2', "sh"])
+_HELD_SECONDS = 1.5
 _CONNECT = r"^(?:ssh: connect to host|channel \d+: open failed:)"
 # Lines of ssh itself, which end it with its own code -> reason and remedy. The first match is taken. A banner of the
 # machine, or a login file, may have such words as well, but not such lines.
@@ -111,24 +119,27 @@ class OpenSSHTransport:
     def _copy(self, machine: Machine, kinds: Sequence[str], source: str, target: str) -> None:
         # -s keeps the paths from the machine's shell. No -o and -g: files belong to the user who receives them.
         command = [*self._rsync, "-s", "-rltp", *kinds, "--delete", "--delay-updates"]
-        command += ["--timeout", str(ALIVE_SECONDS * 3 + CONNECT_SECONDS), "-e", " ".join(self._ssh_command(machine))]
-        try:
-            result = subprocess.run(
-                [*command, "--", source, target],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
+        command += ["--timeout", str(ALIVE_SECONDS * 3 + CONNECT_SECONDS), "--rsync-path", _REMOTE_RSYNC]
+        command += ["-e", " ".join(self._ssh_command(machine)), "--", source, target]
+        with tempfile.TemporaryFile() as written:
+            try:
                 # The terminal's Ctrl-C stops the job, and must not break a copy of what the job left.
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise HostError(f"{self._rsync[0]} cannot be started: {error.strerror}; install rsync") from error
-        if result.returncode:
-            errors = result.stderr.strip()[-_ERROR_CHARS:]
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=written,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise HostError(f"{self._rsync[0]} cannot be started: {error.strerror}; install rsync") from error
+            code = _end_of(process, written)
+            written.seek(0)
+            errors = written.read().decode(errors="replace").replace(_ENDED, "").strip()[-_ERROR_CHARS:]
+        if code:
             if "rsync: command not found" in errors or "rsync: not found" in errors:
                 raise HostError(f"{machine.name}: it has no rsync; install it there")
-            reason = explain(machine, result.returncode, errors)
+            reason = explain(machine, code, errors)
             if "is your shell clean" in errors:
                 reason = f"a login file of that machine prints something; let it print on terminals only ({reason})"
             elif re.search(r"^rsync: .*No space left on device", errors, re.MULTILINE):
@@ -160,6 +171,23 @@ class OpenSSHTransport:
         if machine.port is not None:
             command += ["-p", str(machine.port)]
         return command if machine.user is None else [*command, "-l", machine.user]
+
+
+def _end_of(process: subprocess.Popen[bytes], errors: IO[bytes]) -> int:
+    """Wait for rsync and return its exit code: 0 as well if only the connection is still held open."""
+    try:
+        while True:
+            # Before the wait: the connection has the whole time to close.
+            is_copied = _ENDED.encode() in os.pread(errors.fileno(), 1 << 20, 0)
+            try:
+                return process.wait(_HELD_SECONDS)
+            except subprocess.TimeoutExpired:
+                if is_copied:
+                    return 0
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def control_folder() -> str | None:
