@@ -318,10 +318,10 @@ def fuzz(client, count, seed=0):
         assert status in (200, 400), (target, body, answer)
 
 
-@pytest.mark.parametrize("value", [1e308, -1e300, "never", {}, 10**30])
+@pytest.mark.parametrize("value", [1e308, -1e300, 1e300, -1, "-1", True, False, "never", "nan", {}, 10**30])
 def test_times_that_are_none(client, value):
-    """botocore's own validator raises RuntimeError for the first one."""
-    assert client.call("ListTrainingJobs", {"CreationTimeAfter": value})[1]["__type"] == "ValidationException"
+    asked = [("ListTrainingJobs", "CreationTimeAfter"), ("ListHyperParameterTuningJobs", "LastModifiedTimeBefore")]
+    assert [client.call(name, {member: value})[1]["__type"] for name, member in asked] == ["ValidationException"] * 2
 
 
 def test_fuzzed_bodies(client):

@@ -53,14 +53,19 @@ def check_members(operation: Any, members: Mapping[str, Any]) -> None:
 
 
 def with_times(operation: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members with times in seconds since 1970: JSON's clients send numbers, some of them texts."""
+    """Return the members with times in seconds since 1970: JSON's clients send numbers, some of them texts.
+
+    Raises `ApiError` (ValidationException) for a boolean, which Python takes for a number, and a time before 1970.
+    """
     from botocore.utils import parse_to_aware_datetime
 
-    shapes = operation.input_shape.members
-    return {
-        name: parse_to_aware_datetime(value).timestamp() if shapes[name].type_name == "timestamp" else value
-        for name, value in members.items()
-    }
+    shapes, times = operation.input_shape.members, {}
+    for name, value in members.items():
+        if shapes[name].type_name == "timestamp":
+            times[name] = -1.0 if isinstance(value, bool) else parse_to_aware_datetime(value).timestamp()
+            if times[name] < 0:
+                raise invalid(f"{name}: {value!a} is no time since 1970")
+    return {**members, **times}
 
 
 def check_answer(operation: Any, answer: Mapping[str, Any]) -> None:
