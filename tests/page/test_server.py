@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.page.conftest import TOKEN, Page
@@ -20,6 +21,7 @@ from tests.page.make_jobs import make_job, write_events, write_log
 
 from herringbone.views.page.summaries import Summaries
 from herringbone.views.tunings.looks import Tunings
+from herringbone_contract.masking import printable
 
 PATHS = [
     "/",
@@ -111,6 +113,25 @@ def test_files_are_those_of_the_job(page, tmp_path):
     for path in (*inside, *hidden, *outside, "", ".", "..", model, "logs/../../files/hosts"):
         status, _, text = page.get(f"/api/jobs/files/file?path={path}")
         assert (status, "a secret" in text) == (404, False), path
+
+
+def test_files_with_any_names_are_listed(page, monkeypatch):
+    """Those with control characters, bidirectional marks or bytes that are no UTF-8 were left out unsaid."""
+    base = make_job(page.home, "odd").path / "hosts" / "algo-1" / "ml" / "checkpoints"
+    base.mkdir()
+    names = ["-rf", "a\nb", "\u202egpj.exe", "caf\udce9", "\ufffd", "50%", "?#&"]
+    for name in names:
+        (base / name).write_text("content")
+    files = json.loads(page.get("/api/jobs/odd/files")[2])["files"]
+    shown = {file["shown"].rpartition("/")[2]: file["path"] for file in files if "/checkpoints/" in file["shown"]}
+    assert list(shown) == [printable(name) for name in sorted(names)]
+    assert printable("".join(shown)) == "".join(shown)
+    assert [name for name, path in shown.items() if not path] == ["caf\\udce9"]
+    for path in filter(None, shown.values()):
+        assert page.get(f"/api/jobs/odd/file?path={quote(path)}")[2] == "content"
+    monkeypatch.setattr("herringbone.views.page.files._MAX_FILES", 5)
+    files = json.loads(page.get("/api/jobs/odd/files")[2])["files"]
+    assert {"path": "", "shown": "hosts/algo-1/ml/checkpoints: more files are there", "size": None, "t": None} in files
 
 
 @pytest.mark.parametrize("name", ["nobody", "..", "%2e%2e%2fx", "a%00b", "-"])

@@ -21,12 +21,13 @@ _MAX_ENTRIES = 20_000
 
 
 def listed_files(folder: Path) -> list[dict[str, Any]]:
-    """Return the files of a job: {path, size, t}; `path` is below the job's folder.
+    """Return the files of a job: {path, shown, size, t}; `path` is below the job's folder.
 
     >>> listed_files(Path("/nowhere"))
     []
 
-    At most 500 below each folder, whatever a script leaves there.
+    `shown` is the path with escapes for characters that nobody sees. A name that is no UTF-8 cannot be part of an
+    address: its `path` is "". At most 500 below each folder, whatever a script leaves there, and a line about the rest.
     """
     files: list[dict[str, Any]] = []
     for inside in _folders(folder):
@@ -65,8 +66,16 @@ def _below(top: int, inside: str) -> Iterator[dict[str, Any]]:
     count = 0
     for seen, entry in enumerate(safe_tree.walk(top)):
         if count >= _MAX_FILES or seen >= _MAX_ENTRIES:
+            yield rest(f"{inside}: more files are there")
             return
-        # A name that is no UTF-8 cannot be part of an address.
-        if entry.kind == "file" and printable(entry.name) == entry.name:
+        if entry.kind == "file":
             count += 1
-            yield {"path": f"{inside}/{entry.name}", "size": entry.state.st_size, "t": round(entry.state.st_mtime)}
+            path = f"{inside}/{entry.name}"
+            address = path if path.encode("utf-8", "replace").decode() == path else ""
+            time = round(entry.state.st_mtime)
+            yield {"path": address, "shown": printable(path), "size": entry.state.st_size, "t": time}
+
+
+def rest(text: str) -> dict[str, Any]:
+    """Return the line of a list that says what the list leaves out."""
+    return {"path": "", "shown": text, "size": None, "t": None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from herringbone.views.page.data import Fineness
-from herringbone.views.page.files import listed_files
+from herringbone.views.page.files import listed_files, rest
 from herringbone.views.page.live import LiveJob
 from herringbone.views.page.log_pages import Choice
 from herringbone_contract.errors import HerringboneError, InputError
@@ -63,7 +63,7 @@ def report_of(job: LiveJob) -> str:
         data = {
             "job": job.data(Fineness(buckets, points)),
             "log": log,
-            "files": files[: 2 * lines],
+            "files": files[: 2 * lines] + [rest(f"{len(files) - 2 * lines} more files")] * (len(files) > 2 * lines),
             "made": time.time(),
         }
         text = page_with(data)

@@ -208,9 +208,11 @@ export class JobView {
     const files = await source.files(this.name).catch(() => []);
     if (!files.length) return;
     const rows = files.map((file) => {
-      const address = source.fileAddress(this.name, file.path);
-      return h("tr", {}, h("td", {}, address ? h("a", { href: address, download: true }, file.path) : file.path),
-        h("td", { class: "number" }, shownBytes(file.size)), h("td", { class: "nowrap quiet" }, shownTime(file.t)));
+      const address = file.path && source.fileAddress(this.name, file.path);
+      const known = file.size !== null;
+      return h("tr", {}, h("td", {}, address ? h("a", { href: address, download: true }, file.shown) : file.shown),
+        h("td", { class: "number" }, known && shownBytes(file.size)),
+        h("td", { class: "nowrap quiet" }, known && shownTime(file.t)));
     });
     fill(this.parts.files, section("files", "Files", h("details", { class: "card wide", open: !report && files.length < 30 },
       h("summary", {}, `${files.length} files`), h("div", { class: "scroll" }, h("table", {},
