@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from herringbone.plan.inputs import local_path
-from herringbone.plan.texts import check_texts
+from herringbone.plan.texts import check_path, check_texts
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import masked_text
 
@@ -87,7 +87,7 @@ def parse_destination(text: str, *, base: Path, where: str = "track") -> Destina
         folder = local_path(rest, base=base)
         if folder is None:
             raise OptionError(f"{where}: {_shown(text)} is not on this machine; give a folder, as in tensorboard:runs")
-        return Destination(tracker, str(folder), "")
+        return Destination(tracker, check_path(where, str(folder)), "")
     entity, slash, project = rest.rpartition("/")
     parts = [entity, project] if slash and tracker == "wandb" else [rest]
     if not all(map(_PROJECT.fullmatch, parts)):

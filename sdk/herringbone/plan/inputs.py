@@ -13,7 +13,7 @@ import msgspec
 
 from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member, plain_type
 from herringbone.plan.option_errors import explain
-from herringbone.plan.texts import check_length, check_texts
+from herringbone.plan.texts import check_path, check_texts
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError
 
@@ -159,7 +159,7 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
         raise InputError(f"channel {name!r}: the path is empty; give a path or an address")
     path = local_path(checked.s3_data, base=base)
     if path is not None:
-        check_length(f"channel {name!r}", str(path), error=InputError)
+        check_path(f"channel {name!r}", str(path), error=InputError)
     return Channel(name=name, input=checked, path=None if path is None else str(path))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from herringbone.plan.inputs import local_path
-from herringbone.plan.texts import check_length
+from herringbone.plan.texts import check_path
 from herringbone_contract.errors import InputError, UnsupportedError
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
@@ -94,5 +94,5 @@ def _path_on_this_machine(option: str, address: str, base: Path) -> Path:
     path = local_path(address, base=base)
     if path is None:
         raise UnsupportedError(f"{option}: {address!r} is not on this machine; copy the code here and give its path")
-    check_length(option, str(path))
+    check_path(option, str(path))
     return path

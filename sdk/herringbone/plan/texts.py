@@ -14,6 +14,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MAX_NAME_BYTES = 255
 # Less than the 4,096 of Linux, so that there is room for the names of a job's files.
 _MAX_PATH_BYTES = 3_800
+_OF_THE_KERNEL = ("/dev", "/proc", "/sys")
+# What is not the kernel's alone.
+_OWN_FILES = re.compile(r"/dev/shm(/|$)|(?!/(dev|proc|sys)(/|$))")  # noqa: S108 - no file is made
 
 
 def check_texts(where: str, value: object, *, error: type[UsageError] = OptionError, secret: bool = False) -> None:
@@ -52,17 +55,19 @@ def path_text(name: str, value: str | os.PathLike[str] | None) -> str | None:
         raise OptionError(f"{name}: expected a path or name, got {value!r}")
     text = os.fspath(value)
     check_texts(name, text)
-    return check_length(name, text)
+    return check_path(name, text)
 
 
-def check_length(where: str, path: str, *, error: type[UsageError] = OptionError) -> str:
-    """Return a path. Raises `error` for one that no file system has: asking for it raises an OSError.
+def check_path(where: str, path: str, *, error: type[UsageError] = OptionError) -> str:
+    """Return a path. Raises `error` for one that no file system has, and for one among the kernel's own files.
 
-    >>> check_length("output_path", "/x" * 1_900)
+    >>> check_path("output_path", "/x" * 1_900)
     '/x/x...'
-    >>> check_length("output_path", "/x" * 2_000)
+    >>> check_path("output_path", "/x" * 2_000)
     Traceback (most recent call last):
     herringbone_contract.errors.OptionError: output_path: '/x/x...'... has more than 3800 bytes; shorten it
+    >>> check_path("output_path", "/dev/shm/results")
+    '/dev/shm/results'
     """
     what = ""
     if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in path.split("/")):
@@ -71,6 +76,14 @@ def check_length(where: str, path: str, *, error: type[UsageError] = OptionError
         what = f"more than {_MAX_PATH_BYTES}"
     if what:
         raise error(f"{where}: {path[:80]!r}... has {what} bytes; shorten it")
+    # Two slashes stay two at the beginning of a path.
+    folder = f"/{path.lstrip('/').partition('/')[0]}" if path.startswith("/") else ""
+    # /proc/self/cwd is a folder of the user.
+    if folder in _OF_THE_KERNEL and not _OWN_FILES.match(os.path.realpath(path).replace("//", "/")):
+        raise error(
+            f"{where}: {path} is below {folder}, where the kernel shows devices and its own state, no files; give "
+            "another folder (/dev/shm, in memory, can be used)"
+        )
     return path
 
 

@@ -6,13 +6,14 @@ import os
 import pytest
 
 from herringbone import Estimator
+from herringbone import TensorBoardOutputConfig as Board
 from herringbone.api.job import attach
 from herringbone.backends.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
 from herringbone.cli.__main__ import main
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.processes import identity, place, sees
-from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError
+from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError, UsageError
 
 
 @pytest.fixture
@@ -187,3 +188,23 @@ def test_what_cannot_be_repacked_is_refused(script, home, capsys):
     index.update("a", status="Failed")
     assert main(["repack", "a"]) == 2
     assert "left no model: there are no files in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/dev", "/proc/sys/kernel", "//dev/../sys"])
+@pytest.mark.parametrize(
+    "option", ["output_path", "checkpoint_s3_uri", "tensorboard_output_config", "dependencies", "source_dir", "track"]
+)
+def test_folders_of_the_kernel_are_refused_at_plan_by_name(script, option, path):
+    """An output_path below /dev or /proc was made, filled or refused at the very end of the job."""
+    script("pass")
+    given = {"dependencies": [path], "track": [f"tensorboard:{path}"], "tensorboard_output_config": Board(path)}
+    with pytest.raises(UsageError, match=rf"{option}.*: .* is below /(dev|proc|sys), where the kernel"):
+        Estimator("train.py", instance_type="local_process", **{option: given.get(option, path)}).plan()
+    with pytest.raises(UsageError, match=r"channel 'training': .* is below /"):
+        Estimator("train.py", instance_type="local_process").plan(path)
+
+
+def test_files_in_memory_and_the_users_own_folders_are_none_of_the_kernels(script):
+    script("pass")
+    for path in ("/dev/shm/results", "/proc/self/cwd/out", "/device"):
+        Estimator("train.py", instance_type="local_process", output_path=path, checkpoint_s3_uri=path).plan()

@@ -26,7 +26,7 @@ from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
 from herringbone.plan.shown import OWN_HOSTS
-from herringbone.plan.texts import check_length
+from herringbone.plan.texts import check_path
 from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
@@ -254,7 +254,7 @@ def _on_this_machine(option: str, address: str, plan: JobPlan) -> Path:
     path = local_path(address, base=Path(plan.folder))
     if path is None:
         raise UnsupportedError(f"{option}: {address} is not on this machine; give a folder or a file:// address")
-    check_length(option, str(path))
+    check_path(option, str(path))
     if path.exists() and not path.is_dir():
         raise InputError(f"{option}: {path} is no folder")
     return path
