@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.constants import line_prefix
+from herringbone_entry import processes
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host
 from herringbone_entry.ranks.output import Output
@@ -25,6 +26,9 @@ class HostContext:
         # Called with the whole lines of the observer's events, each one a JSON object, before they are printed.
         self.listeners: list[Callable[[bytes], None]] = []
 
+        # Each returns processes of this host that the job needs: pids by name.
+        self.watched: list[Callable[[], Mapping[str, int]]] = []
+
     def log(self, text: str) -> None:
         """Print lines of the supervisor's own."""
         # A text may hold the name of a file that is not UTF-8, which must not end the supervisor.
@@ -34,7 +38,11 @@ class HostContext:
     def beat(self) -> None:
         """Show the controller, from now on, that this host is alive when it has nothing else to print."""
         if not self.output.full:
-            self.send_event({"kind": "alive", "t": time.time(), "every": self.host.heartbeat})
+            event = {"kind": "alive", "t": time.time(), "every": self.host.heartbeat}
+            needed = [item for pids in self.watched for item in pids().items()]
+            if stopped := [name_of_stopped(name, pid) for name, pid in needed if processes.is_stopped(pid)]:
+                event["stopped"] = stopped
+            self.send_event(event)
         self.loop.later(self.host.heartbeat, self.beat)
 
     def send_event(self, event: dict[str, Any]) -> None:
@@ -46,3 +54,12 @@ class HostContext:
         from herringbone_contract.events.format import EVENT_MARK, encode
 
         self.output.write(self.prefix + EVENT_MARK + encode(event))
+
+
+def name_of_stopped(name: str, pid: int) -> str:
+    """Return what `alive` events say about a process that somebody has stopped.
+
+    >>> name_of_stopped("rank 0", 4711)
+    'rank 0 (process 4711) is stopped; `kill -CONT 4711` on its host lets it go on'
+    """
+    return f"{name} (process {pid}) is stopped; `kill -CONT {pid}` on its host lets it go on"

@@ -115,6 +115,12 @@ def shown_exit_code(stat: str) -> int | None:
     return (128 + number if number else status >> 8) or None
 
 
+def is_stopped(pid: int) -> bool:
+    """Say whether a signal has stopped a process; one that computes, sleeps or is traced by a debugger is not."""
+    text = read_text(f"/proc/{pid}/stat")
+    return text is not None and text.rpartition(") ")[2].startswith("T")
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none escapes us (Linux only)."""
     if sys.platform == "linux":

@@ -24,7 +24,8 @@ that they do not know. The kinds:
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
     bill        text
-    alive       every                              the host's supervisor runs, and says so every so many seconds; the
+    alive       every, stopped                     the host's supervisor runs, and says so every so many seconds;
+                                                   `stopped`: processes that somebody has stopped, in words. The
                                                    controller keeps no such event
     lost        count                              events that were too many for the observer, of a rank or a host
 

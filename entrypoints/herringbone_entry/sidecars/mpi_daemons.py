@@ -35,6 +35,7 @@ class Daemons:
         self._agents: list[Wire | None] = []
         # Daemons of this host by pid, with the numbers of their agents.
         self._running: dict[int, tuple[int, Sidecar]] = {}
+        context.watched.append(lambda: {f"mpirun's daemon {number}": pid for pid, (number, _) in self._running.items()})
 
     def ask(self, wire: Wire, message: Message) -> None:
         """Pass on the request of an agent, which then waits on `wire` for the end of its daemon.

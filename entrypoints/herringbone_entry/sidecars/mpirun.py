@@ -80,6 +80,7 @@ class Mpirun:
             path.write_text(mpi_agent.script(sys.executable, attach.socket_path(self._run_folder, host.name)))
             environment = {**mpi.agent_environment(str(path)), **environment}
         self._process = Sidecar(argv, environment, self._context)
+        self._context.watched.append(lambda: {} if self._process is None else {"mpirun": self._process.pid})
 
     def reaped(self, pid: int, returncode: int) -> LauncherEnded | None:
         """Note the end of a daemon, or return the event for mpirun's own end; any other child is ignored."""

@@ -74,6 +74,7 @@ class ObserverSidecar:
         self._pipes: list[Pipe] = []
         self._start()
         context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
+        context.watched.append(lambda: {} if self._pid is None else {"the observer": self._pid})
 
     @property
     def runs(self) -> bool:

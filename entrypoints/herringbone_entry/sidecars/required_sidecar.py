@@ -21,6 +21,7 @@ class RequiredSidecar:
         self._sidecar: Sidecar | None = sidecar
         self._name, self._context, self._may_leave = name, context, may_leave
         self._ending = False
+        context.watched.append(lambda: {} if self._sidecar is None else {self._name: self._sidecar.pid})
 
     @property
     def runs(self) -> bool:

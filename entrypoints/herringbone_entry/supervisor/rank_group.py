@@ -60,6 +60,7 @@ class RankGroup:
         self._last_signal: signal.Signals | None = None
         # The kernel counts the processes that it killed for memory, also those of earlier jobs in our control group.
         self._oom_kills = devices.oom_kills()
+        context.watched.append(lambda: {f"rank {rank}": pid for rank, pid in self.pids.items()})
 
     @property
     def living(self) -> list[RankProcess]:

@@ -20,6 +20,7 @@ from herringbone.events.source import FileEvents
 from herringbone.events.view import JobView
 from herringbone.records.differences import settings_of
 from herringbone.records.index import JobIndex, JobRecord, stored_facts
+from herringbone.records.standstill import standstill
 from herringbone.slots.places import QUEUE, queue_members
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.masking import printable
@@ -48,6 +49,8 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
         return facts
     if queue := queue_members(backend.home, record):
         facts[QUEUE] = queue
+    if text := standstill(record, backend.home):
+        facts["Standstill"] = text
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
     with suppress(HerringboneError):

@@ -30,7 +30,7 @@ from herringbone.records.home import Home
 from herringbone.records.index import COMPLETED, STOPPED, TERMINAL, JobIndex, JobRecord
 from herringbone.records.job_events import JobEvents
 from herringbone.records.state_lines import why_of
-from herringbone.system.processes import identity, is_stopped, may_live, pid_of, place, sees
+from herringbone.system.processes import identity, may_live, place, sees
 from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
@@ -170,19 +170,6 @@ def unseen(record: JobRecord) -> str | None:
     return (
         f"job {record.name} was started on {node}, another machine or container, whose processes cannot be seen from "
         "here: its state is the one that was last written. Look at it and stop it there"
-    )
-
-
-def standstill(record: JobRecord) -> str | None:
-    """Return that the process which watches a job is stopped, and what to do; None for all other jobs."""
-    if record.done or record.controller is None or (record.place is not None and not sees(record.place)):
-        return None
-    if not is_stopped(record.controller):
-        return None
-    pid = pid_of(record.controller)
-    return (
-        f"job {record.name} stands still: somebody has stopped its controller, process {pid}, so its log and its state "
-        f"are old; `kill -CONT {pid}` lets it go on, `herringbone stop {record.name}` ends the job"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
-from herringbone.backends.lifecycle import standstill, unseen
+from herringbone.backends.lifecycle import unseen
 from herringbone.backends.registry import backend_named
 from herringbone.records.home import find_home
 from herringbone.records.index import (
@@ -25,6 +25,7 @@ from herringbone.records.index import (
     JobIndex,
     JobRecord,
 )
+from herringbone.records.standstill import standstill
 from herringbone.slots.places import LineLook, waits_here
 from herringbone_contract.errors import HerringboneError, ServiceError
 
@@ -102,7 +103,7 @@ def _look(name: str, jobs: list[str], looks: dict[str, JobRecord], errors: list[
     for job in jobs:
         try:
             looks[job] = backend.describe(job)
-            errors += filter(None, (unseen(looks[job]), standstill(looks[job])))
+            errors += filter(None, (unseen(looks[job]), standstill(looks[job], backend.home)))
         except ServiceError as error:
             errors.append(f"{error}; states of {name} jobs are as they were last seen")
             return

@@ -26,6 +26,7 @@ from herringbone.slots.line import Granted, Waiting, rank_of
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.release import POKED
 from herringbone.slots.ticket import decode
+from herringbone.system.processes import identity
 from herringbone_contract.errors import HerringboneError, HostError
 
 TYPE_CHECKING = False
@@ -141,6 +142,9 @@ class Waiter(JobWaiter):
     @property
     def _home(self) -> Home:
         return self._load().home
+
+    def _enter(self) -> None:
+        self._claim.sign(identity(os.getpid()) or "")
 
     def _leave(self) -> None:
         self._claim.leave()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from herringbone.backends.lifecycle import standstill
+from herringbone.records.standstill import standstill
 from herringbone.system.polling import Pauses
 from herringbone_contract.errors import ServiceError
 
@@ -64,7 +64,7 @@ class Watch:
         pauses = Pauses(self._backend.pace)
         while True:
             # State first, log second: in the other order, lines between the two reads would be lost at the end.
-            answered, over = self._ask(), self._record is not None and self._record.done
+            answered, over = self._ask(log_is_shown=source is not None), self._record is not None and self._record.done
             if over:
                 if source is not None:
                     yield from self._rest(source)
@@ -82,7 +82,7 @@ class Watch:
                 raise TimeoutError(f"job {self._name} is still {status} after {timeout} s; it goes on")
             time.sleep(pauses.next())
 
-    def _ask(self) -> bool:
+    def _ask(self, *, log_is_shown: bool) -> bool:
         """Read the job's row; return whether that succeeded."""
         try:
             self._record = self._backend.describe(self._name)
@@ -96,7 +96,8 @@ class Watch:
         self._denied_since.pop("job", None)
         if self._look is not None:
             self._look(self._record)
-        before, self._standstill = self._standstill, standstill(self._record)
+        before = self._standstill
+        self._standstill = standstill(self._record, self._backend.home, log_is_shown=log_is_shown)
         if self._standstill is not None and self._standstill != before:
             self._say(self._standstill)
         return True

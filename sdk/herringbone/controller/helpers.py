@@ -6,6 +6,7 @@ import json
 import os
 
 from herringbone.system.helper_process import HelperProcess
+from herringbone.system.processes import is_stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +23,25 @@ _NO_DESCRIPTOR = -1
 
 
 class _Helper:
-    """The process `python -m module`."""
+    """The process `python -m module`, whose `task` is the rest of the phrase "the process that"."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, task: str) -> None:
         self._process = HelperProcess(module)
+        self._task = task
 
     @property
     def pids(self) -> frozenset[int]:
         """The process, if it was started: no orphan of a host."""
         return self._process.pids
+
+    @property
+    def standstill(self) -> str:
+        """Remedy for a process that somebody has stopped, "" while it goes on."""
+        stopped = (pid for pid in self.pids if pid > 0 and is_stopped(str(pid)))
+        return "".join(
+            f"the process that {self._task} (process {pid}) is stopped; `kill -CONT {pid}` lets it go on"
+            for pid in stopped
+        )
 
 
 class MetricsProcess(_Helper):
@@ -45,7 +56,7 @@ class MetricsProcess(_Helper):
     """
 
     def __init__(self, config: ControllerConfig, *, patience: float = _PATIENCE_SECONDS) -> None:
-        super().__init__("herringbone.events.from_log")
+        super().__init__("herringbone.events.from_log", "finds metrics in the log")
         self._config = config
         self._patience = patience
 
@@ -84,7 +95,7 @@ class S3Process(_Helper):
     """Sends a job's checkpoints, and then its results, to S3; nothing happens for jobs that write nothing there."""
 
     def __init__(self, config: ControllerConfig) -> None:
-        super().__init__("herringbone.s3.sync")
+        super().__init__("herringbone.s3.sync", "sends the job's files to S3")
         self._order = config["s3"]
 
     def start(self) -> None:
@@ -124,7 +135,7 @@ class PipeProcess(_Helper):
     """
 
     def __init__(self, config: ControllerConfig) -> None:
-        super().__init__("herringbone.s3.pipes.feed")
+        super().__init__("herringbone.s3.pipes.feed", "fills the channels of Pipe mode")
         self._order = config["pipes"]
 
     @property

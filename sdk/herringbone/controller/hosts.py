@@ -117,6 +117,9 @@ class Host:
     does not. `cancelled` means that the platform ended the host, for its own reasons or because somebody else asked.
     """
 
+    # The supervisor's process on this machine, 0 where it has none.
+    pid = 0
+
     def __init__(self, config: HostConfig, log: LogFile) -> None:
         self.name = config["name"]
         self.base = config["base"]
@@ -142,6 +145,15 @@ class Host:
         self.has_mllog = False
         # The last bytes of the output: the mark may be cut by the end of a chunk.
         self._end = b""
+
+    @property
+    def standstill(self) -> str:
+        """Stopped processes of this host, in words; "" while everything goes on."""
+        if self.silence.was_noticed:
+            which = f" (process {self.pid})" if self.pid else ""
+            quiet = f"nothing has come from its supervisor{which} for {self.silence.seconds:g} s"
+            return f"{self.name}: {quiet}; is it stopped, or its container paused?"
+        return f"{self.name}: {'; '.join(self.log.stopped)}" if self.log.stopped else ""
 
     @property
     def over(self) -> bool:
@@ -210,8 +222,11 @@ class Host:
             chunk = b""
         # An empty read is end-of-file: every process that held the write end has ended or closed it.
         if chunk:
-            text = self._text(chunk)
+            text, stopped = self._text(chunk), self.log.stopped
             self.log.feed(text, time.time())
+            if self.log.stopped != stopped:
+                names = "; ".join(self.log.stopped)
+                self.log.say(f"[{self.name}] {f'stands still: {names}' if names else 'goes on'}", time.time())
             if self.silence.hear(time.monotonic(), self.log.heartbeat):
                 self.log.say(f"[{self.name}] is heard again", time.time())
             if not self.has_mllog:

@@ -19,6 +19,7 @@ MAX_EVENTS_FILE_BYTES = 1 << 30
 # The controller and the client write these; a line of a host that says so is none of its events.
 _EVENTS_OF_THE_JOB = ("state", "restart", "bill")
 _LEAST_HEARTBEAT, _MOST_HEARTBEAT = 0.01, 86_400.0
+_MAX_NAMES, _NAME_CHARS = 8, 200
 
 
 def stamp(now: float) -> bytes:
@@ -87,6 +88,8 @@ class EventsFile:
         self._size = 0
         # The seconds between two `alive` events of the host, 0.0 before the first one.
         self.heartbeat = 0.0
+        # The processes of the host that somebody has stopped, by its last `alive` event.
+        self.stopped: tuple[str, ...] = ()
 
     def take(self, line: bytes) -> bool:
         """Write the event of a line, without its mark, as one of this host; return False if it is no such event."""
@@ -103,6 +106,7 @@ class EventsFile:
             if not isinstance(every, (int, float)) or not _LEAST_HEARTBEAT <= every <= _MOST_HEARTBEAT:
                 return False
             self.heartbeat = float(every)
+            self.stopped = _names(event.get("stopped"))
             return True
         try:
             # The line names no other host than the one whose output it is.
@@ -169,9 +173,14 @@ class LogFile:
         """The seconds between two signs of life that the host has promised, 0.0 for none."""
         return self._events.heartbeat
 
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """The processes of the host that somebody has stopped, in words."""
+        return self._events.stopped
+
     def begin_attempt(self) -> int:
         """Return the byte at which another attempt begins, whose host has not sent a sign of life yet."""
-        self._events.heartbeat = 0.0
+        self._events.heartbeat, self._events.stopped = 0.0, ()
         return self.size
 
     def feed(self, chunk: bytes, now: float) -> None:
@@ -248,6 +257,12 @@ class LogFile:
     def _write(self, lines: bytes, now: float) -> None:
         mark = stamp(now)
         self._file.write(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Return the names in a member of an event; any program of an image may write one."""
+    names = value if isinstance(value, list) else []
+    return tuple(name[:_NAME_CHARS] for name in names[:_MAX_NAMES] if isinstance(name, str) and name.isprintable())
 
 
 def say(path: str, text: str) -> None:

@@ -44,8 +44,6 @@ _KILL_SECONDS = 5.0
 class ProcessHost(Host):
     """A running supervisor and its pid."""
 
-    pid = 0
-
     def start(self, argv: list[str], environment: dict[str, str], *, secret: bytes) -> None:
         """Start the supervisor in a session of its own. Raises `OSError`."""
         # The controller keeps the only write end open. The kernel closes it when the controller dies, however it dies,

@@ -44,6 +44,11 @@ class Silence:
         return self._heard_at + self._steps[0] * self._every if self._steps else _NEVER
 
     @property
+    def was_noticed(self) -> bool:
+        """Report whether a step was taken, and nothing heard since."""
+        return bool(self._every) and len(self._steps) < len(Step)
+
+    @property
     def seconds(self) -> float:
         """The length of the silence at the last step."""
         lengths: list[int] = [0, *Step]
@@ -51,7 +56,7 @@ class Silence:
 
     def hear(self, now: float, every: float) -> bool:
         """Note a sign of life of a host with a heartbeat (0.0: with none); return whether its silence was noticed."""
-        was_noticed = bool(self._every) and len(self._steps) < len(Step)
+        was_noticed = self.was_noticed
         self._every, self._heard_at = every, now
         self._steps = list(Step) if every else []
         return was_noticed

@@ -195,6 +195,13 @@ class Claim:
                         self._return_turn()
             leave(self._line.folder, self.ticket.name)
 
+    def sign(self, waiter: str) -> None:
+        """Note which process holds the place, so that those behind it see when somebody has stopped that process."""
+        with contextlib.suppress(LockBusyError, OSError), self._line.folder.locked():
+            ticket = msgspec.structs.replace(self.ticket, waiter=waiter)
+            self._line.folder.replace(ticket)
+            self.ticket = ticket
+
     def touch(self) -> None:
         """Keep a clean-up of old files in /tmp away from the ticket."""
         self._line.folder.touch(self.ticket.name)

@@ -37,13 +37,14 @@ class Waiting:
     """The job waits at this place, 1 for the first.
 
     `holders` have devices that it could use. `ahead` are the jobs before it in the line. `foreign` maps GPUs that it
-    could use to processes outside of Herringbone.
+    could use to processes outside of Herringbone. `stopped` is a job before it whose waiter somebody has stopped.
     """
 
     place: int
     holders: tuple[Ticket, ...] = ()
     ahead: tuple[Ticket, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
+    stopped: Ticket | None = None
 
 
 def in_order(tickets: Sequence[Ticket], turns: Mapping[int, float]) -> list[Ticket]:
@@ -162,7 +163,14 @@ def line_text(waiting: Waiting, note: str = "") -> str:
     names += [note] if note and not names else []
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     whom = f", waits for {', '.join(names[:2])}{more}" if names else ""
-    return f"{_ordinal(waiting.place)} in line{whom}"
+    stopped = ""
+    if (before := waiting.stopped) is not None:
+        pid = before.waiter.partition("@")[0]
+        stopped = (
+            f"; {before.job} ({before.user}) before it stands still: somebody has stopped the process that holds its "
+            f"place; `kill -CONT {pid}` lets it go on"
+        )
+    return f"{_ordinal(waiting.place)} in line{whom}{stopped}"
 
 
 def rank_of(wants: Wants, waiting: Waiting) -> int:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from herringbone.records.index import PENDING, RESTARTING, JobIndex, JobRecord, stored_facts
+from herringbone.records.standstill import standstill
 from herringbone.records.state_lines import last_message
 from herringbone.slots.folder import SlotsFolder, View, slots_path
 from herringbone.slots.line import Waiting, line_text, places
 from herringbone.slots.ticket import Ticket
+from herringbone.system.processes import is_stopped
 from herringbone_contract.errors import HerringboneError
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ QUEUE = "Queue"
 OF_THIS_MACHINE = ("local_process", "local")
 # A look at a long line takes a while, and may take this part of the time.
 _LEAST_SECONDS, _SHARE = 0.5, 20
+# The jobs of a line that may keep the others waiting; a line may have a thousand.
+_FIRST = 20
 
 
 def waits_here(record: JobRecord) -> bool:
@@ -54,8 +59,13 @@ def stored_place(home: Home, record: JobRecord) -> dict[str, Any]:
 def waiting_jobs(home: Home) -> dict[str, tuple[Ticket, Waiting]]:
     """Return ticket and place of each job of this home that waits in this machine's line, by the job's name."""
     view = _view()
-    line = places(view.tickets, view.turns)
-    return {ticket.job: (ticket, waiting) for ticket, waiting in line if _is_of(ticket, home)}
+    line, stopped = {}, None
+    for ticket, waiting in places(view.tickets, view.turns):
+        if _is_of(ticket, home):
+            line[ticket.job] = (ticket, replace(waiting, stopped=stopped))
+        if stopped is None and waiting.place <= _FIRST and ticket.waiter and is_stopped(ticket.waiter):
+            stopped = ticket
+    return line
 
 
 class LineLook:
@@ -91,7 +101,7 @@ def _is_of(ticket: Ticket, home: Home) -> bool:
 
 
 def place_texts(home: Home, records: Collection[JobRecord], line: LineLook | None = None) -> dict[str, str]:
-    """Return the place of each of these jobs that waits here, in words, by its name; `line` is a look taken before.
+    """Return where each job is that waits, or why it stands still, in words, by name; `line` is a look taken before.
 
     >>> place_texts(Home(Path("/home/ann/.herringbone")), records)      # doctest: +SKIP
     {'digits-2': '1st in line, waits for digits-1 (bob)'}
@@ -107,6 +117,8 @@ def place_texts(home: Home, records: Collection[JobRecord], line: LineLook | Non
         if record.backend == "slurm" and record.secondary_status in (PENDING, RESTARTING) and not record.done:
             # Summaries of rows come without descriptions.
             texts[record.name] = last_message(JobIndex(home.index).get(record.name))
+        if text := standstill(record, home):
+            texts[record.name] = text.removeprefix(f"job {record.name} ")
     return texts
 
 

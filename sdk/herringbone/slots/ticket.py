@@ -12,6 +12,8 @@ MAX_BYTES = 65_536
 _NAME = re.compile(r"([0-9]{1,10})\.[A-Za-z0-9][A-Za-z0-9.-]{0,79}\.[0-9a-f]{12}")
 
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
+# As `system.processes.identity` writes it.
+_Process = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,10}@[ -~]{1,50})?$")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
@@ -39,8 +41,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is the ticket's own, `job` the job's. `arrival`, `granted_at` are seconds since 1970, `max_run` is seconds.
     `client` is the process that submitted it. `granted` are the job's devices, None while it waits. `note` says what it
-    waits for, if no job has it. `number` and `turn` are the worst that a job in the lines of several machines has in
-    any of them; see `line.in_order`.
+    waits for, if no job has it. `waiter` is the identity of the process that holds a waiting job's place. `number` and
+    `turn` are the worst that a job in the lines of several machines has in any of them; see `line.in_order`.
     """
 
     name: str = ""
@@ -57,6 +59,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     client: Annotated[int, msgspec.Meta(ge=0)] = 0
     number: _Count = 0
     turn: _Seconds = 0.0
+    waiter: _Process = ""
 
     @property
     def uid(self) -> int:

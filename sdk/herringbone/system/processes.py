@@ -38,9 +38,12 @@ def is_alive(name: str) -> bool:
 
 
 def is_stopped(name: str) -> bool:
-    """Return True if the process that `identity` identified is one of this machine that SIGSTOP has stopped."""
+    """Return True if the process that `identity` identified is one of this machine that a signal has stopped.
+
+    A pid alone is enough for a child that nobody else reaps.
+    """
     fields = _stat(pid_of(name)) if sys.platform == "linux" else None
-    return fields is not None and fields[_START] == name.partition("@")[2] and fields[_STATE] == "T"
+    return fields is not None and name.partition("@")[2] in (fields[_START], "") and fields[_STATE] == "T"
 
 
 def place() -> str:

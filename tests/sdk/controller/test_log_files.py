@@ -93,3 +93,12 @@ def test_signs_of_life_are_kept_in_no_file_and_for_one_attempt(tmp_path: Path) -
     assert log.begin_attempt() == log.size
     assert log.heartbeat == 0.0
     log.close(0.0)
+
+
+def test_an_alive_event_names_what_somebody_has_stopped(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path / "algo-1.log"))
+    log.feed(b'[algo-1] \x1e{"kind":"alive","t":1.0,"every":5.0,"stopped":["rank 0", 3, "a\\u001bb"]}\n', 0.0)
+    assert log.stopped == ("rank 0",)
+    log.feed(b'[algo-1] \x1e{"kind":"alive","t":6.0,"every":5.0}\n', 0.0)
+    assert log.stopped == ()
+    log.close(0.0)

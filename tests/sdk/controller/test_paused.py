@@ -11,10 +11,10 @@ from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTER
 from tests.waiting import wait_until
 
 from herringbone import Estimator, TrainingJob
-from herringbone.backends.lifecycle import standstill
 from herringbone.backends.listing import all_jobs
 from herringbone.backends.process.backend import make_backend
 from herringbone.records.index import JobIndex
+from herringbone.records.standstill import standstill
 from herringbone.system.processes import pid_of
 
 
@@ -76,9 +76,9 @@ def test_a_controller_that_stands_still_is_named_by_whoever_looks(script, backen
     script(WAIT_FOR_SIGTERM)
     job = submit(backend)
     controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
-    assert standstill(backend.describe(job.name)) is None
+    assert standstill(backend.describe(job.name), home) is None
     os.kill(controller, signal.SIGSTOP)
-    wait_until(lambda: standstill(backend.describe(job.name)) is not None)
+    wait_until(lambda: standstill(backend.describe(job.name), home) is not None)
     with pytest.raises(TimeoutError):
         job.wait(timeout=0.1)
     assert f"`kill -CONT {controller}` lets it go on" in capsys.readouterr().err
@@ -86,6 +86,31 @@ def test_a_controller_that_stands_still_is_named_by_whoever_looks(script, backen
     all_jobs(said.append)
     assert f"{job.name} stands still" in said[0]
     job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+
+
+@pytest.mark.parametrize("who", ["rank 0", "the process that finds metrics in the log"])
+def test_a_stopped_process_is_named_until_it_goes_on(script, home, monkeypatch, who):
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.2")
+    script("import os, time\nprint('ready', os.getpid(), flush=True)\ntime.sleep(600)")
+    definitions = [{"Name": "x", "Regex": "x=(.)"}]
+    estimator = Estimator("train.py", instance_type="local_process", metric_definitions=definitions)
+    job = TrainingJob.submit(estimator.plan(), backend := make_backend())
+    wait_until(lambda: any(line.text.startswith("ready") for line in job.logs()))
+    pid = int(next(line.text for line in job.logs() if line.text.startswith("ready")).split()[1])
+    if who != "rank 0":
+        controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
+        children = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+        (pid,) = (int(child) for child in children if "from_log" in Path(f"/proc/{child}/cmdline").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: standstill(backend.describe(job.name), home) is not None)
+    words = f"{who} (process {pid}) is stopped; `kill -CONT {pid}`"
+    assert words in job.describe()["Herringbone"]["Standstill"]
+    assert any(words in line.text for line in job.logs())
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: standstill(backend.describe(job.name), home) is None)
+    os.kill(pid, signal.SIGSTOP)
+    job.stop(grace=1.0)
     assert job.wait(timeout=10).status == "Stopped"
 
 

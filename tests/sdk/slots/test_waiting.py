@@ -18,6 +18,7 @@ from herringbone.api.job import TrainingJob
 from herringbone.records.index import JobIndex
 from herringbone.slots.claim import Line
 from herringbone.slots.folder import SlotsFolder
+from herringbone.slots.places import place_texts
 from herringbone.slots.probe import NvidiaSmi
 from herringbone.slots.ticket import Wants
 from herringbone.system.processes import pid_of
@@ -155,6 +156,26 @@ def test_a_job_whose_waiter_is_killed_fails_and_costs_nobody_a_place(machine, ho
     assert job.failure.message.startswith("the process that held the job's place in line was killed")
     holder.leave()
     assert later.wait(timeout=60).status == "Completed"
+
+
+def test_a_waiter_that_is_stopped_is_named_to_its_job_and_to_those_behind_it(machine, holder, home):
+    job, later = fit(), fit(job_name="b")
+    until(lambda: all(ticket.waiter for ticket in machine.folder.read().tickets if ticket.waits))
+    pid = pid_of(JobIndex(home.index).get("a").client)
+
+    def texts():
+        return place_texts(home, [JobIndex(home.index).get(name) for name in ("a", "b")])
+
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: "somebody has stopped the process that holds its place" in texts()["a"])
+    holder.leave()
+    assert texts()["b"].startswith("2nd in line, waits for a (")
+    assert (
+        f"before it stands still: somebody has stopped the process that holds its place; `kill -CONT {pid}`"
+        in (texts()["b"])
+    )
+    job.stop()
+    assert (job.wait(timeout=60).status, later.wait(timeout=60).status) == ("Stopped", "Completed")
 
 
 def test_ctrl_c_during_the_start_of_the_waiter_leaves_the_line(machine, holder, home, monkeypatch, running):

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.lifecycle import standstill
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.agent.process_host import result_folders
 from herringbone.records.index import TERMINAL, JobRecord
+from herringbone.records.standstill import standstill
 from herringbone_contract.constants import MAX_RECORD_BYTES
 from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import read_file
@@ -88,7 +88,7 @@ class Subscriptions:
         # Without the plan: it is long, and the client has it.
         row = {**asdict(record), "plan": "", "work": str(self._home.path)}
         if not record.done:
-            return {"row": row, "standstill": standstill(record) or ""}
+            return {"row": row, "standstill": standstill(record, self._home) or ""}
         failure_record = None
         with contextlib.suppress(OSError):
             base = self._home.job(job).host(host)
