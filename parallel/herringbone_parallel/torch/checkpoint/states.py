@@ -11,7 +11,8 @@ Keys are joined by dots, as torch's own checkpoints join them, and `paths` keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -87,52 +88,69 @@ def merge_groups(by_rank: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def encode(value: Any, name: str) -> Any:
-    """Return a value as JSON. Small tensors, tuples and non-finite numbers are kept; others raise `ParallelError`."""
+def encode(value: Any, name: str, large: dict[str, torch.Tensor] | None = None) -> Any:
+    """Return a value as JSON. Small tensors, tuples and non-finite numbers are kept; others raise `ParallelError`.
+
+    Large tensors are put into `large` by name, if it is given.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         # JSON has no infinity.
         return value if value - value == 0 else {_TAG: "float", "value": repr(value)}
     if isinstance(value, list):
-        return [encode(item, name) for item in value]
-    if isinstance(value, tuple):
-        return {_TAG: "tuple", "value": [encode(item, name) for item in value]}
-    if isinstance(value, Mapping) and all(isinstance(key, str) and key != _TAG for key in value):
-        return {key: encode(item, f"{name}.{key}") for key, item in value.items()}
-    if isinstance(value, torch.Tensor) and value.numel() <= 1024:
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {_TAG: "tensor", "dtype": dtype, "value": encode(value.detach().cpu().tolist(), name)}
+        return [encode(item, f"{name}.{number}", large) for number, item in enumerate(value)]
+    if isinstance(value, (tuple, set, frozenset)):
+        kind = "tuple" if isinstance(value, tuple) else "set"
+        return {_TAG: kind, "value": [encode(item, f"{name}.{number}", large) for number, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        if not isinstance(value, Counter) and all(isinstance(key, str) and key != _TAG for key in value):
+            return {key: encode(item, f"{name}.{key}", large) for key, item in value.items()}
+        pairs = [[encode(key, name), encode(item, f"{name}.{key}", large)] for key, item in value.items()]
+        return {_TAG: "counter" if isinstance(value, Counter) else "dict", "value": pairs}
+    if isinstance(value, torch.Tensor):
+        if value.numel() <= 1024:
+            dtype = str(value.dtype).removeprefix("torch.")
+            return {_TAG: "tensor", "dtype": dtype, "value": encode(value.detach().cpu().tolist(), name)}
+        if large is not None:
+            large[name] = value
+            return {_TAG: "large", "value": name}
     raise ParallelError(
         f"the checkpoint's value {name!r} is a {type(value).__qualname__}: a checkpoint holds tensors, numbers,"
         " strings, and lists and dicts of them. Put other objects into user_content"
     )
 
 
-def decode(value: Any) -> Any:
-    """Return the value that `encode` made this JSON of."""
+def decode(value: Any, read: Callable[[str], torch.Tensor] | None = None) -> Any:
+    """Return the value that `encode` made this JSON of; `read` returns a large tensor by its name."""
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        return [decode(item, read) for item in value]
     if not isinstance(value, dict):
         return value
     kind = value.get(_TAG)
     if kind is None:
-        return {key: decode(item) for key, item in value.items()}
+        return {key: decode(item, read) for key, item in value.items()}
     try:
-        return _decode_kind(kind, value)
+        return _decode_kind(kind, value, read)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ParallelError(
             f"the checkpoint's value of the kind {kind!r} is damaged: {type(error).__name__}: {error}"
         ) from error
 
 
-def _decode_kind(kind: Any, value: dict[str, Any]) -> Any:
+def _decode_kind(kind: Any, value: dict[str, Any], read: Callable[[str], torch.Tensor] | None) -> Any:
     if kind == "float":
         return float(value["value"])
-    if kind == "tuple":
-        return tuple(decode(item) for item in value["value"])
+    if kind in ("tuple", "set"):
+        items = [decode(item, read) for item in value["value"]]
+        return tuple(items) if kind == "tuple" else set(items)
+    if kind in ("dict", "counter"):
+        pairs = {decode(key): decode(item, read) for key, item in value["value"]}
+        return pairs if kind == "dict" else Counter(pairs)
     if kind == "tensor" and isinstance(dtype := getattr(torch, str(value["dtype"]), None), torch.dtype):
         return torch.tensor(decode(value["value"]), dtype=dtype)
+    if kind == "large" and read is not None:
+        return read(str(value["value"]))
     raise ParallelError(f"the checkpoint has a value of the unknown kind {kind!r}; a newer release wrote it")
 
 

@@ -1,0 +1,195 @@
+"""Save everything that a training goes on with by one call, and go on with it by another.
+
+parts                     from                                 kept
+model, optimizer          torch's model and optimizer states   on any mesh
+loader                    `track`                              the place of rank 0; equal on all ranks
+scheduler, scaler, ...    their `state_dict`                   that of rank 0
+random numbers            `random_state`                       of each rank
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.distributed.checkpoint import state_dict as states
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from herringbone_contract.checkpoint.verification import newest_tag
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.checkpoint import api
+from herringbone_parallel.torch.checkpoint.states import decode, encode
+from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.loader import Begin, Place, track
+from herringbone_parallel.torch.position.random_state import RandomState
+
+# Of the tensors with what is a rank's own, by the number of the rank.
+_OWN = "position"
+# Of the large tensors in the states of other parts.
+_LARGE = "large"
+_SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler) if scaler})
+
+
+class _Own(msgspec.Struct, frozen=True):
+    """What each rank keeps for itself: its random numbers, and how the open epochs of its loaders began."""
+
+    random: RandomState
+    begins: dict[str, Begin | None]
+
+
+class Training:
+    """The parts of a training, with the place of its data and its random numbers.
+
+        training = Training(model=model, optimizer=optimizer, loader=loader, scheduler=scheduler)
+        training.resume()
+        for epoch in range(training.epoch, epochs):
+            for batch in loader:
+                ...
+                optimizer.step()
+                if training.step % 100 == 0:
+                    training.save()
+            scheduler.step()
+
+    A part is a module, an optimizer, a `DataLoader`, or anything with `state_dict` and `load_state_dict`. `step` counts
+    completed steps of the first optimizer; with a `GradScaler` also those that it passed over. `epoch` is that of the
+    first loader. `folder` is `SM_CHECKPOINT_DIR` by default. Every rank makes, saves and resumes. Raises
+    `ParallelError` for a part that cannot be saved, or that a checkpoint does not fit.
+    """
+
+    def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
+        self.step = 0
+        self._folder = folder
+        self._models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+        self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
+        self._trackers = {name: track(part) for name, part in parts.items() if isinstance(part, DataLoader)}
+        known = {*self._models, *self._optimizers, *self._trackers}
+        self._others = {name: part for name, part in parts.items() if name not in known}
+        for name, part in self._others.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise ParallelError(
+                    f"the part {name!r} is a {type(part).__qualname__}, which has no state_dict and load_state_dict"
+                )
+        self._owners = {name: self._owner(name, optimizer) for name, optimizer in self._optimizers.items()}
+        self._count_steps()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch to go on in: that of the first loader, which counts how often it was begun."""
+        return next((tracker.place().epoch for tracker in self._trackers.values()), 0)
+
+    def save(self, tag: str | None = None, *, in_background: bool = False) -> Any:
+        """Save the checkpoint `step-<step>`, or of another tag; every rank calls, after a step.
+
+        In the background, it returns a `PendingSave` as `async_save` does.
+        """
+        peers = api.Peers.default()
+        state = self._state()
+        state[_OWN] = {str(peers.rank): self._own()}
+        large: dict[str, torch.Tensor] = {}
+        others = {name: encode(part.state_dict(), name, large) for name, part in self._others.items()}
+        if large:
+            state[_LARGE] = large
+        places = {name: msgspec.to_builtins(tracker.place()) for name, tracker in self._trackers.items()}
+        extra = {"step": self.step, "ranks": peers.size, "places": places, "others": others}
+        save = api.async_save if in_background else api.save
+        return save(self._path(), tag or f"step-{self.step}", state, contents=api.Contents(extra=extra), peers=peers)
+
+    def resume(self, tag: str | None = None) -> bool:
+        """Go on from the newest complete checkpoint, or that of a tag; every rank calls, before the first step.
+
+        Returns False, and changes nothing, where no rank finds a checkpoint.
+        """
+        peers, folder = api.Peers.default(), self._path()
+        [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
+        if not found:
+            return False
+        state = self._state()
+        loaded = api.load(folder, state, tag, peers=peers)
+        extra = loaded.extra
+        if not isinstance(extra, dict) or "places" not in extra:
+            raise ParallelError(f"the checkpoint {loaded.tag!r} has no places of loaders: Training.save wrote it not")
+        for name, model in self._models.items():
+            states.set_model_state_dict(model, state[name])
+        for name, optimizer in self._optimizers.items():
+            states.set_optimizer_state_dict(self._owners[name], optimizer, state[name])
+        for name, part in self._others.items():
+            saved = _of(extra["others"], name)
+            part.load_state_dict(decode(saved, lambda name: loaded.reader.tensor(f"{_LARGE}.{name}")))
+        self._go_on(extra, loaded.reader, peers)
+        return True
+
+    def _go_on(self, extra: dict[str, Any], reader: Any, peers: Any) -> None:
+        is_same = extra["ranks"] == peers.size
+        content = bytes(memoryview(reader.tensor(f"{_OWN}.{peers.rank if is_same else 0}").numpy()))
+        own = msgspec.msgpack.decode(content, type=_Own)
+        for name, tracker in self._trackers.items():
+            tracker.resume(msgspec.convert(_of(extra["places"], name), Place), own.begins.get(name))
+        self.step = extra["step"]
+        if is_same:
+            random_state.restore(own.random)
+        else:
+            # Nobody had this rank's numbers, and none of those that were drawn comes again.
+            random_state.seed(own.random.torch, self.step, peers.rank)
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for name, model in self._models.items():
+            state[name] = states.get_model_state_dict(model)
+        for name, optimizer in self._optimizers.items():
+            state[name] = states.get_optimizer_state_dict(self._owners[name], optimizer)
+        return state
+
+    def _own(self) -> torch.Tensor:
+        begins = {name: tracker.begin() for name, tracker in self._trackers.items()}
+        content = msgspec.msgpack.encode(_Own(random_state.take(), begins))
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+    def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
+        mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for model in self._models.values():
+            if mine <= {id(parameter) for parameter in model.parameters()}:
+                return model
+        raise ParallelError(f"the optimizer {name!r} has parameters of no single model among the parts: give that, too")
+
+    def _count_steps(self) -> None:
+        scalers: list[Any] = [
+            part for part in self._others.values() if isinstance(part, _SCALERS) and part.is_enabled()
+        ]
+        if scalers:
+            # A scaler may pass over an optimizer's step, whose samples are used all the same.
+            scalers[0].update = _then(scalers[0].update, self._completed)
+        for number, optimizer in enumerate(self._optimizers.values()):
+            if not scalers:
+                optimizer.register_step_post_hook(lambda *_, first=number == 0: self._completed(first))
+
+    def _completed(self, is_first: bool = True) -> None:
+        self.step += is_first
+        for tracker in self._trackers.values():
+            tracker.step()
+
+    def _path(self) -> Path:
+        folder = self._folder or os.environ.get("SM_CHECKPOINT_DIR")
+        if not folder:
+            raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
+        return Path(folder)
+
+
+def _of(saved: dict[str, Any], name: str) -> Any:
+    if name not in saved:
+        raise ParallelError(f"the checkpoint has no part {name!r}; it has {', '.join(saved) or 'none'}")
+    return saved[name]
+
+
+def _then(call: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+    def called(*arguments: Any, **options: Any) -> Any:
+        result = call(*arguments, **options)
+        after()
+        return result
+
+    return called

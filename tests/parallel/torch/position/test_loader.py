@@ -1,0 +1,234 @@
+"""A loader goes on in the middle of an epoch: the same order, the same augmentation, and every sample once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.position import share
+from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.loader import Place, track
+
+SAMPLES = 37
+
+
+class Augmented(Dataset[Any]):
+    """Samples that draw from all three sources of random numbers when they are read."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, random.random() + float(np.random.rand()) + torch.rand(()).item()
+
+
+def shuffled(_dataset: Any) -> dict[str, Any]:
+    return {"shuffle": True, "batch_size": 4}
+
+
+def of_a_rank(dataset: Any) -> dict[str, Any]:
+    return {"sampler": DistributedSampler(dataset, 2, 1), "batch_size": 4}
+
+
+def own_generator(_dataset: Any) -> dict[str, Any]:
+    return {"shuffle": True, "batch_size": 4, "generator": torch.Generator().manual_seed(9)}
+
+
+def in_batches(dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(RandomSampler(dataset), 4, drop_last=True)}
+
+
+def weighted(_dataset: Any) -> dict[str, Any]:
+    return {"sampler": WeightedRandomSampler([1.0] * SAMPLES, 30), "batch_size": 4}
+
+
+def a_part(_dataset: Any) -> dict[str, Any]:
+    return {"sampler": SubsetRandomSampler(range(5, 30)), "batch_size": None}
+
+
+Made = Callable[[Any], dict[str, Any]]
+
+
+def train(made: Made, *, stop: int = 0, saved: Any = None, **options: Any) -> tuple[list[Any], Any]:
+    """Train three epochs, or to the step `stop`, or from what was saved there; return what it saw, and the place."""
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+    dataset = Augmented()
+    loader: DataLoader[Any] = DataLoader(dataset, **made(dataset), **options)
+    tracker = track(loader)
+    first = 0
+    if saved is not None:
+        place, begin, numbers = saved
+        tracker.resume(place, begin)
+        random_state.restore(numbers)
+        first = place.epoch
+    seen: list[Any] = []
+    for epoch in range(first, 3):
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        for indices, values in loader:
+            seen.append((epoch, indices, values, torch.rand(()).item()))
+            tracker.step()
+            if len(seen) - (epoch - first) == stop:
+                return seen, (tracker.place(), tracker.begin(), random_state.take())
+        seen.append((epoch, random.random()))
+    return seen, None
+
+
+def equal(first: list[Any], second: list[Any]) -> bool:
+    return repr(first) == repr(second)
+
+
+@pytest.mark.parametrize("made", [shuffled, of_a_rank, own_generator, in_batches, weighted, a_part])
+def test_goes_on_with_the_same_samples_and_numbers(made: Made) -> None:
+    whole, _ = train(made)
+    for stop in (1, 4, 5, 6, 12):
+        before, saved = train(made, stop=stop)
+        after, _ = train(made, saved=saved)
+        assert equal(before + after, whole)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_workers_have_fetched_ahead_does_not_count(persistent: bool) -> None:
+    options = {"num_workers": 2, "persistent_workers": persistent}
+    whole, _ = train(own_generator, **options)
+    for stop in (3, 12):
+        before, saved = train(own_generator, stop=stop, **options)
+        after, _ = train(own_generator, saved=saved, **options)
+        assert equal(before + after, whole)
+
+
+def test_a_sample_is_augmented_alike_by_any_number_of_workers() -> None:
+    one, _ = train(shuffled, num_workers=1)
+    two, _ = train(shuffled, num_workers=2)
+    assert equal(one, two)
+
+
+def test_samples_since_the_last_step_come_again() -> None:
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4)
+    tracker = track(loader)
+    batches = iter(loader)
+    next(batches)
+    tracker.step()
+    next(batches)
+    assert tracker.place() == Place(epoch=0, samples=4, ranks=1, length=SAMPLES)
+
+
+def test_an_epoch_that_the_loop_leaves_is_over() -> None:
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4)
+    tracker = track(loader)
+    for _ in loader:
+        tracker.step()
+        break
+    assert tracker.place() == Place(epoch=1, samples=0, ranks=1, length=SAMPLES)
+
+
+def test_nothing_of_the_past_is_read() -> None:
+    read = []
+
+    class Recorded(Augmented):
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            read.append(index)
+            return super().__getitem__(index)
+
+    loader: DataLoader[Any] = DataLoader(Recorded(), batch_size=4)
+    track(loader).resume(Place(0, 20, 1, SAMPLES), None)
+    batches = iter(loader)
+    next(batches)
+    assert read == [20, 21, 22, 23]
+
+
+@given(
+    length=st.integers(1, 60),
+    steps=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=4),
+    last=st.integers(1, 6),
+)
+def test_each_sample_comes_once_on_changing_numbers_of_ranks(
+    length: int, steps: list[tuple[int, int]], last: int
+) -> None:
+    order = list(range(length))
+    random.Random(length).shuffle(order)
+    used, seen = 0, []
+    for ranks, each in steps:
+        parts = [share(order, used, ranks, rank, drop_last=False)[:each] for rank in range(ranks)]
+        seen += [sample for part in parts for sample in part]
+        used = min(length, used + len(parts[0]) * ranks)
+    parts = [share(order, used, last, rank, drop_last=False) for rank in range(last)]
+    seen += [sample for part in parts for sample in part]
+    assert set(seen) == set(order)
+    assert len({len(part) for part in parts}) == 1
+    # Only the last round of an epoch repeats samples, less than one for each rank.
+    assert len(seen) - length < max([last, *(ranks for ranks, _ in steps)])
+
+
+def test_as_torch_divides_a_fresh_epoch() -> None:
+    for length in range(1, 20):
+        for ranks in range(1, 7):
+            for drop_last in (False, True):
+                for rank in range(ranks):
+                    dataset: Any = range(length)
+                    theirs = DistributedSampler(dataset, ranks, rank, shuffle=False, drop_last=drop_last)
+                    if ranks <= length:
+                        assert share(range(length), 0, ranks, rank, drop_last) == list(theirs)
+
+
+class ByAnotherRule(DistributedSampler[Any]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.rank * self.num_samples, (self.rank + 1) * self.num_samples))
+
+
+class DrawsBetween(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return (random.randrange(SAMPLES) for _ in range(SAMPLES))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def test_what_cannot_be_repeated_is_refused_by_name() -> None:
+    with pytest.raises(ParallelError, match="IterableDataset"):
+        track(DataLoader(Stream()))
+    dataset = Augmented()
+    batches: Any = [[1, 2], [3]]
+    with pytest.raises(ParallelError, match="batch_sampler list"):
+        track(DataLoader(dataset, batch_sampler=batches))
+    loader: DataLoader[Any] = DataLoader(dataset, sampler=DrawsBetween(), batch_size=2)
+    tracker = track(loader)
+    _batch = next(iter(loader))
+    with pytest.raises(ParallelError, match="DrawsBetween draws random numbers"):
+        tracker.place()
+    loader = DataLoader(dataset, sampler=ByAnotherRule(dataset, 2, 0), batch_size=2)
+    track(loader).resume(Place(0, 4, 2, SAMPLES), None)
+    with pytest.raises(ParallelError, match="ByAnotherRule divides"):
+        next(iter(loader))
+    with pytest.raises(ParallelError, match="other data: 40 samples"):
+        track(DataLoader(dataset)).resume(Place(0, 4, 1, 40), None)
+    two = DataLoader(dataset, sampler=DistributedSampler(dataset, 2, 0))
+    track(two).resume(Place(0, 4, 3, SAMPLES), None)
+    with pytest.raises(ParallelError, match="shared by 2 ranks"):
+        track(DataLoader(dataset)).resume(Place(0, 4, 2, SAMPLES), None)
