@@ -36,6 +36,10 @@ _ANSWER_BYTES = 65_536
 _KILLED_CODE = 137
 _NOT_FOUND, _CONFLICT = 404, 409
 _ENGINE_GONE = "the container engine went away while the job ran, and took the container with it"
+_SIGNAL_CODE = 128
+_ENDED_BY_OTHERS = (
+    "somebody other than Herringbone stopped the container (`docker stop`, `docker kill` and `docker rm -f` do so)"
+)
 # The kernel's out-of-memory event reaches the engine on another path than the container's end, and may come later.
 _MEMORY_SECONDS = 0.3
 
@@ -87,6 +91,7 @@ class ContainerHost(Host):
         self._frames = Frames()
         self._answer = b""
         self._engine = engine
+        self._begun, self._is_signalled = time.time(), False
 
     def tell(self, request: bytes) -> bool:
         # The same connection as the output, which `close_output` closes.
@@ -97,6 +102,7 @@ class ContainerHost(Host):
         # An ended container keeps its name until it is removed, and the engine would refuse the signal.
         if self.exit_code is not None:
             return
+        self._is_signalled |= number != signal.SIGCONT
         try:
             self._kill(number)
         except EngineError as error:
@@ -155,9 +161,16 @@ class ContainerHost(Host):
             return self._code_without_answer()
 
     def explain(self) -> None:
-        """Set `cause` if memory or the loss of the engine ended the host; without an engine a host stops by itself."""
+        """Set `cause` if memory, another client of the engine, or the engine's loss ended the host.
+
+        Without an engine a host stops by itself.
+        """
         deadline = time.monotonic() + _MEMORY_SECONDS
         try:
+            if self._is_ended_by_others():
+                # The script is not the reason, so the job may have another attempt.
+                self.cause, self.lost = _ENDED_BY_OTHERS, True
+                return
             # Only a SIGKILL can come from the kernel's out-of-memory killer, so other codes need no wait.
             while not self.state().get("OOMKilled"):
                 if self.exit_code != _KILLED_CODE or time.monotonic() > deadline:
@@ -166,6 +179,17 @@ class ContainerHost(Host):
             self.cause = f"out of memory: {self._memory_limit()}"
         except EngineError:
             self._mark_engine_gone()
+
+    def _is_ended_by_others(self) -> bool:
+        """Report whether another client had the engine send the container the signal by which it ended."""
+        number = (self.exit_code or 0) - _SIGNAL_CODE
+        if self._is_signalled or number <= 0:
+            return False
+        filters = json.dumps({"container": [self.id], "event": ["kill"]})
+        # Without an end, the engine would wait for further events.
+        query = {"since": int(self._begun), "until": f"{time.time():.9f}", "filters": filters}
+        events = self._engine.stream("GET", "/events", query)
+        return str(number) in {event.get("Actor", {}).get("Attributes", {}).get("signal") for event in events}
 
     def _code_without_answer(self) -> int:
         """Return the exit code after a broken connection: the engine was stopped, or the network to it is gone."""

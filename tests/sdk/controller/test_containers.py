@@ -44,6 +44,10 @@ class Engine:
     def get(self, path):
         return self._answer(path)
 
+    def stream(self, method, path, query):
+        assert {"since", "until"} <= query.keys()
+        return self._answer(path) or []
+
     def post(self, path, **query):
         self.signals += query.values()
         return self._answer(path)
@@ -114,6 +118,24 @@ def test_lack_of_memory_is_the_cause():
     container.exit_code = take(container)
     container.explain()
     assert container.cause == "out of memory: the container may use 64 MiB"
+
+
+@pytest.mark.parametrize(("code", "signal", "others"), [(143, "15", True), (137, "9", True), (143, "9", False)])
+def test_a_signal_that_somebody_else_had_the_engine_send_is_the_cause(code, signal, others):
+    """The words "exit code 143, killed by SIGTERM" did not say that somebody had stopped the container."""
+    sent = [{"Actor": {"Attributes": {"signal": signal}}}]
+    container = host(Engine(events=[sent], json=state()), ended(code))
+    container.exit_code = take(container)
+    container.explain()
+    assert (container.cause.startswith("somebody other than Herringbone"), container.lost) == (others, others)
+
+
+def test_a_signal_of_herringbone_is_nobody_elses():
+    container = host(Engine(events=[[{"Actor": {"Attributes": {"signal": "15"}}}]], json=state()), ended(143))
+    container.signal(15)
+    container.exit_code = take(container)
+    container.explain()
+    assert container.cause == ""
 
 
 def test_a_host_that_stopped_just_before_its_engine_went_away_has_that_cause():

@@ -47,7 +47,17 @@ def test_a_single_host_that_is_killed_fails_the_job_by_name(submit, engine):
     job = submit(SLEEP)
     ready(job)
     engine.kill(f"{job.name}-algo-1")
-    raised_within(job, 3, r"algo-1: exit code 137, killed by SIGKILL")
+    raised_within(job, 3, r"algo-1: exit code 137, killed by SIGKILL: somebody other than Herringbone stopped")
+
+
+def test_a_container_that_is_stopped_or_removed_from_outside_says_so(submit, engine):
+    """Only "exit code 143, killed by SIGTERM" was all that its user saw."""
+    for end in (engine.stop, lambda name: engine.remove_container(name, force=True)):
+        job = submit(SLEEP)
+        ready(job)
+        end(f"{job.name}-algo-1")
+        raised_within(job, 5, r"algo-1: exit code 1\d\d, killed by SIG.*: somebody other than Herringbone")
+        assert not engine.containers(filters={"name": job.name}, all=True)
 
 
 @pytest.mark.parametrize("paused", ["algo-1", "algo-2"])
