@@ -36,6 +36,13 @@ _READY = "herringbone-ready"
 _LINK_OPTIONS = ("-f", "--find-links")
 _INCLUDE_OPTIONS = ("-r", "--requirement", "-c", "--constraint")
 # What builds and interpreters write into a library's own folder.
+# As pip has them. Those of UTF-32 come first: it begins with the mark of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _BUILT = frozenset({"__pycache__", ".git", "build", "dist"})
 _ERROR_LINES = 3
 _PIECE_BYTES = 1 << 20
@@ -120,8 +127,12 @@ def _text(path: Path) -> str:
     """Return the text of a requirements file as pip decodes it. Raises `InputError` where pip shows a traceback."""
     data = path.read_bytes()
     try:
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return data.decode("utf-16")
+        for mark, encoding in _MARKS:
+            if data.startswith(mark):
+                return data.decode(encoding)
+        if b"\0" in data:
+            # pip would report a requirement with zeros in it, which a terminal does not show.
+            raise SyntaxError("it has zero bytes, as UTF-16 without a byte order mark has")
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding)
     except (SyntaxError, UnicodeDecodeError) as error:

@@ -181,6 +181,8 @@ def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tupl
     data = _present(path).read_bytes()
     is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     content = data.decode("utf-16" if is_utf_16 else "utf-8-sig", errors="replace")
+    if "\0" in content:
+        raise InputError(f"{path} has zero bytes, as UTF-16 without a byte order mark has: save it in UTF-8")
     # Other folders are not sent, so pip would not find the file.
     try:
         yield path.resolve().relative_to(root.resolve()).as_posix(), path

@@ -15,7 +15,7 @@ from herringbone.cli.commands import json_option
 from herringbone.records.home import find_home
 from herringbone.serve.settings import DEFAULT_REGION, Mapping, Settings, check_account, parse_mapping
 from herringbone.serve.signing.keys import KeyFile
-from herringbone.system.documents import read_document
+from herringbone.system.documents import decoded, read_document
 from herringbone_contract.errors import UsageError
 
 _file = click.Path(path_type=Path)
@@ -81,8 +81,10 @@ def _settings(
     document = Mapping()
     if mapping is not None:
         try:
-            document = parse_mapping(read_document(mapping.read_text(), str(mapping)), str(mapping))
-        except (OSError, UnicodeError) as error:
+            document = parse_mapping(
+                read_document(decoded(mapping.read_bytes(), str(mapping)), str(mapping)), str(mapping)
+            )
+        except OSError as error:
             raise UsageError(f"--mapping {mapping}: {error}") from None
     for pattern, kind in (document.instance_types or {}).items():
         if kind.backend is not None:

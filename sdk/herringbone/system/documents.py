@@ -25,6 +25,16 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 # Each word also with a capital, or in capitals.
 _ALL_WORDS = {form: value for word, value in _WORDS.items() for form in (word, word.capitalize(), word.upper())}
 _LONGEST_NUMBER = 400
+# By the file's first bytes: a byte order mark, or the zeros next to an ASCII character.
+_ENCODINGS = (
+    (re.compile(rb"\xef\xbb\xbf"), "utf-8-sig"),
+    (re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff"), "utf-32"),
+    (re.compile(rb"\xff\xfe|\xfe\xff"), "utf-16"),
+    (re.compile(rb"\0\0\0."), "utf-32-be"),
+    (re.compile(rb".\0\0\0", re.DOTALL), "utf-32-le"),
+    (re.compile(rb"\0."), "utf-16-be"),
+    (re.compile(rb".\0", re.DOTALL), "utf-16-le"),
+)
 # Our own tag for a plain word that is not text.
 _WORD = "!word"
 
@@ -43,6 +53,22 @@ def read_document(text: str, origin: str) -> Any:
     except _WrongError as error:
         raise InputError(f"{origin}: {error}") from None
     return value
+
+
+def decoded(data: bytes, origin: str) -> str:
+    """Return the text of a YAML or JSON file, whose first character is ASCII: in UTF-8, UTF-16 or UTF-32, as YAML says.
+
+    >>> decoded("{epochs: 3}".encode("utf-16-le"), "job.yaml"), decoded(b"\xef\xbb\xbfa: 1", "job.yaml")
+    ('{epochs: 3}', 'a: 1')
+
+    Raises `InputError` for another encoding.
+    """
+    try:
+        return data.decode(next((name for start, name in _ENCODINGS if start.match(data)), "utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{origin}: it is not in UTF-8 ({error}); save it in UTF-8, as with `iconv -f latin1 -t utf-8`"
+        ) from None
 
 
 class _WrongError(ValueError):

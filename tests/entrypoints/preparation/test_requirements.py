@@ -134,6 +134,7 @@ def test_a_wheel_in_the_code_is_that_of_the_job(job):
     "written",
     [
         b"\xff\xfe" + "-r more.txt\r\n".encode("utf-16-le"),
+        "-r more.txt\r\n".encode("utf-32"),
         b"\xef\xbb\xbf-r more.txt\n",
         b"# -*- coding: latin-1 -*-\n# d\xe9pendances\n-r more.txt\n",
     ],
@@ -147,6 +148,14 @@ def test_files_in_other_encodings_are_read_as_pip_reads_them(tmp_path, written):
 def test_a_file_in_no_encoding_is_refused_by_name(tmp_path):
     (tmp_path / "requirements.txt").write_bytes(b"# d\xe9pendances\nhbtiny\n")
     with pytest.raises(InputError, match=r"(?s)requirements.txt is not in UTF-8 .*begin it with a line that names"):
+        list(included(tmp_path / "requirements.txt"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_in_utf_16_without_a_mark_is_refused_by_name(tmp_path, encoding):
+    """What pip reported was a requirement with zeros between its letters."""
+    (tmp_path / "requirements.txt").write_bytes("hbtiny\n".encode(encoding))
+    with pytest.raises(InputError, match=r"requirements.txt is not in UTF-8 .*zero bytes.*: save it in UTF-8"):
         list(included(tmp_path / "requirements.txt"))
 
 

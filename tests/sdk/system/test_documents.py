@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.system.documents import read_document
+from herringbone.system.documents import decoded, read_document
 from herringbone_contract.errors import InputError
 
 
@@ -95,3 +95,14 @@ def test_a_broken_document_is_one_line(text, message):
     # PyYAML's name of a document that is a text.
     assert "unicode string" not in str(caught.value)
     str(caught.value).encode()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+def test_files_are_read_in_each_encoding_that_yaml_has(encoding):
+    """A job file in UTF-16 was "'utf-8' codec can't decode byte 0xff", or unreadable without a word."""
+    assert decoded("epochs: 3  # ☃\n".encode(encoding), "job.yaml") == "epochs: 3  # ☃\n"
+
+
+def test_another_encoding_is_refused_with_what_to_do():
+    with pytest.raises(InputError, match=r"job.yaml: it is not in UTF-8 .*; save it in UTF-8, as with `iconv"):
+        decoded("name: grün\n".encode("latin-1"), "job.yaml")

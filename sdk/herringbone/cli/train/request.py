@@ -23,7 +23,7 @@ from herringbone.plan.option_errors import python_words
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import text_options
 from herringbone.plan.request import request_of
-from herringbone.system.documents import read_document
+from herringbone.system.documents import decoded, read_document
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
 
@@ -315,10 +315,10 @@ def read_distribution(text: str) -> Mapping[str, Any] | str | None:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping that a YAML or JSON file holds. Raises `InputError`."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
-    return _parse_mapping(text, str(path))
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    return _parse_mapping(decoded(data, str(path)), str(path))
 
 
 def _parse_mapping(text: str, origin: str) -> dict[str, Any]:

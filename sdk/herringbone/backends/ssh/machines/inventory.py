@@ -23,7 +23,7 @@ import msgspec
 
 from herringbone.plan.option_errors import python_words
 from herringbone.plan.plan import HostPlan, JobPlan
-from herringbone.system.documents import read_document
+from herringbone.system.documents import decoded, read_document
 from herringbone.system.user_paths import expanded
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 from herringbone_contract.resources import natural_order
@@ -103,13 +103,13 @@ _TOP_KEYS = ("hosts", "shared", *_DEFAULTS)
 def read_inventory(path: Path) -> Inventory:
     """Read an inventory file. Raises `InputError` for a file that is missing, not YAML, or wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        data = path.read_bytes()
+    except OSError as error:
         raise InputError(
-            f"inventory {path}: {reason}; the line `hosts: [gpu-1, gpu-2]` is a whole inventory"
+            f"inventory {path}: {error.strerror}; the line `hosts: [gpu-1, gpu-2]` is a whole inventory"
         ) from error
-    raw = read_document(text, f"inventory {path}")
+    origin = f"inventory {path}"
+    raw = read_document(decoded(data, origin), origin)
     return parse_inventory(raw, str(path))
 
 
