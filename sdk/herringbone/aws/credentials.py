@@ -65,7 +65,10 @@ def stands_in(environ: Mapping[str, str], source: str | None) -> bool:
     if chosen != "aws" and _has_joined(environ):
         return True
     # boto3 must tell that a profile is named and not there; accelerate names the default one whether it is or not.
-    return chosen == "own" or (source is None and chosen != "aws" and _named(environ) in (None, "", "default"))
+    if chosen == "own" or source is not None or chosen == "aws" or _named(environ) not in (None, "", "default"):
+        return chosen == "own"
+    # An account may be configured in a file with a mistake, which boto3 must report, too.
+    return not problem_of_files(environ)
 
 
 def _has_joined(environ: Mapping[str, str]) -> bool:
@@ -81,13 +84,46 @@ def _named(environ: Mapping[str, str]) -> str | None:
 def read_profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return the settings of each of AWS's profiles, of both files."""
     profiles: dict[str, dict[str, str]] = {}
-    for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
-        # A key may contain a percent sign.
-        parser = configparser.RawConfigParser()
-        try:
-            parser.read(expanded(environ.get(variable) or f"~/.aws/{name}"))
-        except (configparser.Error, OSError, UnicodeDecodeError):
-            continue
-        for section in parser.sections():
-            profiles.setdefault(section.removeprefix("profile "), {}).update(parser[section])
+    for path in _files(environ):
+        parser, problem = _parsed(path)
+        if not problem:
+            for section in parser.sections():
+                profiles.setdefault(section.removeprefix("profile "), {}).update(parser[section])
     return profiles
+
+
+def problem_of_files(environ: Mapping[str, str]) -> str:
+    """Return a sentence about the first of AWS's files that cannot be used, "" if both can, or are not there.
+
+    boto takes a file that it cannot open for one that is not there.
+    """
+    problems = ((path, _parsed(path)[1]) for path in _files(environ))
+    return next((f"{path}{problem}; correct it, or move it away" for path, problem in problems if problem), "")
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    names = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+    return [expanded(environ.get(variable) or f"~/.aws/{name}") for variable, name in names]
+
+
+def _parsed(path: Path) -> tuple[configparser.RawConfigParser, str]:
+    """Return the file's parser, and what keeps it from being used; the line itself may be a secret."""
+    # A key may contain a percent sign.
+    parser = configparser.RawConfigParser()
+    try:
+        # A FIFO would be waited for.
+        if path.exists() and not path.is_file():
+            return parser, " is no file"
+        parser.read_string(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return parser, f" cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return parser, " is not in UTF-8"
+    except configparser.ParsingError as error:
+        line = error.lineno if isinstance(error, configparser.MissingSectionHeaderError) else error.errors[0][0]
+        return parser, f", line {line}: no [profile] and no `name = value` below one"
+    except (configparser.DuplicateSectionError, configparser.DuplicateOptionError) as error:
+        return parser, f", line {error.lineno}: it stands there for the second time"
+    return parser, ""

@@ -71,14 +71,17 @@ _PERMISSIONS = {
 }
 
 
-def translate_error(error: Exception, action: str, *, profile: str | None = None) -> AwsError | OptionError:
+def translate_error(
+    error: Exception, action: str, *, profile: str | None = None, files: str = ""
+) -> AwsError | OptionError:
     """Return Herringbone's error for an error that boto raised during `action`.
 
     >>> class NoCredentialsError(Exception): pass
     >>> print(translate_error(NoCredentialsError(), "to create job digits-1"))     # doctest: +ELLIPSIS
     to create job digits-1: no AWS credentials were found; log in with `aws sso login`, ...
 
-    `profile` is the profile whose credentials were used; the login advice names it.
+    `profile` is the profile whose credentials were used; the login advice names it. `files` is what is wrong with AWS's
+    files on this machine, which boto does not say.
     """
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
@@ -86,6 +89,8 @@ def translate_error(error: Exception, action: str, *, profile: str | None = None
     # All base classes count, because later versions of boto add subclasses of the classes named above.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     login = _login(profile)
+    if files and kinds & {"ConfigParseError", "NoRegionError", "ProfileNotFound", "NoCredentialsError"}:
+        return AwsCredentialsError(f"{action}: {files}")
     if "NoRegionError" in kinds:
         return OptionError(no_region_message(action))
     if "ProfileNotFound" in kinds:

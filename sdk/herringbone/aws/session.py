@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from herringbone.aws.credentials import problem_of_files
 from herringbone.aws.errors import no_region_message, translate_error
 from herringbone.aws.service_models import shared_loader
 from herringbone_contract.errors import AwsCredentialsError, OptionError, UnsupportedError
@@ -336,7 +337,8 @@ class AwsSession:
             yield
         except (Boto3Error, BotoCoreError, ClientError, ResponseParserError) as error:
             # `from None`: the text of the cause may repeat the session's token, and a traceback would print it.
-            raise translate_error(error, action, profile=self._login_profile()) from None
+            files = problem_of_files(os.environ)
+            raise translate_error(error, action, profile=self._login_profile(), files=files) from None
 
     def _session(self) -> Any:
         with self._lock:

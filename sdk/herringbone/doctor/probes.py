@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from herringbone.aws.credentials import find_credentials, find_region, stands_in
+from herringbone.aws.credentials import find_credentials, find_region, problem_of_files, stands_in
 from herringbone.doctor.facts import Aws, Disk, Engine, Framework, Gpus, OpenFiles, Ports, Program, Python, Ssh
 from herringbone.records.home import find_home
 from herringbone.system import nvidia_smi
@@ -142,7 +142,8 @@ def find_aws(*, ask: bool) -> Aws | None:
         return None
     source = find_credentials(os.environ)
     facts = Aws(version, find_region(os.environ), source, stands_in=stands_in(os.environ, source))
-    if not ask:
+    facts = facts._replace(problem=problem_of_files(os.environ))
+    if not ask or facts.problem:
         return facts
     from herringbone.aws.session import AwsSession
 
