@@ -27,6 +27,8 @@ that they do not know. The kinds:
     alive       every, stopped                     the host's supervisor runs, and says so every so many seconds;
                                                    `stopped`: processes that somebody has stopped, in words. The
                                                    controller keeps no such event
+    failure     record                             the job's failure, as the record's JSON, where no file takes it; the
+                                                   controller keeps no such event
     lost        count                              events that were too many for the observer, of a rank or a host
 
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +71,12 @@ class Ending:
         """Write the failure; every host writes the same one, so that any host's files explain the job."""
         from herringbone_entry.supervisor import failure
 
-        failure.write(self._context.host.paths, cause)
+        if not failure.write(self._context.host.paths, cause):
+            # The lines of the log, which the record repeats, may make it too long for an event.
+            for record in (cause, cause._replace(log_tail=(), frames=())):
+                with contextlib.suppress(ValueError):
+                    self._context.send_event({"kind": "failure", "t": time.time(), "record": record.to_json()})
+                    break
         # The head alone: the rank's own lines above have its traceback.
         self._context.log(f"failed: {cause.head}")
 

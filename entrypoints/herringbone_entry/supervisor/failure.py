@@ -24,6 +24,10 @@ _FULL_DISK_BYTES = 8 << 20
 _FULL_DISK_REMEDY = (
     "remove files there, or run the job with more room: HERRINGBONE_HOME, output_path, checkpoint_s3_uri"
 )
+# As torch, numpy and C++ streams say that a write failed, without the system's reason.
+_FAILED_WRITE = re.compile(
+    r"PytorchStreamWriter|inline_container|unexpected pos|requested and \d+ written|iostream error"
+)
 # faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
 _CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<function>.+)'
 _CRASHED_THREAD = "Current thread 0x"
@@ -117,28 +121,50 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
 
 
 def free_bytes(paths: Paths) -> dict[str, int]:
-    """Return the free bytes of the folders that a script writes to; folders of one disk count once."""
+    """Return the free bytes of the folders that a script writes to; folders of one disk count once.
+
+    A disk without free inodes takes no file: it has -1.
+    """
     free: dict[int, tuple[str, int]] = {}
-    for folder in (paths.checkpoints, paths.model, paths.output_data):
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - as the script's own `tempfile` takes it
+    for folder in (paths.checkpoints, paths.model, paths.output_data, temporary, "/dev/shm"):  # noqa: S108
         with contextlib.suppress(OSError):
             disk = os.statvfs(folder)
-            free.setdefault(Path(folder).stat().st_dev, (str(folder), disk.f_bavail * disk.f_frsize))
+            size = -1 if disk.f_files and not disk.f_ffree else disk.f_bavail * disk.f_frsize
+            free.setdefault(Path(folder).stat().st_dev, (str(folder), size))
     return dict(free.values())
 
 
-def with_full_disk(failure: Failure, free: Mapping[str, int]) -> Failure:
-    """Return the failure with the full disks in its message; `free` are the free bytes by folder. Pure.
+def file_limit() -> int | None:
+    """Return the most bytes that a file of this process, and of its ranks, may have; None without a limit."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def with_full_disk(failure: Failure, free: Mapping[str, int], most_bytes: int | None = None) -> Failure:
+    """Return the failure of a write with its cause in the message: a full disk, or a limit of files. Pure.
 
     >>> failure = Failure(exception="RuntimeError", message="[enforce fail at inline_container.cc:671]")
     >>> with_full_disk(failure, {"/opt/ml/checkpoints": 0}).message.partition("; remove")[0]
     '[enforce fail at inline_container.cc:671] (the disk of /opt/ml/checkpoints is full: 0 MB are free'
+
+    `free` are the free bytes by folder, `most_bytes` is `file_limit`.
     """
+    text = "\n".join((failure.message, *failure.log_tail))
+    is_full, is_vague = "No space left on device" in text, _FAILED_WRITE.search(text) is not None
     full = [
-        f"{folder} is full: {size / 1e6:.0f} MB are free" for folder, size in free.items() if size < _FULL_DISK_BYTES
+        f"{folder} is full: {'no inode is' if size < 0 else f'{size / 1e6:.0f} MB are'} free"
+        for folder, size in free.items()
+        if size < _FULL_DISK_BYTES
     ]
-    if not full:
+    if full and (is_full or is_vague):
+        reason = f"the disk of {', and that of '.join(full)}; {_FULL_DISK_REMEDY}"
+    elif most_bytes is not None and (is_vague or "File too large" in text):
+        reason = f"a file may have {most_bytes / 1e6:.0f} MB at most, by `ulimit -f` where the job was started"
+    else:
         return failure
-    reason = f"the disk of {', and that of '.join(full)}; {_FULL_DISK_REMEDY}"
     return failure._replace(message=f"{failure.message} ({reason})" if failure.message else reason)
 
 
@@ -151,15 +177,20 @@ def own_words(paths: Paths) -> str:
         return ""
 
 
-def write(paths: Paths, failure: Failure) -> None:
-    """Write the failure to the contract's two files; a message that the user's program wrote there stays."""
-    # A full disk may be the failure itself. The log and the exit code then have to do.
+def write(paths: Paths, failure: Failure) -> bool:
+    """Write the failure to the contract's two files; a message that the user's program wrote there stays.
+
+    Returns whether there is a record: a full disk may be the failure itself.
+    """
+    is_recorded = False
     with contextlib.suppress(OSError):
         Path(paths.output).mkdir(parents=True, exist_ok=True)
         write_whole(paths.failure_record, failure.to_json().encode(), mode=0o666)
+        is_recorded = True
     # Mode x: a file of the user's own stays.
     with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
         file.write(summary(failure))
+    return is_recorded
 
 
 def _before_dump(tail: Sequence[str]) -> Sequence[str]:

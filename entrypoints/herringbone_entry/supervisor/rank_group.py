@@ -246,7 +246,9 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        record = self._with_memory(rank, failure.with_full_disk(record, failure.free_bytes(host.paths)))
+        record = self._with_memory(
+            rank, failure.with_full_disk(record, failure.free_bytes(host.paths), failure.file_limit())
+        )
         return with_words(record, failure.own_words(host.paths)).to_json()
 
     def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:

@@ -179,7 +179,8 @@ class ControllerHosts(EndedHosts):
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         for host in self._hosts:
             if host.log.lost:
-                text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
+                lost = f"{host.log.lost} bytes could not be written ({host.log.lost_why})"
+                text = f"[{host.name}] the log is incomplete: {lost}"
                 host.log.say(text, time.time())
         self._close_logs()
         # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
@@ -212,10 +213,15 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     # A killed host had no time to write the record, or wrote half of it.
     with contextlib.suppress(OSError, ContractError):
         record = parse_failure(read_file(host.base, str(INSIDE.failure_record), limit=MAX_RECORD_BYTES))
+    if record is None:
+        with contextlib.suppress(ContractError):
+            record = parse_failure(host.log.failure.encode())
     tail = _tail(Path(config["logs"]) / f"{host.name}.log", host.log_begins)
     if record is None and host.log.lost:
         # The script's own message and the record of its failure could not be written either.
-        cause = cause or f"the disk of {config['logs']} was full: {host.log.lost} bytes of the log could not be written"
+        cause = (
+            cause or f"{config['logs']} took no writes ({host.log.lost_why}): {host.log.lost} bytes of the log are lost"
+        )
     if record is None and not cause:
         # A foreign image writes only the plain text file that SageMaker's contract asks for.
         with contextlib.suppress(OSError):

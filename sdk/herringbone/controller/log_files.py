@@ -51,7 +51,7 @@ class AppendedFile:
         # The disk may have been full, or the machine have crashed, in the middle of an earlier attempt's last line.
         size = self.size
         self._cut = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        self.lost = 0
+        self.lost, self.lost_why = 0, ""
 
     @property
     def size(self) -> int:
@@ -65,8 +65,8 @@ class AppendedFile:
             try:
                 written = os.write(self._file, view)
             # A full disk, for example. The job must not fail for its log.
-            except OSError:
-                self.lost += len(view)
+            except OSError as error:
+                self.lost, self.lost_why = self.lost + len(view), str(error.strerror)
                 return
             self._cut = view[written - 1] != ord("\n")
             view = view[written:]
@@ -90,6 +90,8 @@ class EventsFile:
         self.heartbeat = 0.0
         # The processes of the host that somebody has stopped, by its last `alive` event.
         self.stopped: tuple[str, ...] = ()
+        # The record of the job's failure, if the host could not write the file; "" before.
+        self.failure = ""
 
     def take(self, line: bytes) -> bool:
         """Write the event of a line, without its mark, as one of this host; return False if it is no such event."""
@@ -99,6 +101,9 @@ class EventsFile:
         event = parse(line)
         if event is None or event["kind"] in _EVENTS_OF_THE_JOB:
             return False
+        if event["kind"] == "failure":
+            self.failure = str(event.get("record"))
+            return True
         if event["kind"] == "alive":
             # For this controller alone; a file with all of them would grow for nothing.
             every = event.get("every")
@@ -174,13 +179,23 @@ class LogFile:
         return self._events.heartbeat
 
     @property
+    def failure(self) -> str:
+        """The failure record that the host could not write into its file; "" if there is none."""
+        return self._events.failure
+
+    @property
+    def lost_why(self) -> str:
+        """The reason why bytes of the log were lost, in the system's words."""
+        return self._file.lost_why
+
+    @property
     def stopped(self) -> tuple[str, ...]:
         """The processes of the host that somebody has stopped, in words."""
         return self._events.stopped
 
     def begin_attempt(self) -> int:
         """Return the byte at which another attempt begins, whose host has not sent a sign of life yet."""
-        self._events.heartbeat, self._events.stopped = 0.0, ()
+        self._events.heartbeat, self._events.stopped, self._events.failure = 0.0, (), ""
         return self.size
 
     def feed(self, chunk: bytes, now: float) -> None:

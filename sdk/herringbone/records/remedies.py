@@ -31,6 +31,16 @@ _SIGNALS = {
     128 + signal.SIGBUS: f"{_CRASH}, or free room in /dev/shm",
     128 + signal.SIGILL: "a library was compiled for another processor: install a build for this one",
 }
+# The system's words for a write, or a read, that a disk refuses.
+_DISKS = {
+    "Disk quota exceeded": "your quota on that file system is used up: remove files there, or set HERRINGBONE_HOME to "
+    "a folder on another one",
+    "File too large": "raise the limit of a file's size where you start the job (`ulimit -f unlimited`), or write to a "
+    "file system that takes such files",
+    "Read-only file system": "mounted without writing, or made so by the kernel after an error of the disk "
+    "(`sudo dmesg` tells)",
+    "Input/output error": "the disk, or the server of the file system, fails (`sudo dmesg` tells)",
+}
 # Arguments that Herringbone adds to the user's hyperparameters, and the reason.
 _ADDED = {
     "--mp_parameters": "distribution's modelparallel adds it, as on SageMaker",
@@ -60,6 +70,9 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
         return _unrecognized(words, "parse_args_into_dataclasses(return_remaining_strings=True)")
     if "Too many open files" in failure.message:
         return "allow more of them where you start the job (`ulimit -n 65536`), or start fewer ranks and hosts there"
+    for refusal, sentence in _DISKS.items():
+        if refusal in failure.message:
+            return sentence
     if plan.get("backend") in ("local_process", "ssh") and any(
         map(_is_unknown_name, (failure.message, *failure.log_tail))
     ):

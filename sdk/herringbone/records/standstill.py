@@ -62,8 +62,8 @@ def standstill(record: JobRecord, home: Home, *, log_is_shown: bool = False) -> 
         )
     if refusal := _refusal_of(str(home.path)):
         return (
-            f"job {record.name}: {home.path} takes no writes ({refusal}), so its log and its state may be old, and its "
-            "end waits for that; make room there"
+            f"job {record.name} cannot be recorded: {home.path} takes no writes ({refusal}), so its log and its state "
+            "may be old, and its end waits until that is over"
         )
     if not log_is_shown and (text := _noted(home, record.name)):
         return f"job {record.name} stands still: {text}"

@@ -16,7 +16,7 @@ def ended(tmp_path):
     (tmp_path / "ml" / "output").mkdir(parents=True)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "algo-1.log").touch()
-    host = Host({"name": "algo-1", "base": str(tmp_path / "ml")}, log=SimpleNamespace(lost=0))
+    host = Host({"name": "algo-1", "base": str(tmp_path / "ml")}, log=SimpleNamespace(lost=0, failure=""))
     host.exit_code = 1
     return host, {"logs": str(tmp_path / "logs")}
 

@@ -37,7 +37,7 @@ def small_disk(home: Home):
     ("code", "cause", "kept"),
     [
         (FILLS_ITS_LOG, "results could not be packed into .*: No space left on device; nothing is lost", "logs"),
-        (FILLS_ITS_MODEL, r"exit code 1: the disk of .*/logs was full", "hosts"),
+        (FILLS_ITS_MODEL, r"^rank 0 on algo-1: OSError: \[Errno 28\] No space left on device \(the disk of", "hosts"),
     ],
 )
 def test_the_end_and_the_cause_are_told(

@@ -27,6 +27,10 @@ def missing(path):
             PLAN,
             "not installed where the job ran: name it in requirements.txt of source_dir",
         ),
+        (Failure(exception="OSError", message="[Errno 27] File too large"), PLAN, "`ulimit -f unlimited`"),
+        (Failure(exception="OSError", message="[Errno 122] Disk quota exceeded: 'w'"), PLAN, "your quota"),
+        (Failure(exception="OSError", message="[Errno 30] Read-only file system"), {}, "mounted without writing"),
+        (Failure(exception="OSError", message="[Errno 5] Input/output error"), {}, "`sudo dmesg` tells"),
         (Failure(exception="OSError", message="[Errno 24] Too many open files"), PLAN, "`ulimit -n 65536`"),
         (
             Failure(exit_code=1, log_tail=("ssh: Could not resolve hostname algo-2: Name or service not known",)),
