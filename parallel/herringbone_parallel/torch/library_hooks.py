@@ -185,9 +185,16 @@ SHARDING = (
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_collectives:"
 # torch before 2.9 has no classes of its collectives, and the ranks' calls are not compared there.
 HAS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
+_SECOND = "keep gathered parameters for second derivatives"
 # `shard`.
 PARAMETERS = (
     Hook("torch.distributed.tensor._utils:compute_local_shape_and_global_offset", "write into shards", exists),
+    Hook("torch.autograd:_engine_run_backward", _SECOND, reached(lambda: torch.autograd.backward(_one()))),
+    Hook("torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam.free_unsharded_param", _SECOND, exists),
+    Hook("torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup.post_backward", _SECOND, exists),
+    Hook(
+        "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_post_backward_final_callback", _SECOND, exists
+    ),
     *(
         (
             Hook(

@@ -28,6 +28,7 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.torch.sharding import defaults
 from herringbone_parallel.torch.sharding.cache_flushes import CacheFlushes
 from herringbone_parallel.torch.sharding.mesh import JobMesh, open_mesh
+from herringbone_parallel.torch.sharding.parameters.refusals import watch_optimizers
 from herringbone_parallel.torch.sharding.partial_numbers import join_parts
 from herringbone_parallel.torch.shared_devices import share_devices
 from herringbone_parallel.torch.step_hook import count_steps
@@ -120,6 +121,7 @@ def init(config: str | Mapping[str, Any] | None = None) -> None:
         flushes.watch()
     if _state.asks_for_sharding:
         defaults.install(_state.mesh, device)
+        watch_optimizers()
     if settings.sm_activation_offloading:
         defaults.offload(settings.activation_loading_horizon, device)
     count_steps()

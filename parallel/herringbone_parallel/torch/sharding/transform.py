@@ -16,7 +16,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.sharding import state as states
 from herringbone_parallel.torch.sharding.activations import checkpoint_blocks, offload
 from herringbone_parallel.torch.sharding.delayed_param import DelayedParamIniter
-from herringbone_parallel.torch.sharding.parameters import refusals
+from herringbone_parallel.torch.sharding.parameters import refusals, second_derivatives
 from herringbone_parallel.torch.sharding.parameters import tensors as shared_tensors
 from herringbone_parallel.torch.sharding.parameters.tensors import GradientHooks, own_parameters
 from herringbone_parallel.torch.sharding.placement import shard_dimension
@@ -175,6 +175,7 @@ def _split_all(model: nn.Module, parts: Iterable[nn.Module], split: Callable[[nn
             GradientHooks(unit, module, name, parameter)
         refusals.explain(unit)
     shared_tensors.take_whole_states(model)
+    second_derivatives.serve(model)
 
 
 def copy_from_rank0(model: nn.Module, device: torch.device, *, make: bool = False) -> None:

@@ -197,6 +197,43 @@ def test_hooks_and_terms_of_the_loss_count_as_in_one_process(ranks: Ranks, penal
     assert max(ranks.shard(trained, 2, dict(SHARDED), penalty, hooked)) < 1e-6
 
 
+def penalised() -> float:
+    """Train by penalties of input gradients; return the largest difference of weights to one process."""
+    from herringbone_parallel.torch.sharding import api as tsm
+
+    results = []
+    for sharded in (False, True):
+        # Whose gradients arrive by second derivatives alone: the models are linear.
+        makers: list[Callable[[], nn.Module]] = [Net, lambda: nn.Linear(4, 1, bias=False)]
+        models = []
+        for make in makers:
+            torch.manual_seed(0)
+            models.append(tsm.shard(make()) if sharded else make())
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        batch = (ROWS[rank() * 2 : rank() * 2 + 2] if sharded else ROWS).clone().requires_grad_()
+        for _ in range(3):
+            penalties = []
+            for model in models:
+                (slope,) = torch.autograd.grad(model(batch).tanh().sum(), batch, create_graph=True)
+                penalties.append(slope.square().sum(1).mean())
+            # Another backward, and a step of one model, between the penalty and its backward.
+            models[1](batch).mean().backward()
+            penalties[0].backward()
+            optimizers[0].step()
+            penalties[1].backward()
+            optimizers[1].step()
+            for model in models:
+                model.zero_grad()
+        results.append({name: value for model in models for name, value in whole(model).items()})
+    return max((results[0][name] - value).abs().max().item() for name, value in results[1].items())
+
+
+@needs_shard
+def test_second_derivatives_by_inputs_are_those_of_one_process(ranks: Ranks) -> None:
+    """Regression: the second backward read gathered parameters that the first one had freed, which killed the rank."""
+    assert max(ranks.shard(penalised, 2, dict(SHARDED))) < 1e-6
+
+
 class Adafactor(torch.optim.SGD):
     """Stands for the one of transformers."""
 
@@ -210,6 +247,9 @@ def refused_uses() -> list[str]:
         lambda: model.encode(ROWS),
         lambda: tsm.shard(Functional())(ROWS),
         lambda: Adafactor(model.parameters(), lr=0.1).step(),
+        lambda: torch.autograd.grad(model(ROWS).sum(), list(model.parameters()), allow_unused=True),
+        lambda: model(ROWS).sum().backward(inputs=list(model.parameters())),
+        lambda: model(ROWS).sum().backward(create_graph=True),
     ):
         with pytest.raises(ParallelError) as error:
             use()
@@ -229,8 +269,11 @@ def refused_uses() -> list[str]:
 
 @needs_shard
 def test_uses_of_parameters_that_are_not_whole_are_refused(ranks: Ranks) -> None:
-    encode, functional, adafactor = ranks.shard(refused_uses, 2, dict(SHARDED))[1]
+    encode, functional, adafactor, *by_parameters, create_graph = ranks.shard(refused_uses, 2, dict(SHARDED))[1]
     assert encode.startswith("Net.encode uses parameters that are whole in Net.forward only")
     assert 'register_fsdp_forward_method(module, "encode")' in encode
     assert functional.startswith("Functional.forward uses parameters of a block that it does not call")
     assert adafactor.endswith("Use torch.optim.Adafactor, whose numbers are those of the whole")
+    for error in by_parameters:
+        assert error.startswith("torch.autograd.grad, or backward(inputs=...), for parameters of a sharded model")
+    assert create_graph.startswith("backward(create_graph=True) through a sharded model")

@@ -166,6 +166,11 @@ class GradientHooks:
         return gradient
 
 
+def is_shared(tensor: Any) -> bool:
+    """Say whether this is a parameter that the ranks share by `shard`."""
+    return tensor in _hooks
+
+
 def own_parameters(unit: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Return the parameters that `fully_shard(unit)` would split: with their modules and names there."""
     return [
