@@ -34,14 +34,14 @@ def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, 
     torch.set_num_threads(1)  # small layers
     runpy.run_path(script)
     torch.set_num_threads(threads)
-    monkeypatch.delitem(sys.modules, "letters")
+    monkeypatch.delitem(sys.modules, "letters", raising=False)
 
 
 def test_a_resumed_script_prints_the_losses_of_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_files("docs/start/your-script.md", tmp_path)
-    assert write_files("docs/do/resume.md", tmp_path) == ["src/resumable.py", "resumable.yaml"]
+    assert write_files("docs/do/resume.md", tmp_path) == ["src/resumable.py", "src/middle.py", "resumable.yaml"]
     for variable in ("SM_CHANNEL_TRAINING", "SM_CHECKPOINT_DIR", "SM_MODEL_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     (tmp_path / "text.txt").write_bytes((ROOT / "LICENSE").read_bytes()[:2000])
@@ -52,6 +52,9 @@ def test_a_resumed_script_prints_the_losses_of_an_uninterrupted_one(
     in_this_process(tmp_path, monkeypatch, "src/plain.py", epochs=2)
     assert resumed == capsys.readouterr().out
     assert [epoch for epoch, _ in LOSS.findall(resumed)] == ["0", "1"]
+    for told in ("from the start", "from epoch 2, step 100"):
+        in_this_process(tmp_path, monkeypatch, "src/middle.py", epochs=3)
+        assert capsys.readouterr().out == f"{told}\n"
 
 
 def test_readme_has_at_most_120_lines():
