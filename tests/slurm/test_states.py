@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from herringbone.backends.lifecycle import standstill
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import SlurmJob, columns_of, job_id, parse_sacct, parse_squeue
 from herringbone.records.home import Home
@@ -104,6 +105,23 @@ def test_a_job_that_slurm_holds_names_the_ways_out():
         "(launch failed requeued held), attempt 2: `scontrol release 7` lets it run (an administrator, where that is "
         "denied), `herringbone stop digits-1` ends it"
     )
+
+
+@pytest.mark.parametrize(
+    ("touched", "beats", "silent"), [(1_000.0, 10, False), (900.0, 10, True), (900.0, None, False)]
+)
+def test_a_controller_that_gives_no_sign_of_life_is_named(touched, beats, silent):
+    """It stood still, or its node was lost, and every surface said that the job trains."""
+    report = {"attempt": 0, "secondary_status": "Training", **({"beats": beats} if beats else {})}
+    words = {"stop_requested": False, "last_words": "", "now": 1_001.0, "touched": touched}
+    description = json.loads(columns_of(report, job("RUNNING"), ROW, **words)["description"])
+    message = description["SecondaryStatusTransitions"][-1]["StatusMessage"]
+    assert ("its controller gives no sign of life: somebody has stopped it, or its node is lost" in message) == silent
+    shown = standstill(replace(ROW, description=json.dumps(description)))
+    assert (shown is not None and "`scancel 7` ends the job" in shown) == silent
+    # Slurm has put the job back into its queue: the controller has ended.
+    again = columns_of(report, job("PENDING", restarts=1), ROW, **words)["description"]
+    assert "sign of life" not in again
 
 
 def test_lists_say_what_a_job_in_the_queue_waits_for(tmp_path):

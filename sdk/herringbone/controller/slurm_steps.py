@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
 
 _SECRET_BYTES = 32
+# The controller touches its report this often.
+BEAT_SECONDS = 10
 _STOPPED_CODE = 128 + signal.SIGTERM
 # Ports outside the range from which systems take the ports of outgoing connections. Jobs that share a node start
 # their search at different ports.
@@ -167,7 +170,9 @@ class Steps(Site):
     def start(self) -> None:
         nodes = [host.node for host in self.hosts]
         # The attempt's number lets the client tell this report from one that an earlier attempt left.
-        self._record.begin(attempt=self._attempt, nodes=nodes, **self.attempt_columns(self.failed_attempts))
+        columns = {"attempt": self._attempt, "nodes": nodes, "beats": BEAT_SECONDS}
+        self._record.begin(**columns, **self.attempt_columns(self.failed_attempts))
+        threading.Thread(target=self._beat, daemon=True).start()
         if self._attempt and self._events.last_state() != RESTARTING:
             # The controller of the attempt before was lost with its node, and has written no reason.
             self._events.state(RESTARTING)
@@ -186,6 +191,13 @@ class Steps(Site):
             variables[HostVariable.CONTROL] = f"tcp:{self._first_address()}:{free_port(int(self._id))}"
         for position, host in enumerate(self.hosts):
             host.start(self._srun(position), {**variables, BASE_VARIABLE: host.base}, line)
+
+    def _beat(self) -> None:
+        """Show clients that this process runs: they know it by the age of the report alone."""
+        while True:
+            time.sleep(BEAT_SECONDS)
+            with contextlib.suppress(OSError):
+                os.utime(self._report)
 
     def on_host_failure(self) -> None:
         """Mark the hosts that others lost contact with: their sruns would wait for as long as Slurm does."""

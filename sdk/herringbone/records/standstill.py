@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import time
 
@@ -65,6 +66,9 @@ def standstill(record: JobRecord, home: Home, *, log_is_shown: bool = False) -> 
             f"job {record.name} cannot be recorded: {home.path} takes no writes ({refusal}), so its log and its state "
             "may be old, and its end waits until that is over"
         )
+    # Slurm's controllers run elsewhere: `backends.slurm.states` knows them by their signs of life.
+    if silence := json.loads(record.description or "{}").get("Standstill"):
+        return f"job {record.name} stands still: {silence}"
     if not log_is_shown and (text := _noted(home, record.name)):
         return f"job {record.name} stands still: {text}"
     return None

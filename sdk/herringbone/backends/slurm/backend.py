@@ -122,7 +122,15 @@ class SlurmJobs(OwnHostsBackend):
             record = self._settle_submission(record, job)
         else:
             words = self._home.job(name).controller_words()
-            columns = columns_of(report, job, record, stop_requested=stop_requested, last_words=words, now=time.time())
+            columns = columns_of(
+                report,
+                job,
+                record,
+                stop_requested=stop_requested,
+                last_words=words,
+                now=time.time(),
+                touched=_touched(self._report_path(name)),
+            )
             record = settle(self._index, name, columns)
         if record.done:
             # The config contains the user's environment, and no controller will read it again.
@@ -168,6 +176,8 @@ class SlurmJobs(OwnHostsBackend):
         # A pending job has no controller that could take a signal. A running one gets SIGTERM in its batch script.
         _cancel(slurm, "--state=PENDING", job)
         _cancel(slurm, "--batch", "--signal=TERM", job)
+        # A controller that somebody has stopped takes no other signal.
+        _cancel(slurm, "--batch", "--signal=CONT", job)
         # The next `describe` must ask Slurm at once, to see the effect of the stop.
         self._asked.pop(name, None)
 
@@ -234,6 +244,13 @@ class SlurmJobs(OwnHostsBackend):
 
     def _report(self, name: str) -> dict[str, Any]:
         return read_report(self._report_path(name))
+
+
+def _touched(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class SlurmBackend(SlurmJobs):

@@ -42,6 +42,12 @@ _FIELDS = ("JobID", "State", "Reason", "RestartCnt", "NodeList", "WorkDir")
 _SACCT_FIELDS = ("JobIDRaw", "State", "NodeList", "WorkDir")
 SQUEUE = ("squeue", "--noheader", "--states=all", "--Format=" + ",".join(f"{name}:{_BAR}" for name in _FIELDS))
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=" + ",".join(_SACCT_FIELDS))
+# Clocks of machines that share a folder differ by seconds.
+_MISSED_BEATS = 9
+_SILENCE = (
+    "its controller gives no sign of life: somebody has stopped it, or its node is lost; `scontrol show job {0}` shows "
+    "the node, `scancel {0}` ends the job"
+)
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 # The end of a job whose controller Slurm ended.
 _ENDED_BY_SLURM = {
@@ -155,11 +161,12 @@ def columns_of(
     stop_requested: bool,
     last_words: str,
     now: float,
+    touched: float = 0.0,
 ) -> dict[str, Any]:
     """Return the columns of a job's row; `job` is None when Slurm no longer knows the job.
 
-    `report` is the controller's, `stop_requested` says whether the user asked for a stop, `last_words` is the end of
-    the batch script's output.
+    `report` is the controller's, which it touched at the time `touched`; `stop_requested` says whether the user asked
+    for a stop, `last_words` is the end of the batch script's output.
     """
     if is_final(report, stop_requested=stop_requested):
         return _reported(report, record)
@@ -176,13 +183,16 @@ def columns_of(
         secondary = RESTARTING
     else:
         secondary = PENDING if job.waits else current.get("secondary_status", STARTING)
+    # A report of an earlier release has no beats.
+    is_silent = "beats" in current and now - touched > _MISSED_BEATS * current["beats"]
+    silence = _SILENCE.format(job.id) if is_silent else ""
     # A pending attempt has not started, and the row keeps the first attempt's time.
     started = {"started": current["started"]} if "started" in current else {}
     return {
         **started,
         "status": STOPPING if stop_requested else IN_PROGRESS,
         "secondary_status": secondary,
-        "description": _described(record, secondary, _message(job, record.name)),
+        "description": _described(record, secondary, _message(job, record.name), silence),
     }
 
 
@@ -227,10 +237,12 @@ def _message(job: SlurmJob, name: str) -> str:
     return f"Slurm job {job.id} on {job.nodes or 'its nodes'}{again}"
 
 
-def _described(record: JobRecord, secondary: str, message: str) -> str:
+def _described(record: JobRecord, secondary: str, message: str, standstill: str = "") -> str:
     """Add a state to those of the description, under the names that SageMaker gives them."""
+    message = f"{message}; {standstill}" if standstill else message
     transitions = [] if record.description is None else json.loads(record.description)["SecondaryStatusTransitions"]
     new = {"Status": secondary, "StatusMessage": message}
     if secondary not in (COMPLETED, FAILED, STOPPED) and (not transitions or transitions[-1] != new):
         transitions = [*transitions, new]
-    return json.dumps({"SecondaryStatusTransitions": transitions})
+    # `records.standstill` reads it.
+    return json.dumps({"SecondaryStatusTransitions": transitions, **({"Standstill": standstill} if standstill else {})})
