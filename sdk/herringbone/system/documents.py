@@ -58,7 +58,7 @@ def read_document(text: str, origin: str) -> Any:
 def decoded(data: bytes, origin: str) -> str:
     """Return the text of a YAML or JSON file, whose first character is ASCII: in UTF-8, UTF-16 or UTF-32, as YAML says.
 
-    >>> decoded("{epochs: 3}".encode("utf-16-le"), "job.yaml"), decoded(b"\xef\xbb\xbfa: 1", "job.yaml")
+    >>> decoded("{epochs: 3}".encode("utf-16-le"), "job.yaml"), decoded("a: 1".encode("utf-16"), "job.yaml")
     ('{epochs: 3}', 'a: 1')
 
     Raises `InputError` for another encoding.

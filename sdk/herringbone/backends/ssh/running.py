@@ -12,7 +12,7 @@ from herringbone.backends import lifecycle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.attempts.current import CurrentAttempt, current_attempt
-from herringbone.backends.ssh.finish.completion import MachineHosts, as_over, end_packing, start_completion
+from herringbone.backends.ssh.finish.completion import as_over, end_packing, start_completion
 from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.follow.files import EVENTS, LOG, RemoteEvents, RemoteFiles, RemoteLogs
 from herringbone.backends.ssh.follow.monitor import FIRST_LOOK_SECONDS, JobMonitor
@@ -131,7 +131,7 @@ class RunningJobs(OwnHostsBackend):
         finally:
             monitor.close()
         missing = [why for state, why in zip(states, silent, strict=True) if not state.done]
-        MachineHosts(
+        RestartableHosts(
             record, parse_plan(record.plan_dict), states, self._transport, self._home, self._submission
         ).fetch_results()
         if missing:
