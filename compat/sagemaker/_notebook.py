@@ -12,6 +12,7 @@ from typing import Any
 
 import sagemaker
 from herringbone import Estimator, InstanceGroup, OptionError, TensorBoardOutputConfig
+from herringbone.aws.credentials import find_region
 from herringbone.aws.fields import tag_list
 from herringbone.aws.location import is_s3
 from herringbone.backends.sagemaker.review import image_by_version
@@ -180,9 +181,9 @@ def _records(definition: Mapping[str, str]) -> bool:
 
 
 def region_of(session: Any, environ: Mapping[str, str]) -> str:
-    """Return the region of a notebook's jobs: its session's, else that of AWS's variables. Raises `OptionError`."""
+    """Return the region of a notebook's jobs: its session's, else the one that is configured. Raises `OptionError`."""
     region = getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
-    region = region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    region = region or find_region(environ)
     if not region:
         raise OptionError("image_uri: AWS's images are named by region; set AWS_REGION, or give image_uri")
     return str(region)
