@@ -154,3 +154,21 @@ def test_a_call_whose_upload_or_bucket_another_one_removes_is_no_error_of_ours(t
     with pytest.raises(FileNotFoundError), store.new_file("mine"):
         pass
     assert store.buckets() == []
+
+
+def test_an_answer_that_nobody_reads_holds_little_memory(tmp_path: Path) -> None:
+    """64 downloads of one key held 250 MB, because each had several copies of a piece."""
+    Store(tmp_path).create_bucket("mine")
+    (tmp_path / "mine" / "big").write_bytes(bytes(3 << 20))
+    sizes: list[int] = []
+
+    async def send(message: Any) -> None:
+        sizes.append(len(message.get("body", b"")))
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {"type": "http", "method": "GET", "path": "/mine/big", "raw_path": b"/mine/big", "query_string": b""}
+    asyncio.run(make_app(tmp_path, verifier)({**scope, "headers": []}, receive, send))
+    assert sum(sizes) == 3 << 20
+    assert max(sizes) <= 256 << 10

@@ -20,7 +20,7 @@ from herringbone.s3.front.documents import Member, document, encoded, time_text
 from herringbone.s3.front.refusals import S3Error
 from herringbone.s3.front.uploads import MAX_PART
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _META = ("content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires")
 _USER_META = "x-amz-meta-"
