@@ -67,7 +67,7 @@ def serve(
     keys.all()
     service_model("sagemaker")
     room = Room(fitted(settings.mapping.connections, open_files()))
-    with closing(CountingListener(_listen(listener), room)) as server_socket:
+    with closing(CountingListener(_listen(listener), room, tls=listener.certificate is not None)) as server_socket:
         trainings = Trainings(home, settings)
         with closing(trainings.records):
             tunings = Tunings(trainings)

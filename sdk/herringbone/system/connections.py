@@ -189,11 +189,16 @@ class Room:
         return True
 
     def sweep(self, now: float) -> None:
-        """End connections whose clients are too slow, and forget those that have ended without a protocol."""
+        """End connections whose clients are too slow, and forget those that have ended without a protocol.
+
+        Of strangers at most an eighth at once: all of a crowd would come again in the same moment.
+        """
+        strangers = max(1, self.limits.strangers // 8)
         for connection in [*self._strangers, *self._known]:
             if connection.is_over:
                 self.leave(connection)
-            elif connection.is_overdue(now, self.limits):
+            elif (connection.caller or strangers) and connection.is_overdue(now, self.limits):
+                strangers -= not connection.caller
                 self._end(connection)
 
     def _end(self, connection: Connection) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
+from asyncio import sslproto
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +25,11 @@ _MAX_HEAD_BYTES = 64 << 10
 # Connections that are accepted before those that are there are read again: others need not wait for a crowd.
 _ACCEPTED_AT_ONCE = 16
 _REST_SECONDS = 0.001
+# Of a listener with TLS: how long the kernel waits for first bytes, those of a handshake, and how many other clients
+# are closed before the rest of the loop has its turn.
+_DEFERRED_SECONDS, _HANDSHAKE, _CLOSED_AT_ONCE = 5, b"\x16\x03", 64
+# asyncio's buffer of each connection with TLS has 256 KiB by default, also that of a stranger.
+_TLS_BUFFER_BYTES = 32 << 10
 # Bytes of one connection that are parsed before others have their turn: a read may hold 40,000 chunks of one byte.
 _PARSED_AT_ONCE, _PARSED_OF_CALLERS = 8 << 10, 64 << 10
 
@@ -34,6 +40,9 @@ def web_config(app: Any, room: Room, **options: Any) -> uvicorn.Config:
     >>> listener = CountingListener(listener, room)                                      # doctest: +SKIP
     >>> uvicorn.Server(web_config(app, room)).run(sockets=[listener])                    # doctest: +SKIP
     """
+
+    # Not before Python 3.11; of the whole process, which serves and does nothing else with TLS in this loop.
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
 
     async def sweep() -> None:
         room.sweep(time.monotonic())
@@ -59,10 +68,13 @@ def web_config(app: Any, room: Room, **options: Any) -> uvicorn.Config:
 class CountingListener(socket.socket):
     """A listener in place of another one, whose connections are counted in a room."""
 
-    def __init__(self, listener: socket.socket, room: Room) -> None:
+    def __init__(self, listener: socket.socket, room: Room, *, tls: bool = False) -> None:
         super().__init__(fileno=listener.detach())
         self._room = room
-        self._accepted = 0
+        self._accepted, self._tls = 0, tls
+        if tls:
+            # The kernel keeps clients back that send nothing: asyncio prepares a handshake for each accepted one.
+            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFERRED_SECONDS)
 
     def accept(self) -> tuple[socket.socket, Any]:
         # The loop accepts until it would block, and calls again when it has read the others.
@@ -75,12 +87,28 @@ class CountingListener(socket.socket):
             raise BlockingIOError
         try:
             accepted, address = super().accept()
+            for _ in range(_CLOSED_AT_ONCE):
+                if not self._tls or _begins_handshake(accepted):
+                    break
+                accepted.close()
+                accepted, address = super().accept()
         except OSError:
             self._accepted = 0
             raise
         self._accepted += 1
         self._room.enter(accepted, time.monotonic())
         return accepted, address
+
+
+def _begins_handshake(accepted: socket.socket) -> bool:
+    """Report whether a client may speak TLS: it has sent the begin of a handshake, or nothing yet."""
+    try:
+        begin = accepted.recv(len(_HANDSHAKE), socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return bool(begin) and _HANDSHAKE.startswith(begin)
 
 
 class _Protocol(H11Protocol):

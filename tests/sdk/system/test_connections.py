@@ -110,6 +110,17 @@ def test_a_head_that_does_not_come_ends_the_connection(crowd: Crowd) -> None:
     assert gone(silent, between) == [True, False]
 
 
+def test_a_crowd_that_is_too_slow_does_not_end_in_one_moment() -> None:
+    """2,000 strangers came again at once, and others waited a second behind them."""
+    crowd = Crowd(Limits(strangers=32))
+    strangers = [crowd.come() for _ in range(20)]
+    for more in (4, 8):
+        crowd.room.sweep(100.0)
+        assert gone(*strangers) == [True] * more + [False] * (20 - more)
+    for each in crowd.sockets + crowd.ends:
+        each.close()
+
+
 def test_limits_that_do_not_fit_the_descriptors_are_refused_and_others_are_made_to_fit() -> None:
     assert fitted(None, 1024) == Limits()
     assert fitted(None, 256).descriptors <= 256

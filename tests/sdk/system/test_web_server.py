@@ -7,6 +7,7 @@ import http.client
 import socket
 import threading
 import time
+from asyncio import sslproto
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,3 +103,24 @@ def test_chunks_of_one_byte_of_strangers_delay_nobody(port: int) -> None:
     for thread in threads:
         thread.join(20)
     assert sorted(times)[2] < 0.5, times
+
+
+def test_only_clients_that_may_speak_tls_get_a_handshake() -> None:
+    """asyncio prepared one for each stranger: users waited for half a second."""
+    sslproto.SSLProtocol.max_size = 1 << 18
+    room = Room(Limits())
+    web_config(application, room)
+    assert sslproto.SSLProtocol.max_size <= 1 << 15
+    with CountingListener(socket.create_server(("127.0.0.1", 0)), room, tls=True) as listener:
+        listener.settimeout(20)
+        clients = [socket.create_connection(listener.getsockname(), timeout=20) for _ in range(4)]
+        for client, begin in zip(clients, (b"GET / HTTP/1.1\r\n", b"\x16\x02", b"", b"\x16\x03\x01"), strict=True):
+            client.sendall(begin)
+        accepted, address = listener.accept()
+        assert address == clients[3].getsockname()
+        for refused in clients[:2]:
+            with pytest.raises(ConnectionResetError):
+                refused.recv(1)
+        accepted.close()
+        for client in clients:
+            client.close()
