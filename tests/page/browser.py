@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 _SECONDS = 20.0
+_NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 
 
 def _high_pipe() -> tuple[int, int]:
@@ -64,6 +65,7 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.problems: list[str] = []
+        self._network_changed = False
         try:
             self._attach()
         except BaseException:
@@ -98,9 +100,21 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def open(self, address: str, *, until: str = "document.readyState === 'complete'") -> None:
-        """Go to an address, and wait until a JavaScript expression is true."""
-        self._call("Page.navigate", url=address)
-        self.wait(until)
+        """Go to an address, and wait until a JavaScript expression is true.
+
+        Chromium drops all connections when an address comes or goes on the machine, as with a network of Docker's. The
+        page is loaded again then, and for no other error.
+        """
+        while True:
+            self._network_changed = False
+            try:
+                answer = self._call("Page.navigate", url=address)
+                if answer.get("errorText") != _NETWORK_CHANGED:
+                    self.wait(until)
+                    return
+            except BrowserError:
+                if not self._network_changed:
+                    raise
 
     def size(self, width: int, height: int, *, scale: float = 1, mobile: bool = False) -> None:
         """Give the page's window a size in pixels of CSS."""
@@ -183,6 +197,9 @@ class Browser:
             self.problems.append(details.get("exception", {}).get("description") or details["text"])
         elif event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
             entry = event["params"]["entry"]
+            if entry["text"].endswith(_NETWORK_CHANGED):
+                self._network_changed = True
+                return
             self.problems.append(f"{entry['text']} {entry.get('url', '')}")
 
     def _write(self, message: bytes) -> None:
