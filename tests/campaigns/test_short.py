@@ -54,6 +54,15 @@ def test_an_honest_user_is_answered_next_to_strangers_at_the_service_and_the_pag
 
 
 @pytest.mark.timeout(60)
+def test_signatures_of_botocore_are_right_and_with_one_byte_changed_wrong():
+    """Paths such as `//` were refused: for all services but S3 they are signed without empty parts."""
+    pytest.importorskip("botocore")
+    from tests.campaigns.signatures import campaign as signatures
+
+    assert signatures(requests=200)["first"] == []
+
+
+@pytest.mark.timeout(60)
 def test_no_hostile_request_of_s3_or_the_page_is_an_error_of_ours(tmp_path, monkeypatch):
     pytest.importorskip("uvicorn")
     from herringbone.records.home import Home

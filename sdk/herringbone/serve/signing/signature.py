@@ -12,6 +12,7 @@ from __future__ import annotations
 import calendar
 import hashlib
 import hmac
+import posixpath
 import re
 import time
 from dataclasses import dataclass
@@ -185,8 +186,11 @@ def string_to_sign(claim: Claim, request: HttpRequest, payload_hash: str, *, as_
 
 
 def _canonical_path(path: str, service: str) -> str:
-    # S3's clients sign each path encoded once, all others encode what they send a second time.
-    return quote(unquote_to_bytes(path), safe="/~") if service == "s3" else quote(path, safe="/~")
+    # S3's clients sign each path encoded once. Others encode what they send a second time, without `.`, `..` and `//`.
+    if service == "s3":
+        return quote(unquote_to_bytes(path), safe="/~")
+    normal = posixpath.normpath(f"/{path.lstrip('/')}")
+    return quote(f"{normal}/" if path.endswith("/") and normal != "/" else normal, safe="/~")
 
 
 def _canonical_query(query: str) -> str:
