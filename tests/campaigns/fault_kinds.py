@@ -12,9 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from herringbone import TrainingJob
+from herringbone.records.home import find_home
+from herringbone.records.index import JobIndex
+from herringbone.slots.places import place_texts
+from herringbone.views.page.live import LiveJob
 
 SCRIPT = """
 import os, pathlib, signal, subprocess, sys, time
@@ -40,6 +45,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, object] | None]] = {
 CONTAINER = "container"
 # A disk stays full for so long; the job's script ends meanwhile.
 FULL_SECONDS = 4.0
+# Three heartbeats of a second, and what a busy machine adds.
+NAMED_SECONDS = 8.0
+# A grace of a second, and the margin after which a controller kills its supervisors.
+STOP_SECONDS = 8.0
 
 
 @dataclass
@@ -96,15 +105,50 @@ def processes_of(home: Path) -> dict[int, str]:
 
 
 def send(target: Callable[[Running], int], number: signal.Signals) -> Callable[[Running], None]:
-    """Return the action that signals one process; a job with a stopped process is then asked to stop."""
+    """Return the action that signals one process."""
+    return lambda running: os.kill(target(running), number)
+
+
+def pause(target: Callable[[Running], int], named: str) -> Callable[[Running], None]:
+    """Return the action that stops one process, has it go on, stops it again, and asks the job to stop.
+
+    While the process is stopped, every surface names it by the pattern `named`; afterwards none does.
+    """
 
     def act(running: Running) -> None:
-        os.kill(target(running), number)
-        if number is signal.SIGSTOP:
-            time.sleep(1.0)
-            running.job.stop(grace=1.0)
+        pid = _await(lambda: target(running))
+        for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
+            os.kill(pid, number)
+            expected = partial(check_named, running.job, named.format(pid=pid), expected=number is signal.SIGSTOP)
+            _await(expected)
+        begin = time.monotonic()
+        running.job.stop(grace=1.0)
+        running.job.wait(timeout=STOP_SECONDS)
+        assert time.monotonic() - begin < STOP_SECONDS
 
     return act
+
+
+def check_named(job: TrainingJob, named: str, *, expected: bool) -> bool:
+    """Say whether `ls`, `describe` and the page agree that something of the job stands still, or that nothing does."""
+    with contextlib.closing(LiveJob(job.name)) as page:
+        page.look()
+        texts = [page.data()["why"], job.describe()["Herringbone"].get("Standstill", "")]
+    texts.append(place_texts(find_home(), [JobIndex(find_home().index).get(job.name)]).get(job.name, ""))
+    return all(bool(re.search(named, text)) is expected and bool(text) is expected for text in texts)
+
+
+def _await(condition: Callable[[], int]) -> int:
+    """Return the first true value, within the time after which a process that stands still must be named."""
+    deadline = time.monotonic() + NAMED_SECONDS
+    while True:
+        # The process that is looked for may start a second after the ranks.
+        with contextlib.suppress(IndexError):
+            if value := condition():
+                return value
+        if time.monotonic() > deadline:
+            raise TimeoutError("not named, or named too long")
+        time.sleep(0.1)
 
 
 def rank(number: int) -> Callable[[Running], int]:
@@ -122,6 +166,11 @@ def process(pattern: str) -> Callable[[Running], int]:
 CONTROLLER = process("-m herringbone.controller")
 # Open MPI 5 calls itself prterun.
 MPIRUN = process(r"(mpirun|prterun) -n ")
+# Processes whose end, or standstill, does not end the job.
+HELPERS = [
+    ("observer", process(r"observer\.main"), r"the observer \(process {pid}\) is stopped"),
+    ("search for metrics", process(r"events\.from_log"), r"finds metrics in the log \(process {pid}\) is stopped"),
+]
 
 
 # Name -> what the script does, the state that follows, and a pattern for the failure.
@@ -191,7 +240,12 @@ def signal_faults() -> Iterator[Fault]:
                 f"{layout}: rank {number} killed", layout, send(rank(number), killed), ("Failed", named + "KILL")
             )
             yield Fault(f"{layout}: rank {number} ended", layout, send(rank(number), ended), ("Failed", named + "TERM"))
-            yield Fault(f"{layout}: rank {number} stopped", layout, send(rank(number), stopped), over)
+            yield Fault(
+                f"{layout}: rank {number} stopped",
+                layout,
+                pause(rank(number), rf"algo-{hosts if number else 1}: rank {number} \(process {{pid}}\) is stopped"),
+                over,
+            )
         yield Fault(
             f"{layout}: child of rank 0 killed",
             layout,
@@ -203,7 +257,11 @@ def signal_faults() -> Iterator[Fault]:
             f"{layout}: controller killed", layout, send(CONTROLLER, killed), ("Failed", "the process that watched")
         )
         yield Fault(f"{layout}: controller ended", layout, send(CONTROLLER, ended), over)
-        yield Fault(f"{layout}: controller stopped", layout, send(CONTROLLER, stopped), ("Stopped|Failed", ""))
+        words = "somebody has stopped its controller, process {pid}"
+        yield Fault(f"{layout}: controller stopped", layout, pause(CONTROLLER, words), over)
+        for name, target, words in HELPERS:
+            yield Fault(f"{layout}: {name} stopped", layout, pause(target, words), over)
+            yield Fault(f"{layout}: {name} killed", layout, send(target, killed), ("Completed", ""), seconds=4.0)
         for host in range(1, hosts + 1):
             name, lost = (
                 f"{layout}: supervisor {host}",
@@ -211,11 +269,19 @@ def signal_faults() -> Iterator[Fault]:
             )
             yield Fault(f"{name} killed", layout, send(supervisor(host), killed), ("Failed", lost))
             yield Fault(f"{name} ended", layout, send(supervisor(host), ended), ("Stopped|Failed", ""))
-            yield Fault(f"{name} stopped", layout, send(supervisor(host), stopped), ("Stopped|Failed", ""))
+            if hosts == 1:
+                words = rf"algo-{host}: its supervisor \(process {{pid}}\) is stopped"
+                yield Fault(f"{name} stopped", layout, pause(supervisor(host), words), over)
+            else:
+                # The other host gives it up after three heartbeats.
+                lost = f"lost contact with algo-{host}"
+                yield Fault(f"{name} stopped", layout, send(supervisor(host), stopped), ("Failed", lost))
         if distribution is MPI:
             yield Fault(f"{layout}: mpirun killed", layout, send(MPIRUN, killed), ("Failed", "mpirun"))
             yield Fault(f"{layout}: mpirun ended", layout, send(MPIRUN, ended), ("Failed", ""))
-            yield Fault(f"{layout}: mpirun stopped", layout, send(MPIRUN, stopped), over)
+            yield Fault(
+                f"{layout}: mpirun stopped", layout, pause(MPIRUN, r"algo-1: mpirun \(process {pid}\) is stopped"), over
+            )
 
 
 def remove(path: Callable[[Running], Path]) -> Callable[[Running], None]:

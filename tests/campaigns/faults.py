@@ -61,6 +61,7 @@ def run(fault: Fault, home: Path, temporary: Path) -> list[str]:
         distribution=distribution,
         environment={"SECONDS_TO_RUN": str(fault.seconds)},
         base_job_name="fault",
+        metric_definitions=[{"Name": "rank", "Regex": r"ready (\d+)"}],
     )
     if fault.expect[0] == "refused":
         return [*check_refusal(fault, estimator), *check_rest(home, temporary)]
@@ -137,7 +138,7 @@ def check_rest(home: Path, temporary: Path) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wrong = [f"left process {pid}: {command[:100]}" for pid, command in survivors.items()]
-    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home", "engine")]
+    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home", "engine", "slots")]
     return [*wrong, *(f"left {name} in the temporary folder" for name in rest)]
 
 
@@ -150,6 +151,7 @@ def run_alone(fault: Fault) -> list[str]:
     command = [sys.executable, __file__, "--inside", fault.name]
     with tempfile.TemporaryDirectory(prefix="hbf-", dir="/tmp") as folder:
         environ = {**os.environ, "HERRINGBONE_HOME": f"{folder}/home", "TMPDIR": folder, "HERRINGBONE_STOP_GRACE": "2"}
+        environ |= {"HERRINGBONE_HEARTBEAT": "1", "HERRINGBONE_SLOTS": f"{folder}/slots"}
         # A mount namespace of its own: the small disk goes with it.
         if fault.prepare is not None:
             command = ["unshare", "--mount", *command]

@@ -26,7 +26,7 @@ import time
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.silence import Step
-from herringbone.records.standstill import note
+from herringbone.controller.standstills import Standstills
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
 
 TYPE_CHECKING = False
@@ -42,8 +42,6 @@ _LAST_CHANCE_SECONDS = 2.0
 _LOAD_SECONDS = 0.5
 # Time to wait for the end of the output after the host's end: an unrelated process may hold the pipe open.
 _PIPE_SECONDS = 2.0
-# The shortest time between two looks for processes that stand still.
-_LOOK_SECONDS = 0.1
 _NEVER = float("inf")
 _LONGEST_PAUSE = 86_400.0
 # Systems remove files of /tmp that nothing has touched for ten days. The ticket of the job's devices may be there.
@@ -69,7 +67,7 @@ class Controller:
         self._kill_at = _NEVER
         self._close_output_at = _NEVER
         self._load_at = _NEVER
-        self._look_at, self._standstill = 0.0, ""
+        self._standstills = Standstills(config["logs"])
         self._touch_at = time.monotonic() + _TOUCH_SECONDS if config["claim"] else _NEVER
         self._stopped = False
         self._max_run_over = False
@@ -86,7 +84,6 @@ class Controller:
         # Set once: `max_run` is the limit of all attempts together.
         self._max_run_at = time.monotonic() + self._config["max_run"] - self._config["warning"]
         first = True
-        note(self._config["logs"], "")
         while True:
             self._start_hosts()
             # Imported after the start of the hosts: sqlite loads while their Python loads.
@@ -104,7 +101,7 @@ class Controller:
             while not all(host.over for host in self._hosts):
                 self._wait_once(wakeup)
             self._end_pipes()
-            self._look_for_standstill()
+            self._look_for_standstill(at_once=True)
             self._site.collect()
             conclusion = self._conclude()
             if conclusion is not Conclusion.RESTART:
@@ -279,8 +276,7 @@ class Controller:
     def _drain(self, host: Host) -> None:
         pipe, had_mllog = host.output, host.has_mllog
         host.drain()
-        if time.monotonic() >= self._look_at:
-            self._look_for_standstill()
+        self._look_for_standstill()
         if host.has_mllog and not had_mllog:
             self._find_metrics()
         if host.log.states:
@@ -296,6 +292,7 @@ class Controller:
         nearest = min(
             *(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
             *(host.silence.due for host in self._living),
+            self._standstills.due if any(host.pid for host in self._living) else _NEVER,
         )
         # epoll takes 2^31 milliseconds at most.
         return None if nearest == _NEVER else min(max(0.0, nearest - time.monotonic()), _LONGEST_PAUSE)
@@ -318,6 +315,8 @@ class Controller:
         for host in self._living:
             if now >= host.silence.due:
                 self._act_on_silence(host)
+        if now >= self._standstills.due:
+            self._look_for_standstill()
         if now >= self._load_at:
             self._load_at = _NEVER
             load_modules()
@@ -335,16 +334,8 @@ class Controller:
                     self._selector.unregister(host.output)
                     host.close_output()
 
-    def _look_for_standstill(self) -> None:
-        """Show clients which processes stand still. Called when a host is heard, so at each heartbeat."""
-        self._look_at = time.monotonic() + _LOOK_SECONDS
-        helpers = "; ".join(filter(None, (one.standstill for one in (self._metrics, self._s3, self._pipes))))
-        text = "; ".join(filter(None, (*(host.standstill for host in self._living), helpers)))
-        if helpers and helpers not in self._standstill:
-            self._hosts[0].log.say(f"[{self._hosts[0].name}] {helpers}", time.time())
-        if text != self._standstill:
-            self._standstill = text
-            note(self._config["logs"], text)
+    def _look_for_standstill(self, *, at_once: bool = False) -> None:
+        self._standstills.look(self._living, (self._metrics, self._s3, self._pipes), at_once=at_once)
 
     def _act_on_silence(self, host: Host) -> None:
         """Name a host that stands still, wake it, or give it up."""
@@ -358,7 +349,7 @@ class Controller:
         elif step is Step.GIVE_UP:
             host.cause, host.lost = f"stood still: {quiet}, and it could not be woken", True
             host.signal(signal.SIGKILL)
-        self._look_for_standstill()
+        self._look_for_standstill(at_once=True)
 
     def _stop(self, grace: float) -> None:
         """[2] Send SIGTERM to every living host, and set the deadline for [3]."""

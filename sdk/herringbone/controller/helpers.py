@@ -22,7 +22,7 @@ _FEED_SECONDS = 5.0
 _NO_DESCRIPTOR = -1
 
 
-class _Helper:
+class Helper:
     """The process `python -m module`, whose `task` is the rest of the phrase "the process that"."""
 
     def __init__(self, module: str, task: str) -> None:
@@ -44,7 +44,7 @@ class _Helper:
         )
 
 
-class MetricsProcess(_Helper):
+class MetricsProcess(Helper):
     """Finds the metrics in the job's log; it starts when it is first needed and lives until `finish`.
 
     A user's regular expression may search for ever, so the controller's loop runs none.
@@ -91,7 +91,7 @@ class MetricsProcess(_Helper):
         return notes
 
 
-class S3Process(_Helper):
+class S3Process(Helper):
     """Sends a job's checkpoints, and then its results, to S3; nothing happens for jobs that write nothing there."""
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -127,7 +127,7 @@ class S3Process(_Helper):
         self._process.leave()
 
 
-class PipeProcess(_Helper):
+class PipeProcess(Helper):
     """Fills the FIFOs of channels in Pipe mode during one attempt; nothing happens for jobs without any.
 
     >>> process = PipeProcess(config)                                   # doctest: +SKIP

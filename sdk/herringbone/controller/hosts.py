@@ -13,6 +13,7 @@ import time
 
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.silence import Silence
+from herringbone.system.processes import is_stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,11 +148,19 @@ class Host:
         self._end = b""
 
     @property
+    def paused(self) -> str:
+        """The supervisor in words, if it is a process of this machine that somebody has stopped; else ""."""
+        if not self.pid or not is_stopped(str(self.pid)):
+            return ""
+        return f"{self.name}: its supervisor (process {self.pid}) is stopped; `kill -CONT {self.pid}` lets it go on"
+
+    @property
     def standstill(self) -> str:
         """Stopped processes of this host, in words; "" while everything goes on."""
+        if paused := self.paused:
+            return paused
         if self.silence.was_noticed:
-            which = f" (process {self.pid})" if self.pid else ""
-            quiet = f"nothing has come from its supervisor{which} for {self.silence.seconds:g} s"
+            quiet = f"nothing has come from its supervisor for {self.silence.seconds:g} s"
             return f"{self.name}: {quiet}; is it stopped, or its container paused?"
         return f"{self.name}: {'; '.join(self.log.stopped)}" if self.log.stopped else ""
 

@@ -19,7 +19,7 @@ class SlowLog:
     """A log on a slow disk: while it writes one chunk, the host fills the pipe again."""
 
     states: tuple[bytes, ...] = ()
-    heartbeat = 0.0
+    heartbeat, stopped = 0.0, ()
 
     def __init__(self, writer):
         self.writer, self.num_chunks = writer, 0
@@ -68,7 +68,7 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     host.output = reader
     controller = Controller(
         {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}
-        | {"claim": None, "s3": None, "pipes": None},
+        | {"claim": None, "s3": None, "pipes": None, "logs": "/no-such-job/logs"},
         Ended(host),
     )
     wakeup, signals = os.pipe()
@@ -82,7 +82,14 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
 
 def test_a_config_of_an_earlier_release_claims_nothing():
     """A job that waits in Slurm's queue during an upgrade has one, in a file."""
-    settings = {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0, "metric_definitions": []}
+    settings = {
+        "stop_grace": 1.0,
+        "patience": 1.0,
+        "max_run": 60.0,
+        "warning": 0.0,
+        "metric_definitions": [],
+        "logs": "",
+    }
     config = parse_config(json.dumps(settings).encode())
     Controller(config, Ended(Host({"name": "algo-1", "base": ""}, None)))
     free(config["claim"])
