@@ -116,11 +116,11 @@ def pause(target: Callable[[Running], int], named: str) -> Callable[[Running], N
     """
 
     def act(running: Running) -> None:
-        pid = _await(lambda: target(running))
+        pid = await_true(lambda: target(running))
         for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
             os.kill(pid, number)
             expected = partial(check_named, running.job, named.format(pid=pid), expected=number is signal.SIGSTOP)
-            _await(expected)
+            await_true(expected)
         begin = time.monotonic()
         running.job.stop(grace=1.0)
         running.job.wait(timeout=STOP_SECONDS)
@@ -138,7 +138,7 @@ def check_named(job: TrainingJob, named: str, *, expected: bool) -> bool:
     return all(bool(re.search(named, text)) is expected and bool(text) is expected for text in texts)
 
 
-def _await(condition: Callable[[], int]) -> int:
+def await_true(condition: Callable[[], int]) -> int:
     """Return the first true value, within the time after which a process that stands still must be named."""
     deadline = time.monotonic() + NAMED_SECONDS
     while True:

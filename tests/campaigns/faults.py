@@ -34,7 +34,7 @@ from fault_kinds import (
     signal_faults,
     world_faults,
 )
-from surroundings import IMAGE, pids_group, surrounding_faults
+from surroundings import IMAGE, SHARES, pids_group, surrounding_faults
 
 from herringbone import Estimator, TrainingJob
 from herringbone.records.home import find_home
@@ -152,6 +152,7 @@ def run_alone(fault: Fault) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="hbf-", dir="/tmp") as folder:
         environ = {**os.environ, "HERRINGBONE_HOME": f"{folder}/home", "TMPDIR": folder, "HERRINGBONE_STOP_GRACE": "2"}
         environ |= {"HERRINGBONE_HEARTBEAT": "1", "HERRINGBONE_SLOTS": f"{folder}/slots"}
+        environ["HERRINGBONE_CPU_SHARES"] = str(SHARES)
         # A mount namespace of its own: the small disk goes with it.
         if fault.prepare is not None:
             command = ["unshare", "--mount", *command]

@@ -10,13 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from fault_kinds import CONTAINER, Fault, Running, nothing
+from fault_kinds import CONTAINER, STOP_SECONDS, Fault, Running, await_true, nothing
+
+from herringbone import Estimator
+from herringbone.records.home import find_home
+from herringbone.records.index import JobIndex
+from herringbone.slots.places import place_texts
+from herringbone.system.processes import pid_of
 
 # The engine's folder is next to the home: sockets need a short path.
 _ENGINE_SECONDS = 60.0
 IMAGE = "herringbone-tests/campaign:1"
+# The CPU shares of the campaign's machine; each host of a job takes one.
+SHARES = 8
 
 
 def limit_processes(count: int) -> Callable[[Path], None]:
@@ -106,8 +115,33 @@ def process_limits() -> Iterator[Fault]:
     )  # fmt: skip
 
 
+def _stop_a_waiter(running: Running) -> None:
+    """Stop the process of the first job in line: the job, and the one behind it, are told which process it is."""
+    options = {"instance_type": "local_process", "environment": {"SECONDS_TO_RUN": "0.2"}}
+    script, index = str(running.temporary / "train.py"), JobIndex(running.home / "index.sqlite")
+    first = Estimator(entry_point=script, instance_count=SHARES, **options).fit(
+        wait=False, queue=True, job_name="first"
+    )
+    second = Estimator(entry_point=script, **options).fit(wait=False, queue=True, job_name="second")
+    waiter = pid_of(str(index.get("first").client))
+
+    def agree(*, expected: bool) -> bool:
+        texts = place_texts(find_home(), [index.get("first"), index.get("second")])
+        named = "somebody has stopped the process that holds its place"
+        return all((named in text) is expected for text in texts.values())
+
+    for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
+        os.kill(waiter, number)
+        await_true(partial(agree, expected=number is signal.SIGSTOP))
+    first.stop()
+    ends = first.wait(timeout=STOP_SECONDS).status, second.wait(timeout=60).status
+    if ends != ("Stopped", "Completed"):
+        raise RuntimeError(f"the jobs in line are {ends}")
+
+
 def surrounding_faults() -> Iterator[Fault]:
     yield Fault("home on a second machine", "plain", _look_from_a_second_machine, ("Completed", ""), seconds=2.0)
+    yield Fault("waiter of the first in line stopped", "plain", _stop_a_waiter, ("Completed", ""), seconds=6.0)
     yield from process_limits()
     if shutil.which("dockerd"):
         gone = ("Failed", "the container engine went away while the job ran")

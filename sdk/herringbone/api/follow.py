@@ -13,6 +13,7 @@ from herringbone.backends.watch import Watch
 from herringbone.records.description import address, failure_of
 from herringbone.records.index import PENDING, RESTARTING
 from herringbone.records.logs import LogLine, check_pattern, last_lines, select_lines
+from herringbone.records.remedies import remedy
 from herringbone.records.state_lines import StateEvents, why_stopped
 from herringbone.show.console import Console
 from herringbone.slots.places import PlaceLines, waits_in_line
@@ -170,7 +171,5 @@ def read_events(backend: Backend, name: str, *, follow: bool) -> Iterator[Event]
 
 def raise_failure(record: JobRecord, *, log_shown: bool = False) -> None:
     """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
-    from herringbone.records.remedies import remedy
-
     if (failure := failure_of(record)) is not None:
         raise JobFailedError(record.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)

@@ -20,6 +20,8 @@ import signal
 import sys
 import time
 
+from msgspec.structs import replace
+
 from herringbone.slots.claim import Claim, Line
 from herringbone.slots.folder import LockBusyError, SlotsFolder
 from herringbone.slots.line import Granted, Waiting, rank_of
@@ -131,6 +133,8 @@ class Waiter(JobWaiter):
         claim = config["claim"]
         ticket = decode(claim["ticket"], config["ticket"].encode())
         assert ticket is not None
+        # As the client has noted it: this process writes the ticket from now on.
+        ticket = replace(ticket, waiter=identity(os.getpid()) or "")
         self._woken = claim["descriptor"]
         # Children that are no controllers must not keep the ticket alive.
         os.set_inheritable(self._woken, False)
@@ -142,9 +146,6 @@ class Waiter(JobWaiter):
     @property
     def _home(self) -> Home:
         return self._load().home
-
-    def _enter(self) -> None:
-        self._claim.sign(identity(os.getpid()) or "")
 
     def _leave(self) -> None:
         self._claim.leave()

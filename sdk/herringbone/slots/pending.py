@@ -133,6 +133,8 @@ def leave_to_waiter(
             )
             index.update(job, client=str(identity(waiter.pid)), secondary_status=PENDING)
             started(str(identity(waiter.pid)))
+            if slot is not None:
+                slot.sign(str(identity(waiter.pid)))
             hand_over(waiter, config)
             # It outlives this Python on purpose.
             waiter.returncode, is_handed_over = 0, True

@@ -19,7 +19,7 @@ def reports() -> list[dict]:
 @pytest.fixture
 def daemons(reports) -> Daemons:
     host = SimpleNamespace(name="algo-2", resources=SimpleNamespace(first_host="algo-1"))
-    return Daemons(SimpleNamespace(host=host, report=reports.append))
+    return Daemons(SimpleNamespace(host=host, report=reports.append, watched=[]))
 
 
 def test_a_daemon_that_cannot_start_is_reported(daemons: Daemons, reports: list[dict]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,3 +59,9 @@ def test_nothing_is_imported_later(
     assert job.status == status
     # `sys.modules` is asked first, so an import statement of a loaded module is no event.
     assert json.loads(Path(home.job("a").path, "late.json").read_text()) == []
+
+
+def test_whoever_waits_for_a_job_has_loaded_what_its_failure_needs():
+    """An upgrade during the wait ended `herringbone run` of a failed job in a traceback of the client's."""
+    code = "import sys, herringbone.api.follow\nsys.exit('herringbone.records.remedies' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
