@@ -192,7 +192,7 @@ def test_one_machine_under_two_names_is_named(machines, backend):
     Path("twins.yaml").write_text(yaml.safe_dump(machines.inventory(hosts=hosts)))
     Path("train.py").write_text(WAIT)
     plan = plan_request(Estimator("train.py", instance_type="ssh:twins.yaml", instance_count=2)._asked(None), backend)
-    with pytest.raises(LaunchError, match=r"(h-1|again): is the same machine as another entry of the inventory"):
+    with pytest.raises(LaunchError, match=r"(h-1|again): is the same machine as another .*`work_folder` of its own"):
         TrainingJob.submit(plan, backend)
 
 
