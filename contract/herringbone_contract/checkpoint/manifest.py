@@ -28,6 +28,8 @@ UNFINISHED = ".unfinished"
 REPLACED = ".replaced"
 FORMAT = "herringbone-checkpoint"
 VERSION = 1
+# The end of the year 9999, in seconds.
+_LAST_TIME = 253402300799
 
 # safetensors' names of types -> bytes of one element. torch's name of each is in the library.
 ITEM_BYTES = {
@@ -122,10 +124,17 @@ def parse(text: bytes, name: str) -> Manifest:
             f"{name} has the format {manifest.format!r}, version {manifest.version}; this release reads {FORMAT!r},"
             f" version {VERSION}. Read it with the release that wrote it"
         )
+    if manifest.world_size < 1 or min(manifest.mesh.values(), default=1) < 1 or not 0 <= manifest.time <= _LAST_TIME:
+        raise ParallelError(
+            f"{name} is of {manifest.world_size} ranks, the mesh {manifest.mesh} and the time {manifest.time}, which no"
+            " save has written; restore the checkpoint"
+        )
     for file_name, file in manifest.files.items():
         # Such a name comes from whoever wrote the folder; it must not lead anywhere else.
         if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name:
             raise ParallelError(f"{name} names the file {file_name!r}, which is not a name in this folder")
+        if not 0 <= file.rank < manifest.world_size:
+            raise ParallelError(f"{name}: {file_name} is of rank {file.rank}, and there are {manifest.world_size}")
         if not 0 <= file.head_bytes <= file.bytes:
             raise ParallelError(f"{name}: {file_name} has a header of {file.head_bytes} in {file.bytes} bytes")
     for tensor_name, tensor in manifest.tensors.items():

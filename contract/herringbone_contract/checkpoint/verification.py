@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from io import FileIO
@@ -146,7 +147,11 @@ def listing(folder: Path) -> list[Listed]:
             listed.append(Listed(tag, path, False, None, "unfinished: its save runs, or was killed"))
         elif tag not in known:
             listed.append(_listed(path, tag, newest))
-    return sorted(listed, key=lambda entry: entry.manifest.time if entry.manifest else 0.0)
+    # A time that has not come says nothing; a day for clocks that differ.
+    latest = time.time() + 86400
+    return sorted(
+        listed, key=lambda entry: entry.manifest.time * (entry.manifest.time < latest) if entry.manifest else 0
+    )
 
 
 def missing(path: Path, manifest: Manifest) -> list[Problem]:

@@ -17,6 +17,7 @@ import pytest
 from herringbone.cli.__main__ import main
 from herringbone.records.home import find_home
 from herringbone.records.index import JobIndex, JobRecord
+from herringbone_contract.checkpoint.verification import newest_complete
 from herringbone_contract.errors import ParallelError
 
 # The tests write checkpoints with it; other Pythons of CI have none.
@@ -204,6 +205,8 @@ def test_checkpoints_of_dcp_are_read_without_trusting_their_pickle(tmp_path: Pat
         (lambda path: torch.save({"a": object}, path), "holds objects other than tensors"),
         (lambda path: torch.save([1], path), "holds no state dict but a list"),
         (lambda path: torch.save({"a": 1}, path), "is no state dict: 'a' is a int"),
+        (lambda path: torch.save({"a": torch.eye(2).to_sparse()}, path), "'a' is sparse_coo, not dense"),
+        (lambda path: torch.save({"a": torch.eye(2, device="meta")}, path), "'a' is on the meta device"),
         (lambda path: path.write_bytes(b"\x00" * 20), "cannot be read|is damaged"),
         (lambda path: path.mkdir(), "neither manifest.json nor .metadata"),
         (lambda path: None, "does not exist"),
@@ -240,6 +243,9 @@ LIES: dict[str, tuple[dict[str, Any], int]] = {
     "offsets that are texts": ({"a": {**F32, "data_offsets": ["0", "4"]}}, 4),
     "one offset": ({"a": {**F32, "data_offsets": [0]}}, 4),
     "an entry that is a number": ({"a": 3}, 4),
+    "offsets that are booleans": ({"a": {"dtype": "U8", "shape": [1], "data_offsets": [False, True]}}, 1),
+    "a size that is a boolean": ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, 4),
+    "offsets that are no whole numbers": ({"a": {**F32, "data_offsets": [0, 4e0]}}, 4),
 }
 
 
@@ -250,6 +256,25 @@ def test_a_safetensors_file_whose_header_lies_is_refused(tmp_path: Path, lie: st
     (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(count))
     with pytest.raises(ParallelError, match="is torn or no safetensors file"):
         convert.read(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    "lie", [{"world_size": -5}, {"mesh": {"tensor": 0}}, {"time": -1.0}, {"time": 1e300}, {"time": 9e10}]
+)
+def test_a_manifest_that_lies_is_never_the_newest(tmp_path: Path, lie: dict[str, Any]) -> None:
+    save(tmp_path, "step-1", "step-2")
+    file = tmp_path / "step-2/manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | lie))
+    (tmp_path / "newest").write_text("missing")
+    assert newest_complete(tmp_path)[0].tag == "step-1"
+
+
+def test_conjugated_values_are_written_as_they_are(tmp_path: Path) -> None:
+    values = torch.complex(torch.ones(2), torch.arange(2.0)).conj()
+    torch.save({"a": values, "b": (values * 1).imag}, tmp_path / "a.pt")
+    convert.convert(tmp_path / "a.pt", tmp_path / "a.safetensors", with_optimizer=False)
+    read = convert.read(tmp_path / "a.safetensors").model
+    assert [tensor.tolist() for tensor in read.values()] == [[1, 1 - 1j], [0, -1]]
 
 
 def test_a_safetensors_header_longer_than_its_file_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import open_regular, replacing, sync
 from herringbone_parallel.torch.checkpoint.peers import Peers
-from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, type_name
+from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, plain, type_name
 from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile, safetensors_file
 from herringbone_parallel.torch.checkpoint.reading import Reader
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver, note_newest
@@ -153,7 +153,7 @@ def _tensors(path: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     others = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise ParallelError(f"{path} is no state dict: {others[0]!r} is a {type(state[others[0]]).__qualname__}")
-    return dict(state)
+    return {name: plain(name, value) for name, value in state.items()}
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -165,6 +165,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         tensors, filled = {}, 0
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             (begin, end), dtype, shape = entry["data_offsets"], TYPES[entry["dtype"]], entry["shape"]
+            if any(type(number) is not int for number in (begin, end, *shape)):
+                raise ValueError(f"{name!r} of the shape {shape} has the bytes {begin} to {end}, not all whole numbers")
             # A header that lies would give bytes of other tensors, or of itself, as values.
             if begin != filled or min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{name!r} of the shape {shape} has the bytes {begin} to {end}, after {filled}")

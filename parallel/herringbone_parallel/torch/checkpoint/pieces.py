@@ -89,6 +89,7 @@ def pieces_of(name: str, value: Any, layouts: Layouts | None = None) -> list[Pie
         # A ShardedTensor, which `FullyShardedDataParallel` makes of its parameters where the script gives no mesh.
         shards = [(shard.tensor, shard.metadata.shard_offsets) for shard in value.local_shards()]
         return _with_values([Piece(tensor, tuple(offsets), tuple(value.size())) for tensor, offsets in shards])
+    value = plain(name, value)
     return [Piece(value, (0,) * value.dim(), tuple(value.shape))]
 
 
@@ -131,6 +132,20 @@ def type_name(name: str, dtype: torch.dtype) -> str:
     if dtype not in NAMES:
         raise ParallelError(f"the checkpoint's value {name!r} is of {dtype}, which safetensors cannot hold")
     return NAMES[dtype]
+
+
+def plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its values in memory. Raises `ParallelError` for one whose memory does not hold them so."""
+    kind = None
+    if tensor.is_meta:
+        kind = "on the meta device, and has no values"
+    elif tensor.is_nested or tensor.layout is not torch.strided:
+        kind = f"{'nested' if tensor.is_nested else str(tensor.layout).removeprefix('torch.')}, not dense"
+    elif hasattr(tensor, "__tensor_flatten__"):
+        kind = f"a {type(tensor).__qualname__}, which is made of other tensors"
+    if kind is not None:
+        raise ParallelError(f"the checkpoint's value {name!r} is {kind}: save plain dense tensors")
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _offsets(value: Any, local: Any, layouts: Layouts | None) -> list[Shape]:
