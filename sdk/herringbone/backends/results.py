@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from filecmp import cmp
+from pathlib import Path, PurePath
 
 from herringbone.aws.location import is_s3
 from herringbone.backends.review.checks import output_folder
@@ -19,7 +20,9 @@ from herringbone_contract.paths import INSIDE, Paths
 
 
 def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
-    """Return the folder of `checkpoint_s3_uri`, or a copy of what the hosts wrote: of several hosts, a folder of each.
+    """Return the folder of `checkpoint_s3_uri`, or a copy of what the hosts wrote.
+
+    Where several hosts have files of one name and other content, a folder of each.
 
     Raises `InputError` without checkpoints on this machine; `OSError` for a full disk.
     """
@@ -37,7 +40,9 @@ def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
             return into / "checkpoints"
     if shared is not None and shared.is_dir():
         return shared
-    hosts = [HostFolder(host, folder.host(host), str(INSIDE.checkpoints)) for host in checkpoint_folders(plan, folder)]
+    kept = checkpoint_folders(plan, folder)
+    own = [host for host, path in kept.items() if path == folder.checkpoints(host)]
+    hosts = [HostFolder(host, folder.host(host), str(INSIDE.checkpoints)) for host in own]
     written = [host for host in hosts if host.base.is_dir() and not host.is_empty]
     if shared is not None or not written:
         raise InputError(
@@ -45,9 +50,32 @@ def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
             "on this machine"
         )
     for host in written:
-        target = into / "checkpoints" / (host.host if len(hosts) > 1 else "")
+        target = into / "checkpoints" / (host.host if len(written) > 1 else "")
         pack([host], target, compress=False, say=Console(sys.stderr).say)
-    return into / "checkpoints"
+    return into / "checkpoints" if len(written) == 1 else _together(into / "checkpoints")
+
+
+def _together(hosts: Path) -> Path:
+    """Return one folder with the files of all hosts; theirs where two of one name differ."""
+    files: dict[PurePath, Path] = {}
+    for host in sorted(hosts.iterdir()):
+        for path in host.rglob("*"):
+            other = files.setdefault(path.relative_to(host), path)
+            if path.is_dir() and not path.is_symlink():
+                if not other.is_dir():
+                    return hosts
+            elif other is not path and (
+                path.is_symlink() or not other.is_file() or not cmp(path, other, shallow=False)
+            ):
+                return hosts
+    merged = hosts.with_name("together")
+    for name, path in files.items():
+        if path.is_dir() and not path.is_symlink():
+            (merged / name).mkdir(parents=True, exist_ok=True)
+        else:
+            (merged / name).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(merged / name)
+    return merged
 
 
 def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> Path:

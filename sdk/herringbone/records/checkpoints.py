@@ -42,7 +42,7 @@ def newest_files(folders: Iterable[Path]) -> dict[str, Path]:
 
 def left_checkpoints(home: Home, job_name: str, hosts: Iterable[str]) -> dict[str, Path]:
     """Return the checkpoint files in the folders of a job's hosts, by their names; none where it has no folder here."""
-    folders = [home.job(job_name).host(host) / "checkpoints" for host in hosts]
+    folders = [home.job(job_name).checkpoints(host) for host in hosts]
     # A link leads to the folder of checkpoint_s3_uri, which the job's options name.
     return newest_files(folder for folder in folders if folder.is_dir() and not folder.is_symlink())
 

@@ -83,7 +83,7 @@ def without_value(definitions: Iterable[Mapping[str, str]], names: Collection[st
 
 
 def checkpoint_folders(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Path]:
-    """Return the folder with the checkpoints of each host, by host; all have one with `checkpoint_s3_uri`.
+    """Return the folder with the checkpoints of each host, by host; hosts on one disk have one together.
 
     >>> plan = {"hosts": [{"name": "algo-1"}], "options": {}}
     >>> checkpoint_folders(plan, JobFolder(Path("/jobs/a")))
@@ -97,7 +97,8 @@ def checkpoint_folders(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, 
         shared = folder.s3_checkpoints
     if shared is not None:
         return dict.fromkeys(names, shared)
-    return {name: folder.host(name) / "checkpoints" for name in names}
+    own = {name: folder.checkpoints(name) for name in names}
+    return {name: own[names[0]] if path.is_symlink() else path for name, path in own.items()}
 
 
 def output_place(plan: Mapping[str, Any], folder: JobFolder) -> Path:

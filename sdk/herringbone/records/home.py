@@ -66,6 +66,10 @@ class JobFolder:
         """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / _part(host) / "ml"
 
+    def checkpoints(self, host: str) -> Path:
+        """The folder of a host's checkpoints. Hosts on one disk share the first one's: one rank may save for all."""
+        return self.host(host) / "checkpoints"
+
     def layers(self, host: str) -> Path:
         """The folder of what a container has changed in its channels; see `herringbone.backends.docker.layers`."""
         return self.path / "layers" / _part(host)

@@ -163,7 +163,7 @@ def test_each_part_of_a_jobs_results(script, home, tmp_path, capsys):
     assert (os.listdir(home.path / "jobs"), len(os.listdir(tmp_path / "kept"))) == ([], 3)
 
 
-def test_checkpoints_of_several_hosts_have_a_folder_each(home, tmp_path):
+def test_checkpoints_of_several_hosts_come_together_unless_they_differ(home, tmp_path):
     home.make()
     plan = {"hosts": [{"name": "algo-1"}, {"name": "algo-2"}, {"name": "algo-3"}], "options": {}}
     row = JobRecord(name="a", backend="local_process", plan=json.dumps(plan), created=0.0, status="Stopped")
@@ -180,6 +180,12 @@ def test_checkpoints_of_several_hosts_have_a_folder_each(home, tmp_path):
     folder = job.download("checkpoints", tmp_path / "all")
     assert sorted(os.listdir(folder)) == ["algo-1", "algo-2"]
     assert (folder / "algo-2/rank.pt").read_text() == "algo-2"
+    (home.job("a").checkpoints("algo-1") / "rank.pt").write_text("algo-2")
+    for host in ("algo-1", "algo-2"):
+        (home.job("a").checkpoints(host) / "step-1").mkdir()
+        (home.job("a").checkpoints(host) / "step-1" / host).write_text(host)
+    folder = job.download("checkpoints", tmp_path / "together")
+    assert sorted(path.name for path in folder.rglob("*")) == ["algo-1", "algo-2", "rank.pt", "step-1"]
     assert not (tmp_path / "none").exists()
 
 

@@ -78,7 +78,8 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
         places = {INSIDE.base: tree.base}
     places[SHARED] = folder.shared
     # In place of the tree's own folders, or over them: what is in these outlives the job.
-    kept = {INSIDE.checkpoints: checkpoint_folder(plan), INSIDE.tensorboard: tensorboard_folder(plan, host)}
+    checkpoints = checkpoint_folder(plan) or (folder.checkpoints(plan.hosts[0].name) if len(plan.hosts) > 1 else None)
+    kept = {INSIDE.checkpoints: checkpoints, INSIDE.tensorboard: tensorboard_folder(plan, host)}
     for inside, outside in kept.items():
         if outside is not None:
             outside.mkdir(parents=True, exist_ok=True)

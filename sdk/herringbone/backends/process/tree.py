@@ -28,7 +28,9 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, exclude: Path
     """
     paths = Paths(folder.host(host.name))
     make_folders(paths)
-    _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
+    _make_checkpoints(
+        plan, Path(paths.checkpoints), Path(paths.checkpoint_config), folder.checkpoints(plan.hosts[0].name)
+    )
     _link_tensorboard(tensorboard_folder(plan, host), Path(paths.tensorboard))
     for channel in channels_of(plan, host):
         if is_piped(channel, plan):
@@ -81,10 +83,14 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
         link.symlink_to(file)
 
 
-def _make_checkpoints(plan: JobPlan, into: Path, config: Path) -> None:
+def _make_checkpoints(plan: JobPlan, into: Path, config: Path, first: Path) -> None:
     checkpoints = checkpoint_folder(plan)
     if checkpoints is None:
-        into.mkdir()
+        # On another machine, the first host's folder is not there.
+        if into != first and first.is_dir():
+            into.symlink_to(first)
+        else:
+            into.mkdir()
         return
     # A link, so that the checkpoints outlive the job's folder.
     checkpoints.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import tarfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.plans import plan_of
 
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
+from herringbone.backends.process.tree import fill_host as fill_process
 from herringbone.controller.container_files import fetch
 from herringbone.plan.inputs import TrainingInput
 from herringbone.plan.request import make_request
@@ -73,6 +75,23 @@ def test_the_mounts_of_a_container(tmp_path, job):
     # The mount points must exist, because the engine would create them, owned by root.
     assert (base / "output/tensorboard").is_dir()
     assert sorted(path.name for path in (base / "input/data").rglob("*")) == ["one.csv", "test", "training"]
+
+
+def test_all_hosts_have_one_folder_of_checkpoints(tmp_path, job):
+    for fill in (fill_host, fill_process):
+        job_plan = plan(tmp_path, count=2)
+        for host in job_plan.hosts:
+            fill(job_plan, host, job, interface="eth0", exclude=tmp_path / "jobs")
+        if fill is fill_host:
+            folders = [mounted(job_plan, job, host)["/opt/ml/checkpoints"][0] for host in range(2)]
+            assert folders == ["jobs/digits-1/hosts/algo-1/ml/checkpoints"] * 2
+        else:
+            (job.checkpoints("algo-1") / "last.pt").write_text("weights")
+            assert (job.checkpoints("algo-2") / "last.pt").read_text() == "weights"
+        shutil.rmtree(job.path / "hosts")
+    # On another machine, the first host's folder is not there.
+    fill_process(job_plan, job_plan.hosts[1], job, interface="eth0", exclude=tmp_path / "jobs")
+    assert not job.checkpoints("algo-2").is_symlink()
 
 
 def test_an_image_with_a_program_of_its_own_keeps_its_code(tmp_path, job):

@@ -20,8 +20,8 @@ from herringbone_contract.errors import HostError, InputError, LaunchError
 # A controller of this job's last attempt may take this long to end and to free its lock.
 _OWN_LOCK_SECONDS, _POLL_SECONDS = 10.0, 0.1
 _TWIN = (
-    "is the same machine as another entry of the inventory (two names or two ports?), or shares its work folder with one "
-    "(one home for all machines?); remove one of them, or give each a `work_folder` of its own"
+    "is the same machine as another entry of the inventory (two names or two ports?), or shares its work folder with "
+    "one (one home for all machines?); remove one of them, or give each a `work_folder` of its own"
 )
 
 
