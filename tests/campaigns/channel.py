@@ -7,6 +7,7 @@ the job did not join in the end, or descriptors stayed open.
 [1] before     each input is a connection to a listener: a bad hello, which must cost that connection alone
 [2] after      each input is a frame on a link: delivered if and only if it is the next frame of the other host
 [3] held       silent connections stay open while a listener waits for a host, which must join
+[4] reduction  as [3], at the listener of the sums between hosts: a process of the job is answered within a second
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ from herringbone_entry.channel.channel import Connector, Link, Listener
 from herringbone_entry.channel.frames import Wire
 from herringbone_entry.channel.session import session
 from herringbone_entry.event_loop import Loop
+from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 
 KEY = b"key of the job"
 HOST = "algo-2"
+# A process of the job must be answered in this time, however many strangers there are.
+ANSWER_SECONDS = 1.0
 _WORDS = ("host", "challenge", "proof", "kind", "spawn", "algo-2", "\ud800", "\0", "a" * 300, "0" * 64, "", "ä")
 
 
@@ -207,6 +211,22 @@ def held(path: str, count: int) -> dict[str, Any]:
     return {"held": count, "held_joined": job.joined, "held_join_s": round(seconds, 3)}
 
 
+def reduction(count: int) -> dict[str, Any]:
+    """[4] Come at once with silent connections, and then with one of the job's own."""
+    acceptor = Acceptor([listen("127.0.0.1")], KEY, "server", lambda connection, _: connection.send({}))
+    address = ("127.0.0.1", acceptor.port)
+    with contextlib.closing(acceptor), contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stranger = stack.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex(address)
+        began = time.monotonic()
+        connection, _ = connect(address, "server", KEY, {}, began + 60)
+        seconds = time.monotonic() - began
+        connection.close()
+    return {"reduction": count, "reduction_answered": seconds <= ANSWER_SECONDS, "reduction_s": round(seconds, 3)}
+
+
 def campaign(*, before_count: int, after_count: int, connections: int, seed: int) -> dict[str, Any]:
     """Run all three parts and return the counts; `failures` names what must not be.
 
@@ -223,10 +243,11 @@ def campaign(*, before_count: int, after_count: int, connections: int, seed: int
         counts = before(f"{folder}/before", before_count, chance)
         counts |= after(after_count, chance)
         counts |= held(f"{folder}/held", connections)
+    counts |= reduction(connections)
     threading.excepthook = shown
     gc.collect()
     counts |= {"descriptors_left": len(os.listdir("/proc/self/fd")) - open_before, "escaped": escaped}
-    expected = {"before_closed": before_count, "before_joined": 1, "held_joined": 1}
+    expected = {"before_closed": before_count, "before_joined": 1, "held_joined": 1, "reduction_answered": True}
     expected |= {"after_wrongly_taken": 0, "after_missed": 0, "descriptors_left": 0, "escaped": []}
     failures = [
         f"{name} is {counts[name]}, not {number}" for name, number in expected.items() if counts[name] != number

@@ -106,7 +106,7 @@ def processes_of(home: Path) -> dict[int, str]:
 
 def send(target: Callable[[Running], int], number: signal.Signals) -> Callable[[Running], None]:
     """Return the action that signals one process."""
-    return lambda running: os.kill(target(running), number)
+    return lambda running: os.kill(await_true(lambda: target(running)), number)
 
 
 def pause(target: Callable[[Running], int], named: str) -> Callable[[Running], None]:

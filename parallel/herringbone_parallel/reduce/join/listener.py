@@ -21,8 +21,9 @@ from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection, 
 
 _HANDSHAKE_SECONDS = 5.0
 _RETRY_SECONDS = 0.05
-# A handshake takes milliseconds. When there are too many, those that have taken longer than this end first.
-_GRACE_SECONDS = 0.5
+# A handshake takes milliseconds. When there are too many, those that have taken longer than this end first. Behind
+# 2,000 silent strangers, a process of the job waits 0.8 s.
+_GRACE_SECONDS = 0.1
 _MOST_HANDSHAKES = 256
 
 Admit = Callable[[AuthenticatedConnection, dict[str, Any]], None]
