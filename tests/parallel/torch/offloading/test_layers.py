@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from herringbone_contract.errors import ParallelError
@@ -68,6 +69,20 @@ def test_gradients_are_the_same_bits_and_the_horizon_is_the_peak(horizon: int, l
     assert offloading.peak_layers == layers
     # Each layer saves two inputs; without offloading, all layers' inputs stay.
     assert offloading.peak_bytes == layers * 2 * ROWS * WIDTH * 4
+
+
+@pytest.mark.parametrize(("horizon", "layers"), [(None, LAYERS), (1, 1), (2, 2), (4, 4), (99, LAYERS)])
+def test_memory_holds_the_inputs_of_as_many_layers_as_the_horizon(horizon: int | None, layers: int) -> None:
+    """The memory itself, and not the numbers that the library counts."""
+    model, inputs = Model(), []
+    offloading = None if horizon is None else LayerOffloading(horizon=horizon, device=CPU)
+    for layer in model.layers:
+        if offloading is not None:
+            offloading.wrap(layer)
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(StorageWeakRef(args[0].untyped_storage())))
+    loss = model(torch.randn(ROWS, WIDTH, requires_grad=True) * 1)
+    assert sum(not memory.expired() for memory in inputs) == layers
+    loss.backward()
 
 
 def test_a_second_backward_through_the_same_graph_loads_again() -> None:
