@@ -121,6 +121,9 @@ def _without_context(self: Any, *args: Any) -> Any:
 
 def _after_our_parts(original: Callable[..., Any]) -> Callable[..., Any]:
     def _prepare_fsdp2(self: Any, *args: Any) -> Any:
+        from herringbone_parallel.torch.sharding.parameters.refusals import watch_optimizers
+
+        watch_optimizers()
         models = [part for part in args if isinstance(part, nn.Module)]
         optimizers = [part for part in args if isinstance(part, Optimizer)]
         # accelerate refuses more than one model, and a model without an optimizer.
