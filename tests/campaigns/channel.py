@@ -213,7 +213,12 @@ def held(path: str, count: int) -> dict[str, Any]:
 
 def reduction(count: int) -> dict[str, Any]:
     """[4] Come at once with silent connections, and then with one of the job's own."""
-    acceptor = Acceptor([listen("127.0.0.1")], KEY, "server", lambda connection, _: connection.send({}))
+
+    def admit(connection: Any, _hello: object) -> None:
+        connection.send({})
+        connection.close()
+
+    acceptor = Acceptor([listen("127.0.0.1")], KEY, "server", admit)
     address = ("127.0.0.1", acceptor.port)
     with contextlib.closing(acceptor), contextlib.ExitStack() as stack:
         for _ in range(count):
