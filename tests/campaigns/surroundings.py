@@ -140,7 +140,7 @@ def _stop_a_waiter(running: Running) -> None:
 
 
 def surrounding_faults() -> Iterator[Fault]:
-    yield Fault("home on a second machine", "plain", _look_from_a_second_machine, ("Completed", ""), seconds=2.0)
+    yield Fault("home on a second machine", "plain", _look_from_a_second_machine, ("Completed", ""), seconds=6.0)
     yield Fault("waiter of the first in line stopped", "plain", _stop_a_waiter, ("Completed", ""), seconds=6.0)
     yield from process_limits()
     if shutil.which("dockerd"):
