@@ -1,4 +1,4 @@
-"""Which samples of an epoch are left, for whichever ranks go on. Pure.
+"""The samples of an epoch that are left, for whichever ranks go on. Pure.
 
 An epoch has one order of samples, which depends on its seed and number only. Of `ranks` ranks, each takes every
 `ranks`-th sample from its own number on, so after n samples each, the first `n * ranks` of the order are consumed.

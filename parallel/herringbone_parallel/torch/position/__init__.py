@@ -1,1 +1,1 @@
-"""Where a training is: the samples that its optimizer steps have used, and the random numbers that come next."""
+"""The place of a training: the samples that its optimizer steps have used, and the random numbers that come next."""

@@ -43,7 +43,7 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a loader is: `samples` of this epoch are used by all `ranks` that share its order.
+    """The place of a loader: `samples` of this epoch are used by all `ranks` that share its order.
 
     `length` is that of the whole order: one of another length is of other data.
     """

@@ -37,7 +37,7 @@ _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), 
 
 
 class _Own(msgspec.Struct, frozen=True):
-    """What each rank keeps for itself: its random numbers, and how the open epochs of its loaders began."""
+    """The part that each rank keeps for itself: its random numbers, and how the open epochs of its loaders began."""
 
     random: RandomState
     begins: dict[str, Begin | None]
