@@ -167,6 +167,10 @@ class Tracker:
         self._open = object()
         return _Batches(self, inner, self._open)
 
+    def take(self, mark: object) -> None:
+        """Count a batch that the loop takes, unless it has begun the loader again meanwhile."""
+        self.taken += self._open is mark
+
     def close(self, mark: object) -> None:
         """End an epoch: its iterator is exhausted, or the loop has dropped it."""
         if self._open is mark:
@@ -233,7 +237,7 @@ class _Batches:
         except StopIteration:
             self._tracker.close(self._mark)
             raise
-        self._tracker.taken += 1
+        self._tracker.take(self._mark)
         return batch
 
     def __len__(self) -> int:

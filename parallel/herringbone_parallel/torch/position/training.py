@@ -29,6 +29,7 @@ from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.loader import Begin, Place, track
 from herringbone_parallel.torch.position.random_state import RandomState
 
+_VERSION_1 = "herringbone_parallel.torch.model_parallel"
 # Of the tensors with what is a rank's own, by the number of the rank.
 _OWN = "position"
 # Of the large tensors in the states of other parts.
@@ -63,6 +64,12 @@ class Training:
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
+        for name, part in parts.items():
+            if type(part).__module__.startswith(_VERSION_1):
+                raise ParallelError(
+                    f"the part {name!r} is divided among the ranks of a pipeline: save it by smp.save_checkpoint, which"
+                    " keeps no place in the data yet"
+                )
         self.step = 0
         self._folder = folder
         self._models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}

@@ -143,6 +143,16 @@ def test_an_epoch_that_the_loop_leaves_is_over() -> None:
     assert tracker.place() == Place(epoch=1, samples=0, ranks=1, length=SAMPLES)
 
 
+def test_a_loader_that_is_begun_again_forgets_its_first_iterator() -> None:
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4)
+    tracker = track(loader)
+    first, second = iter(loader), iter(loader)
+    next(second)
+    next(first)
+    tracker.step()
+    assert tracker.place() == Place(epoch=1, samples=4, ranks=1, length=SAMPLES)
+
+
 def test_nothing_of_the_past_is_read() -> None:
     read = []
 

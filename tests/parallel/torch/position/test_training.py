@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,21 @@ from tests.parallel.torch.ranks import Ranks
 SAMPLES = 37
 
 
-def train(folder: str, stop: int, batch_size: int, dropout: float, epochs: int = 2) -> dict[str, Any]:
+def train(
+    folder: str, stop: int, batch_size: int, dropout: float, epochs: int = 2, sharded: bool = False
+) -> dict[str, Any]:
     """Train as a script does that knows nothing of ranks before it; a checkpoint every second step."""
     torch.manual_seed(1)
     values = torch.rand(SAMPLES, 4)
     dataset = TensorDataset(torch.arange(SAMPLES), values, values.sum(1, keepdim=True))
     net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(dropout), nn.Linear(8, 1))
     average = torch.optim.swa_utils.AveragedModel(net)
-    model = nn.parallel.DistributedDataParallel(net)
+    if sharded:
+        from herringbone_parallel.torch.sharding import api as tsm
+
+        model = tsm.shard(net)
+    else:
+        model = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.5)
     sampler: DistributedSampler[Any] = DistributedSampler(dataset)
@@ -43,14 +51,16 @@ def train(folder: str, stop: int, batch_size: int, dropout: float, epochs: int =
             loss = (model(inputs) - targets).square().mean()
             loss.backward()
             optimizer.step()
-            average.update_parameters(net)
+            if not sharded:
+                average.update_parameters(net)
             seen.append((epoch, indices.tolist(), loss.item()))
             if training.step % 2 == 0:
                 training.save(in_background=True)
             if training.step == stop:
                 return {"seen": seen}
         scheduler.step()
-    weights = [value.flatten().tolist() for value in (*net.parameters(), *average.parameters())]
+    parameters = model.state_dict().values() if sharded else (*net.parameters(), *average.parameters())
+    weights = [getattr(value, "full_tensor", lambda v=value: v)().flatten().tolist() for value in parameters]
     return {"seen": seen, "weights": weights, "rate": scheduler.get_last_lr(), "next": torch.rand(()).item()}
 
 
@@ -79,6 +89,19 @@ def test_each_sample_once_on_other_ranks(ranks: Ranks, tmp_path: Path, size: int
         assert set(samples) == set(range(SAMPLES))
         assert samples.total() - SAMPLES < max(size, 2)
     # The rounds of an epoch's end, which the ranks fill, differ.
+    for mine, others in zip(after[0]["weights"], whole[0]["weights"], strict=True):
+        assert mine == pytest.approx(others, abs=2e-3)
+
+
+def test_shards_go_on_on_other_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    whole = ranks.shard(train, 2, {"hybrid_shard_degree": 2}, str(tmp_path / "a"), 0, 4, 0.0, 2, True)
+    before = ranks.shard(train, 2, {"hybrid_shard_degree": 2}, str(tmp_path / "b"), 8, 4, 0.0, 2, True)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    again = ranks.shard(train, 2, {"hybrid_shard_degree": 2}, str(tmp_path / "b"), 0, 4, 0.0, 2, True)
+    assert before[0]["seen"] + again[0]["seen"] == whole[0]["seen"]
+    assert again[0]["weights"] == whole[0]["weights"]
+    after = ranks.shard(train, 4, {"hybrid_shard_degree": 4}, str(tmp_path / "c"), 0, 2, 0.0, 2, True)
+    assert all(set(_samples([*before, *after], epoch)) == set(range(SAMPLES)) for epoch in range(2))
     for mine, others in zip(after[0]["weights"], whole[0]["weights"], strict=True):
         assert mine == pytest.approx(others, abs=2e-3)
 
@@ -123,6 +146,14 @@ def test_any_state_of_plain_values_comes_along(tmp_path: Path) -> None:
     assert isinstance(again.state["counted"], Counter)
     with pytest.raises(ParallelError, match=r"'own\.x' is a object"):
         Training(folder=tmp_path, own=Own({"x": object()})).save()
+
+
+def test_a_model_of_version_1_is_refused() -> None:
+    of_version_1 = type(
+        "DistributedModel", (nn.Linear,), {"__module__": "herringbone_parallel.torch.model_parallel.model"}
+    )
+    with pytest.raises(ParallelError, match="'model' is divided among the ranks of a pipeline"):
+        Training(model=of_version_1(1, 1))
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
