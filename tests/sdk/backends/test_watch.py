@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from herringbone.backends.watch import Watch
+from herringbone.records.home import Home
 from herringbone.records.index import JobRecord
 from herringbone.records.logs import LogLine
 from herringbone.records.state_lines import StateEvents, why_stopped
@@ -26,7 +28,7 @@ def line(text):
 class Scripted:
     """Answers with these rows or lines, or raises these errors, in order; repeats the last one for ever."""
 
-    pace = Pace(0.001, 0.001, 1)
+    pace, home = Pace(0.001, 0.001, 1), Home(Path("/no-such-home"))
 
     def __init__(self, *answers):
         self.answers = list(answers)

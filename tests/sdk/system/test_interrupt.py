@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from herringbone import TrainingJob, attach
+from herringbone.records.home import Home
 from herringbone.records.index import JobRecord
 from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import check_choice, stops, ways_back
@@ -84,7 +86,7 @@ def test_a_detached_job_goes_on_and_the_message_says_how_to_come_back(script, st
 class Interrupted:
     """A backend whose third `describe` is interrupted by Ctrl-C; `times` is the number of interrupts."""
 
-    name, pace, on_interrupt = "scripted", Pace(0.001, 0.001, 1), "stop"
+    name, pace, on_interrupt, home = "scripted", Pace(0.001, 0.001, 1), "stop", Home(Path("/no-such-home"))
 
     def __init__(self, times, *, status_after_stop="Stopped"):
         self.times = times
