@@ -29,10 +29,10 @@ class Chains:
     def __init__(self, tree: ast.AST, bindings: Bindings) -> None:
         self._full_name = bindings.full_name
         self._variables: dict[str, set[ast.AST]] = {}
-        assignments, size = list(_assignments(tree)), -1
+        pairs, size = list(assignments(tree)), -1
         # A variable may get its object from one that is assigned further down: repeat until no set grows.
         while size != (size := sum(map(len, self._variables.values()))):
-            for name, value in assignments:
+            for name, value in pairs:
                 self._variables.setdefault(name, set()).update(self.held(value))
         # A name that stays -> the line and the name of AWS's object that it meets.
         self.kept: dict[ast.AST, tuple[int, str]] = {}
@@ -87,7 +87,7 @@ class Chains:
         return owners | arguments if takes else set()
 
 
-def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def assignments(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield names and what they get: by `=`, `:=`, `for`, `with`, `append`, as a class, a result or a parameter."""
     nodes = list(ast.walk(tree))
     functions = {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, is_dropped, review_argument, review_methods
-from herringbone.convert.chains import Chains
+from herringbone.convert.chains import Chains, assignments
 from herringbone.convert.edits import Edits
 from herringbone.convert.names import ACCOUNT, COUNTERPARTS, ESTIMATORS, Bindings, counterpart, is_aws, why_left
 from herringbone.plan.frameworks import IMAGES
@@ -68,6 +68,10 @@ class _Conversion:
         self._notes: list[Note] = []
         self._attributes: set[ast.AST] = set()  # owners: `a.b` in `a.b.c` is not converted by itself
         self._chains = Chains(tree, self._bindings)
+        # A variable -> its values, None for one that is no text.
+        self._texts: dict[str, set[str | None]] = {}
+        for variable, value in assignments(tree):
+            self._texts.setdefault(variable, set()).add(_text(value))
         self._dropped: set[ast.AST] = set()  # arguments that went
         self._through_module: set[str] = set()  # names whose uses are now `herringbone.X`
 
@@ -151,16 +155,19 @@ class _Conversion:
         removed_keywords = [keyword for keyword in call.keywords if keyword.value in account]
         by_position = [argument for argument in call.args if argument in account]
         removed = [(keyword.arg, keyword.value) for keyword in removed_keywords]
-        for option, value in [*removed, *(("role", argument) for argument in by_position)]:
+        removed += [("role", argument) for argument in by_position]
+        for option, value in removed:
             why = "removed; a job here needs no account, one on ml.* takes the caller's"
             self._notes.append(Note(value.lineno, "changed", f"{option}: {why}"))
+        cloud_type = self._cloud_type(call, estimator)
+        if cloud_type is not None:
+            self._notes.append(Note(cloud_type.lineno, "left", _in_the_cloud(cloud_type, dict(removed))))
         # Each of them has its note.
         dropped = [keyword for keyword in call.keywords if keyword not in removed_keywords and is_dropped(keyword)]
         self._dropped |= {inner for keyword in dropped for inner in ast.walk(keyword)}
         self._edits.remove_arguments(call, [*removed_keywords, *dropped, *by_position])
         names = {keyword.arg for keyword in call.keywords}
-        in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
-        if in_the_cloud and estimator in IMAGES and names.isdisjoint(_NAMES_OF_IMAGES):
+        if cloud_type is not None and estimator in IMAGES and names.isdisjoint(_NAMES_OF_IMAGES):
             text = "image_uri: missing, and no version of AWS's image either; write one, or hosts of your own"
             self._notes.append(Note(call.lineno, "left", text))
         for keyword in call.keywords:
@@ -170,9 +177,19 @@ class _Conversion:
             if new is not None and new in names:
                 self._notes.append(Note(keyword.value.lineno, "left", f"{keyword.arg}: {new} is given too; remove one"))
                 continue
-            self._notes += review_argument(estimator, keyword, on_this_machine=not in_the_cloud)
+            self._notes += review_argument(estimator, keyword, on_this_machine=cloud_type is None)
             if new is not None:
                 self._edits.rename(keyword, new)
+
+    def _cloud_type(self, call: ast.Call, estimator: str) -> ast.expr | None:
+        """Return the instance type of a call that trains at AWS: a text, or a variable that gets no other value."""
+        named = dict(zip(ESTIMATOR_ORDER, call.args, strict=False)) if estimator == "Estimator" else {}
+        for name, value in [*named.items(), *((keyword.arg, keyword.value) for keyword in call.keywords)]:
+            if RENAMED.get(name or "", name) == "instance_type":
+                texts = self._texts.get(value.id, {None}) if isinstance(value, ast.Name) else {_text(value)}
+                if all(text is not None and text.startswith("ml.") for text in texts):
+                    return value
+        return None
 
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
         """Replace AWS's names by ours; return the first parts of the names that remain."""
@@ -266,10 +283,17 @@ def _is_nameable(call: ast.Call) -> bool:
     return len(call.args) <= len(ESTIMATOR_ORDER) and not any(isinstance(each, ast.Starred) for each in call.args)
 
 
-def _is_cloud_type(keyword: ast.keyword) -> bool:
-    if RENAMED.get(keyword.arg or "", keyword.arg) != "instance_type" or not isinstance(keyword.value, ast.Constant):
-        return False
-    return str(keyword.value.value).startswith("ml.")
+def _in_the_cloud(instance_type: ast.expr, removed: Mapping[str | None, ast.expr]) -> str:
+    """Return the note on a job that still trains at AWS."""
+    role = ", with role=... if the caller of AWS is a user" if "role" in removed else ""
+    return (
+        f"instance_type={ast.unparse(instance_type)}: trains at AWS, in your account; to train here, write "
+        f"'local_process', 'local', 'ssh:...' or 'slurm:...'; to stay there, keep it{role}"
+    )
+
+
+def _text(value: ast.AST) -> str | None:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
 def _first(node: ast.AST) -> str:

@@ -219,10 +219,6 @@ def test_a_few_lines(before, after):
         ),
         ("from sagemaker.estimator import Estimator\nEstimator('i', *more)", "Estimator: the order of arguments"),
         ("from sagemaker.estimator import Estimator\nEstimator(1, 2, 3, 4, 5)", "Estimator: the order of arguments"),
-        (
-            "from sagemaker.pytorch import PyTorch\nPyTorch('a', py_version='py310', instance_type='ml.p3.2xlarge')",
-            "image_uri: missing, and no version of AWS's image either",
-        ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a').fit(experiment_config=c)", "experiment_config: removed"),
         ("from sagemaker.tuner import HyperparameterTuner\nt = HyperparameterTuner(e, 'm')\nt.deploy()", "t.deploy: "),
         ("import importlib\nimportlib.import_module('sagemaker.pytorch')", "'sagemaker.pytorch': in a text"),
@@ -233,6 +229,27 @@ def test_code_that_cannot_be_converted_stays_and_is_named(script, message):
     converted = convert_script(script)
     assert not converted.complete
     assert [message in note.text for note in converted.notes if note.kind == "left"] == [True]
+
+
+# As AWS's examples write it, under the name of SDK v1, by position, and in a variable.
+@pytest.mark.parametrize(
+    ("call", "left"),
+    [
+        ("PyTorch('a', role=get_execution_role(), instance_type='ml.c5.2xlarge', framework_version='2')", True),
+        ("PyTorch('a', role=get_execution_role(), train_instance_type='ml.c5.2xlarge', framework_version='2')", True),
+        ("Estimator('i', get_execution_role(), 1, 'ml.c5.2xlarge')", True),
+        ("t = 'ml.c5.2xlarge'\nPyTorch('a', role=get_execution_role(), instance_type=t, framework_version='2')", True),
+        ("t = 'local'\nPyTorch('a', role=get_execution_role(), instance_type=t, framework_version='2')", False),
+        ("t = 'ml.m5.large'\nt = f()\nPyTorch('a', role=get_execution_role(), instance_type=t)", False),
+        ("def g(t): PyTorch('a', role=get_execution_role(), instance_type=t)", False),
+    ],
+)
+def test_a_job_that_still_trains_at_aws_is_named_with_its_role(call, left):
+    imports = "from sagemaker import get_execution_role\nfrom sagemaker.pytorch import PyTorch"
+    converted = convert_script(f"{imports}\nfrom sagemaker.estimator import Estimator\n{call}")
+    texts = [note.text for note in converted.left]
+    assert ["trains at AWS, in your account; to train here, write" in text for text in texts] == [True] * left
+    assert ["with role=... if the caller of AWS is a user" in text for text in texts] == [True] * left
 
 
 @pytest.mark.parametrize(
@@ -357,6 +374,8 @@ def test_valid_arguments_stay(argument):
 def test_notes_on_options_without_effect_on_this_machine(instance_type, notes):
     call = f"PyTorch('a', instance_type={instance_type}, volume_size=100, volume_kms_key='k')"
     converted = convert_script(f"from sagemaker.pytorch import PyTorch\n{call}")
+    no_image = "image_uri: missing, and no version of AWS's image either"
+    assert any(no_image in note.text for note in converted.left) == (not notes)
     texts = [note.text for note in converted.notes if note.kind == "note"]
     assert [text.startswith(note) for text, note in zip(texts, notes, strict=True)] == [True] * len(notes)
 
