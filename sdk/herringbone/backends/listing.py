@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from herringbone.backends.lifecycle import unseen
 from herringbone.backends.registry import backend_named
-from herringbone.records.home import find_home
+from herringbone.records.home import Home, find_home
 from herringbone.records.index import (
     COMPLETED,
     DOWNLOADING,
@@ -40,7 +40,11 @@ _PATIENCE_SECONDS = 10.0
 
 
 def all_jobs(
-    say: Callable[[str], None] | None = None, *, patience: float = _PATIENCE_SECONDS, line: LineLook | None = None
+    say: Callable[[str], None] | None = None,
+    *,
+    patience: float = _PATIENCE_SECONDS,
+    line: LineLook | None = None,
+    home: Home | None = None,
 ) -> list[JobRecord]:
     """Return a summary of every job known on this machine, the newest first; see `JobIndex.summaries`.
 
@@ -52,11 +56,12 @@ def all_jobs(
     `say` gets the errors of the backends. Services have `patience` seconds for all answers together. `line` is a look
     at this machine's line that the caller needs, too.
     """
-    index = JobIndex(find_home().index)
+    home = home or find_home()
+    index = JobIndex(home.index)
     running: dict[tuple[str, str], list[str]] = {}
     jobs = index.running()
     # One look at the line instead of a thousand at their processes. A job that is not in it is asked about below.
-    line = line or LineLook(find_home())
+    line = line or LineLook(home)
     for record in jobs:
         if not (waits_here(record) and record.name in line.jobs):
             # A machine that does not answer must not keep those of other jobs from being asked.

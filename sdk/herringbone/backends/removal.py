@@ -21,6 +21,7 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from herringbone.backends.facts import add_facts, find_facts
+from herringbone.backends.listing import all_jobs
 from herringbone.backends.registry import backend_named
 from herringbone.records.description import own_folder
 from herringbone.records.home import Home, JobFolder, find_home
@@ -147,7 +148,9 @@ def select_jobs(
         )
     home = find_home() if home is None else home
     now = time.time() if now is None else now
-    records = {record.name: record for record in JobIndex(home.index).summaries()}
+    # The state at this moment, as in the list of jobs: a row lags behind while a disk is full, or a controller was
+    # killed.
+    records = {record.name: record for record in all_jobs(home=home)}
     ends = {
         name: record.created if record.ended is None else record.ended
         for name, record in records.items()

@@ -11,10 +11,11 @@ import pytest
 from herringbone import TrainingJob
 from herringbone.backends.listing import all_jobs
 from herringbone.backends.removal import remove_job, remove_jobs, select_jobs
+from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
 from herringbone.records.index import COMPLETED, FAILED, IN_PROGRESS, JobIndex, JobRecord
 from herringbone.system.processes import identity
-from herringbone_contract.errors import InputError, JobNotFoundError, OptionError
+from herringbone_contract.errors import IndexBusyError, InputError, JobNotFoundError, OptionError
 
 DAY = 86_400.0
 BIG = 300_000
@@ -228,6 +229,21 @@ def test_jobs_are_chosen_by_age_and_status(make_job, home):
     assert select(older_than=DAY, statuses=[COMPLETED]) == ["old", "new"]
     with pytest.raises(OptionError, match="'Running': jobs end as Completed, Failed, Stopped"):
         select(statuses=["Running"])
+
+
+def test_a_job_is_chosen_whose_end_the_index_could_not_take(make_job, home, monkeypatch):
+    """As on a disk that the job has filled: the end is in the job's folder, and no row can be written."""
+    job = make_job("full", IN_PROGRESS, controller=identity(os.getpid()))
+    EndFile(home.job("full").end).write({"status": FAILED, "secondary_status": FAILED, "ended": 1_000.0})
+
+    def refuse(*_, **__):
+        raise IndexBusyError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(JobIndex, "update", refuse)
+        assert select_jobs(now=30 * DAY, home=home) == ["full"]
+    assert remove_jobs(select_jobs(statuses=[FAILED]))[0].error == ""
+    assert not job.exists()
 
 
 REMOVER = """
