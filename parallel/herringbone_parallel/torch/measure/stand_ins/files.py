@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from herringbone_parallel.torch.measure.replacing import nothing, replaced
+from herringbone_parallel.torch.measure.replacing import replaced
 
 # The folders into which a job writes.
 _FOLDERS = (
@@ -33,12 +33,45 @@ def scratch() -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update({**variables, **trackers})
     try:
-        with replaced(sys, dont_write_bytecode=True), replaced(torch, save=nothing, load=_lazily(torch.load)):
+        with replaced(sys, dont_write_bytecode=True), replaced(torch, load=_lazily(torch.load)), _saving_nothing():
             yield
     finally:
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _saving_nothing() -> Iterator[None]:
+    """Leave out `torch.save`, and the renames and removals of files that it would have written.
+
+    torch.save(state, "last.part")
+    os.replace("last.part", "last.pt")      # would find no file
+    """
+    unwritten: set[str] = set()
+
+    def save(_value: Any, f: Any, *_args: Any, **_kwargs: Any) -> None:
+        if isinstance(f, (str, os.PathLike)):
+            unwritten.add(os.path.abspath(f))
+
+    def without(change: Any) -> Any:
+        @functools.wraps(change)
+        def changed(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, (str, os.PathLike)) or kwargs or os.path.abspath(path) not in unwritten:
+                return change(path, *args, **kwargs)
+            unwritten.remove(os.path.abspath(path))
+            # The new name; a removal has none.
+            for target in args:
+                save(None, target)
+            return type(path)(*args) if args and isinstance(path, Path) else None
+
+        return changed
+
+    moves = {name: without(getattr(os, name)) for name in ("rename", "replace", "remove", "unlink")}
+    # Python 3.10's pathlib keeps functions of os.
+    methods = {name: without(getattr(Path, name)) for name in ("rename", "replace", "unlink")}
+    with replaced(torch, save=save), replaced(os, **moves), replaced(Path, **methods):
+        yield
 
 
 def _lazily(load: Any) -> Any:
