@@ -41,6 +41,16 @@ _DISKS = {
     "(`sudo dmesg` tells)",
     "Input/output error": "the disk, or the server of the file system, fails (`sudo dmesg` tells)",
 }
+# Names that Herringbone gives to jobs with a distribution: version 2 of the model parallel library, and Horovod.
+_BROUGHT = {
+    "torch.sagemaker": "distribution={'torch_distributed': {'enabled': True}}, with smdistributed's modelparallel for "
+    "its parameters,",
+    "horovod": "distribution={'mpi': {'enabled': True}}",
+}
+# The words about a process of Herringbone's that ended before its job: the controller, the waiter, the client.
+_OWN_PROCESS = re.compile(
+    "process that (watched the job was killed|held the job's place in line was killed|was submitting the job died)"
+)
 # Arguments that Herringbone adds to the user's hyperparameters, and the reason.
 _ADDED = {
     "--mp_parameters": "distribution's modelparallel adds it, as on SageMaker",
@@ -54,6 +64,10 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
     >>> remedy(Failure(exception="ModuleNotFoundError", message="No module named 'x'"), {})
     'not installed where the job ran: give source_dir, with a requirements.txt that names it, or with your own module x'
     """
+    if match := _OWN_PROCESS.search(failure.message) if failure.rank is None else None:
+        return _restart(plan, with_checkpoints=match[1].startswith("watched"))
+    if failure.exception == "ImportError" and failure.message.startswith("cannot import name 'sagemaker' from 'torch'"):
+        return _missing_module("No module named 'torch.sagemaker'", plan)
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)
     if failure.exception == "MemoryError":
@@ -93,8 +107,21 @@ def _is_unknown_name(text: str) -> bool:
     return re.search(r"\balgo-\d+\b", text) is not None and _NO_NAME.search(text) is not None
 
 
+def _restart(plan: Mapping[str, Any], *, with_checkpoints: bool) -> str:
+    name = plan.get("job_name", "NAME")
+    again = f"`herringbone run --like {name}` starts it again"
+    if with_checkpoints and (
+        plan.get("backend") in ("local_process", "local", "slurm") or plan.get("options", {}).get("checkpoint_s3_uri")
+    ):
+        return f"`herringbone run --resume {name}` goes on from its checkpoints; {again}"
+    return again
+
+
 def _missing_module(message: str, plan: Mapping[str, Any]) -> str:
     match = re.search(r"No module named '([^']+)'", message)
+    for name, distribution in _BROUGHT.items():
+        if match and f"{match[1]}.".startswith(f"{name}."):
+            return f"{distribution} brings {name} to the job"
     parent, _, part = match[1].rpartition(".") if match else ("", "", "")
     if parent:
         # Python has imported everything before the last dot.

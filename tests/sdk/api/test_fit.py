@@ -190,6 +190,8 @@ def test_supervisors_and_ranks_end_with_a_killed_controller(script, home, runnin
     wait_until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     assert job.wait(timeout=5).failure.message.startswith("the process that watched the job was killed")
+    with pytest.raises(JobFailedError, match=f"`herringbone run --resume {job.name}` goes on from its checkpoints"):
+        job.raise_failure()
     wait_until(lambda: running() == [])
 
 

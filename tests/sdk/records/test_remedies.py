@@ -2,7 +2,9 @@
 
 import pytest
 
+from herringbone.backends.lifecycle import client_died
 from herringbone.records.remedies import remedy
+from herringbone.slots.pending import waiter_died
 from herringbone_contract.failure import Failure
 
 PLAN = {
@@ -46,6 +48,15 @@ def missing(path):
             Failure(exception="ModuleNotFoundError", message="No module named 'torch.nn.old'"),
             PLAN,
             "torch.nn where the job ran has no old: name in requirements.txt a release of torch that has it",
+        ),
+        *(
+            (Failure(exception=exception, message=message), PLAN, f"distribution={{'{launcher}': {{'enabled': True}}}}")
+            for exception, message, launcher in (
+                ("ModuleNotFoundError", "No module named 'torch.sagemaker'", "torch_distributed"),
+                ("ModuleNotFoundError", "No module named 'torch.sagemaker.checkpoint'", "torch_distributed"),
+                ("ImportError", "cannot import name 'sagemaker' from 'torch' (/torch/__init__.py)", "torch_distributed"),
+                ("ModuleNotFoundError", "No module named 'horovod'", "mpi"),
+            )
         ),
         (
             missing("data/train.txt"),
@@ -120,3 +131,20 @@ def test_common_failures_say_what_to_do(failure, plan, text):
 def test_other_failures_say_nothing(failure):
     assert remedy(failure, PLAN) == ""
     assert remedy(failure, {}) == ""
+
+
+LOST = Failure(host="algo-1", message="the process that watched the job was killed, or its machine restarted: its log")
+
+
+@pytest.mark.parametrize(
+    ("failure", "plan", "text"),
+    [
+        (LOST, {"backend": "local_process", "job_name": "a"}, "`herringbone run --resume a` goes on from its checkpoints"),
+        (LOST, {"backend": "ssh", "options": {"checkpoint_s3_uri": "/nfs/c"}}, "`herringbone run --resume NAME` goes on"),
+        (LOST, {"backend": "ssh", "job_name": "a"}, "`herringbone run --like a` starts it again"),
+        (waiter_died(), {"backend": "local", "job_name": "a"}, "`herringbone run --like a` starts it again"),
+        (client_died("it ran"), {"backend": "local", "job_name": "a"}, "`herringbone run --like a` starts it again"),
+    ],
+)
+def test_a_job_that_lost_a_process_of_ours_can_be_started_again(failure, plan, text):
+    assert remedy(failure, plan).startswith(text)
