@@ -96,6 +96,13 @@ def test_a_job_is_named_instead_of_its_folder(tmp_path: Path, monkeypatch: pytes
     save(home.job("letters").host("algo-1") / "checkpoints", "step-1")
     assert main(["checkpoint", "verify", "letters"]) == 0
     assert "letters/hosts/algo-1/ml/checkpoints/step-1: complete" in capsys.readouterr().out
+    assert main(["checkpoint", "convert", "letters", "out.safetensors"]) == 0
+    assert Path("out.safetensors").exists()
+    assert main(["checkpoint", "convert", "nosuch", "out.pt"]) == 2
+    assert "no job 'nosuch'" in capsys.readouterr().err
+    (home.job("letters").host("algo-1") / "checkpoints/newest").unlink()
+    assert main(["checkpoint", "convert", "letters", "out.pt"]) == 2
+    assert "has no complete checkpoint" in capsys.readouterr().err
 
 
 def test_ls_and_verify_load_neither_torch_nor_the_libraries(tmp_path: Path) -> None:
@@ -114,9 +121,11 @@ def test_convert_runs_in_a_python_with_torch(tmp_path: Path, capsys: Capture) ->
     target = tmp_path / "model.safetensors"
     assert main(["checkpoint", "convert", str(tmp_path / "a"), str(target), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tensors"] == len(trained()[0].state_dict())
-    assert main(["checkpoint", "convert", str(tmp_path / "a"), str(target)]) == 1
+    assert main(["checkpoint", "convert", str(tmp_path / "a"), str(target)]) == 2
     assert "model.safetensors exists; name another one" in capsys.readouterr().err
-    assert main(["checkpoint", "convert", "a", "b.pt", "--python", "/no/python"]) == 2
+    assert main(["checkpoint", "convert", str(tmp_path / "nosuch"), "b.pt"]) == 2
+    assert "nosuch does not exist" in capsys.readouterr().err
+    assert main(["checkpoint", "convert", str(tmp_path / "a"), "b.pt", "--python", "/no/python"]) == 2
     assert "/no/python cannot be started" in capsys.readouterr().err
 
 
@@ -124,7 +133,7 @@ def test_a_python_without_torch_is_named_with_the_remedy(tmp_path: Path, capsys:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
     python.chmod(0o755)
-    assert main(["checkpoint", "convert", "a", "b.pt", "--python", str(python)]) == 2
+    assert main(["checkpoint", "convert", str(tmp_path), "b.pt", "--python", str(python)]) == 2
     error = capsys.readouterr().err
     assert "No module named 'torch'. Install it there" in error
     assert "-m pip install torch numpy" in error

@@ -78,14 +78,14 @@ def verify_checkpoints(where: str, tag: str | None, as_json: bool) -> int:
 
 
 @command.command("convert", short_help="write a checkpoint as safetensors or a state dict, or read one of those")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("where", metavar="SOURCE|NAME")
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--optimizer", is_flag=True, help="also the optimizer's state; only to and from a folder, and to .pt")
 @click.option(
     "--python", metavar="PATH", default=sys.executable, help="the Python that has torch and herringbone (default: this)"
 )
 @json_option("what was written as JSON")
-def convert_checkpoint(source: Path, target: Path, optimizer: bool, python: str, as_json: bool) -> int:
+def convert_checkpoint(where: str, target: Path, optimizer: bool, python: str, as_json: bool) -> int:
     """Convert a checkpoint. The endings of SOURCE and TARGET say what they are.
 
     \b
@@ -93,10 +93,14 @@ def convert_checkpoint(source: Path, target: Path, optimizer: bool, python: str,
     NAME.pt            the model's state dict, or with --optimizer
                        {"model": ..., "optimizer": ...}
     a folder           a checkpoint of Herringbone, or as SOURCE of torch's DCP
+    a job's NAME       as SOURCE its newest checkpoint
 
     TARGET must not exist. In a folder that has checkpoints, a job still resumes from the newest of those, until a
     script names TARGET's tag. Of pickles only tensors are read (torch's weights_only).
     """
+    source = _source(where)
+    if os.path.lexists(target):
+        raise InputError(f"{target} exists; name another one")
     result = _run_conversion(python, source, target, optimizer)
     if as_json:
         print(json.dumps(result))
@@ -157,6 +161,22 @@ def _folders(where: str) -> list[Path]:
             f"job {name} has no checkpoints on this machine; bring them with: herringbone download {name} checkpoints"
         )
     return present
+
+
+def _source(where: str) -> Path:
+    """Return the file or folder to convert, of a job its newest checkpoint. Raises `InputError` for none or several."""
+    path = Path(where)
+    if os.path.lexists(path) or "/" in where or path.suffix:
+        if not path.exists():
+            raise InputError(f"{where} does not exist")
+        return path
+    folders = _folders(where)
+    if len(folders) > 1:
+        raise InputError(f"job {where} has checkpoints in {len(folders)} folders, one of each host; name one checkpoint")
+    for entry in _listing(folders[0]):
+        if entry.newest:
+            return entry.path
+    raise InputError(f"job {where} has no complete checkpoint in {folders[0]}: herringbone checkpoint ls {where}")
 
 
 def _listing(folder: Path) -> list[Listed]:
