@@ -11,6 +11,7 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.review.checks import output_folder
 from herringbone.controller.artifacts import HostFolder, has_model, pack, pack_model, pack_output
 from herringbone.plan.plan import parse_plan
+from herringbone.records.checkpoints import on_machines
 from herringbone.records.description import checkpoint_folders, own_folder
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord
@@ -47,7 +48,7 @@ def fetch_checkpoints(record: JobRecord, folder: JobFolder, into: Path) -> Path:
     if shared is not None or not written:
         raise InputError(
             f"job {record.name} is {record.status}, and its script has written no checkpoint into SM_CHECKPOINT_DIR "
-            "on this machine"
+            f"on this machine{on_machines(record)}"
         )
     for host in written:
         target = into / "checkpoints" / (host.host if len(written) > 1 else "")

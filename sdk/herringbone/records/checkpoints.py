@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from herringbone.records.home import Home
+from herringbone.records.home import Home, JobFolder
+from herringbone.records.index import JobIndex, JobRecord
 from herringbone.records.links import listing_of, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
@@ -62,12 +64,35 @@ def resumed(home: Home, plan: JobPlan, uri: str | None, *, over: bool) -> tuple[
         return uri, {}
     files = left_checkpoints(home, name, [host.name for host in plan.hosts])
     if not files:
-        raise InputError(
-            f"job {name} left no checkpoints on this machine. A script writes them to the folder SM_CHECKPOINT_DIR;"
-            " jobs of local_process, local and slurm leave them in the job's folder, others where checkpoint_s3_uri"
-            " says"
+        where = on_machines(JobIndex(home.index).get(name)) or (
+            ". A script writes them to the folder SM_CHECKPOINT_DIR; jobs of local_process, local and slurm leave them in "
+            "the job's folder, others where checkpoint_s3_uri says"
         )
+        raise InputError(f"job {name} left no checkpoints on this machine{where}")
     return str(free_folder(home, name)), files
+
+
+def on_machines(record: JobRecord) -> str:
+    """Return the end of a sentence: where the machines of a job have its checkpoints; "" for jobs of this machine.
+
+    >>> from dataclasses import replace
+    >>> row = JobRecord(name="a", backend="ssh", plan="{}", created=0.0)
+    >>> service = '{"name": "a.2", "machines": {"algo-1": {"name": "gpu-1", "work_folder": "/scratch"}}}'
+    >>> on_machines(replace(row, service=service)).partition(";")[0]
+    '. Those that its script wrote are on its machines, in gpu-1:/scratch/jobs/a.2/hosts/algo-1/ml/checkpoints'
+    """
+    if record.backend != "ssh" or record.service is None:
+        return ""
+    attempt = json.loads(record.service)
+    folders = [
+        f"{machine['name']}:{JobFolder(Path(machine['work_folder'], 'jobs', attempt['name'])).host(host)}/checkpoints"
+        for host, machine in attempt["machines"].items()
+    ]
+    more = f" and {len(folders) - 4} more" if len(folders) > 4 else ""
+    return (
+        f". Those that its script wrote are on its machines, in {', '.join(folders[:4])}{more}; copy them from there, "
+        "and start jobs with checkpoint_s3_uri to have them in one folder"
+    )
 
 
 def job_code(home: Home, plan: JobPlan) -> tuple[str, str]:

@@ -2,11 +2,13 @@
 
 import json
 import os
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from herringbone import Estimator, InputError, OptionError, PyTorch
+from herringbone.backends.results import fetch_checkpoints
 from herringbone.cli.__main__ import main
 from herringbone.plan.request import absolute, changed, make_request
 from herringbone.records.checkpoints import copy_checkpoints
@@ -219,6 +221,20 @@ def test_a_job_without_checkpoints_cannot_be_resumed(home, options, message):
     submitted(home, **options)
     with pytest.raises(InputError, match=message):
         PyTorch.like("one", resume=True)
+
+
+def test_checkpoints_on_machines_are_found_by_their_place(home, tmp_path):
+    submitted(home)
+    machine = {"name": "gpu-1", "work_folder": "/scratch"}
+    record = replace(JobIndex(home.index).get("one"), name="two", backend="ssh")
+    service = json.dumps({"name": "two.2", "machines": {"algo-1": machine}})
+    JobIndex(home.index).add(replace(record, plan=record.plan.replace('"one"', '"two"'), service=service))
+    place = "on this machine. .* in gpu-1:/scratch/jobs/two.2/hosts/algo-1/ml/checkpoints; copy them from there"
+    with pytest.raises(InputError, match=f"job two left no checkpoints {place}"):
+        PyTorch.like("two", resume=True)
+    record = JobIndex(home.index).get("two")
+    with pytest.raises(InputError, match=f"has written no checkpoint into SM_CHECKPOINT_DIR {place}"):
+        fetch_checkpoints(record, home.job("two"), tmp_path / "into")
 
 
 def test_resume_and_another_folder_for_checkpoints_exclude_each_other(home):
