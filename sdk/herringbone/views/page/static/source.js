@@ -42,7 +42,12 @@ export function listen(address, changed, trouble) {
   stream.addEventListener("over", () => stream.close());
   stream.addEventListener("trouble", (event) => { trouble(JSON.parse(event.data)); });
   stream.addEventListener("gone", (event) => { trouble(JSON.parse(event.data)); stream.close(); });
-  stream.onerror = () => trouble("The server does not answer. Is `herringbone page` still running?");
+  stream.onerror = async () => {
+    // The browser gives up a stream that the server refuses, as for a job that is not there, and tells no reason.
+    const answer = stream.readyState === EventSource.CLOSED ? await fetch(address).catch(() => null) : null;
+    if (answer && answer.ok) answer.body.cancel();
+    trouble(answer && !answer.ok ? (await answer.text()).trim() : "The server does not answer. Is `herringbone page` still running?");
+  };
   return () => stream.close();
 }
 
