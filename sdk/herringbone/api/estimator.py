@@ -212,6 +212,11 @@ class Estimator:
         `MeasurementError` for a script that cannot be measured. Only this measurement stays. Raises the `UsageError`
         that `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
+        if job_name is not None:
+            from herringbone.records.home import find_home
+            from herringbone.records.index import JobIndex
+
+            JobIndex(find_home().index).check_free(job_name)  # before a measurement
         with checked_out(self.options.git_config) as code:
             plan = plan_request(self._asked(inputs), self._backend, job_name, code, measure=measure)
         return msgspec.structs.replace(plan, made_name=job_name is None)

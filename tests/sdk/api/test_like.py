@@ -200,6 +200,14 @@ def test_a_name_that_is_taken_copies_no_checkpoints(home):
     assert not (home.path / "checkpoints").exists()
 
 
+def test_a_plan_refuses_a_name_that_is_taken(home, capsys):
+    submitted(home)
+    with pytest.raises(JobNameError, match="job name 'one' is taken"):
+        PyTorch.like("one").plan(job_name="one")
+    assert main(["plan", "--like", "one", "--job-name", "one"]) == 2
+    assert "job name 'one' is taken" in capsys.readouterr().err
+
+
 def test_a_job_with_a_folder_of_its_own_goes_on_in_it(home):
     (home.path.parent / "work" / "kept").mkdir()
     (home.path.parent / "work" / "kept" / "last.pt").touch()
