@@ -101,6 +101,8 @@ class HostVariable:
     FRAMEWORK = "HERRINGBONE_FRAMEWORK"
     # The folder that keeps environments made from requirements.txt between jobs.
     CACHE = "HERRINGBONE_CACHE"
+    # That folder's path outside of a container, for messages: the user finds it there.
+    CACHE_OUTSIDE = "HERRINGBONE_CACHE_OUTSIDE"
     # Variables for pip alone, as JSON: a proxy among them would redirect the framework's own connections.
     PIP = "HERRINGBONE_PIP"
     # Seconds between SIGTERM and SIGKILL for the ranks.

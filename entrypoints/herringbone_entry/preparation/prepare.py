@@ -250,4 +250,5 @@ def find_python(host: Host, code: Path, program: Program, log: Callable[[str], N
 
     folder = host.environ.get(HostVariable.CACHE)
     cache = Path(folder) if folder else Path.home() / ".herringbone" / "cache"
-    return str(overlay(requirements, package, cache=cache, log=log))
+    outside = host.environ.get(HostVariable.CACHE_OUTSIDE)
+    return str(overlay(requirements, package, cache=cache, log=log, shown=Path(outside) if outside else cache))

@@ -50,12 +50,19 @@ _PIECE_BYTES = 1 << 20
 _used: list[FileIO] = []
 
 
-def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log: Callable[[str], None]) -> Path:
+def overlay(
+    requirements: Path | None,
+    package: Path | None,
+    *,
+    cache: Path,
+    log: Callable[[str], None],
+    shown: Path | None = None,
+) -> Path:
     """Return the Python of an overlay that has these requirements, and the user's own package, installed.
 
     A second job with the same content reuses the overlay. The content includes the local libraries, archives and
     wheels that pip took. pip's own settings (`PIP_INDEX_URL`, `PIP_NO_INDEX`, `PIP_FIND_LINKS`, `--require-hashes` in
-    the file) apply. `log` takes pip's lines.
+    the file) apply. `log` takes pip's lines. `shown` is the cache's path in messages, outside of a container.
 
     Raises `InputError` when a file that the requirements include is missing. Raises `LaunchError`, with pip's own
     message and its name of the package, when the installation fails.
@@ -72,7 +79,8 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
             made = _made(ready)
             if made is not None and all(content_of(base / name) == found for name, found in made.items()):
                 made_at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ready.stat().st_mtime))
-                log(f"requirements.txt: the environment of {made_at} is reused; to install anew: rm -r {folder}")
+                place = (shown or cache) / folder.relative_to(cache)
+                log(f"requirements.txt: the environment of {made_at} is reused; to install anew: rm -r {place}")
                 break
             # Jobs that run still import from an environment whose local libraries have changed.
             if not ready.exists() or _is_unused(ready):

@@ -59,14 +59,14 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     numbers = iter(range(9))
 
-    def run(requirements, files=()):
+    def run(requirements, files=(), **options):
         code = tmp_path / f"job-{next(numbers)}"
         code.mkdir()
         for name, write in files:
             write(code / name)
         (code / "requirements.txt").write_text(requirements)
         lines = []
-        python = overlay(code / "requirements.txt", None, cache=tmp_path / "cache", log=lines.append)
+        python = overlay(code / "requirements.txt", None, cache=tmp_path / "cache", log=lines.append, **options)
         says = subprocess.run([python, "-c", "import hbtiny; print(hbtiny.SAYS)"], capture_output=True, text=True)
         return says.stdout.strip(), "\n".join(lines)
 
@@ -100,7 +100,10 @@ def test_a_library_of_this_machine_is_installed_anew_when_it_has_changed(job, tm
     (used,) = [path.parent for path in (tmp_path / "cache" / "environments").glob("*/herringbone-ready")]
     says, log = job(requirements)
     assert says == "old"
-    assert "UTC is reused; to install anew: rm -r " in log
+    assert f"UTC is reused; to install anew: rm -r {used}" in log
+    # In a container, whose log a user reads outside.
+    log = job(requirements, shown=Path("/home/me/cache"))[1]
+    assert f"rm -r /home/me/cache/{used.relative_to(tmp_path / 'cache')}" in log
     library(tmp_path / "lib", "new")
     says, log = job(requirements)
     assert says == "new"

@@ -164,8 +164,9 @@ def _environment(plan: JobPlan, context: RequestContext, mounts: Sequence[Mount]
         HostVariable.STOP_GRACE: f"{context.stop_grace:g}",
         **context.passed_on,
     }
-    if any(mount.target == CACHE for mount in mounts):
-        environment[HostVariable.CACHE] = CACHE
+    for mount in mounts:
+        if mount.target == CACHE:
+            environment |= {HostVariable.CACHE: CACHE, HostVariable.CACHE_OUTSIDE: mount.source}
     if context.network.control is not None:
         environment[HostVariable.CONTROL] = context.network.control
     return environment

@@ -60,6 +60,14 @@ def requested(job_plan, image=OURS, *, host=0, mounts=(), gpus=()):
     return container_request(job_plan, job_plan.hosts[host], context(job_plan, image), mounts=mounts, gpus=gpus)
 
 
+def test_a_container_knows_the_path_of_its_cache_outside():
+    environment = requested(plan(), mounts=[Mount("/home/me/cache/0a", "/opt/herringbone-cache")])["Env"]
+    assert environment[-2:] == [
+        "HERRINGBONE_CACHE=/opt/herringbone-cache",
+        "HERRINGBONE_CACHE_OUTSIDE=/home/me/cache/0a",
+    ]
+
+
 def test_the_whole_request_for_a_single_host():
     job_plan = plan(environment={"API_TOKEN": "hunter2"})
     mounts = [Mount("/home/me/ml", "/opt/ml"), Mount("/data", "/opt/ml/input/data/training", read_only=True)]
