@@ -54,7 +54,11 @@ def missing(path):
             for exception, message, launcher in (
                 ("ModuleNotFoundError", "No module named 'torch.sagemaker'", "torch_distributed"),
                 ("ModuleNotFoundError", "No module named 'torch.sagemaker.checkpoint'", "torch_distributed"),
-                ("ImportError", "cannot import name 'sagemaker' from 'torch' (/torch/__init__.py)", "torch_distributed"),
+                (
+                    "ImportError",
+                    "cannot import name 'sagemaker' from 'torch' (/torch/__init__.py)",
+                    "torch_distributed",
+                ),
                 ("ModuleNotFoundError", "No module named 'horovod'", "mpi"),
             )
         ),
@@ -139,8 +143,16 @@ LOST = Failure(host="algo-1", message="the process that watched the job was kill
 @pytest.mark.parametrize(
     ("failure", "plan", "text"),
     [
-        (LOST, {"backend": "local_process", "job_name": "a"}, "`herringbone run --resume a` goes on from its checkpoints"),
-        (LOST, {"backend": "ssh", "options": {"checkpoint_s3_uri": "/nfs/c"}}, "`herringbone run --resume NAME` goes on"),
+        (
+            LOST,
+            {"backend": "local_process", "job_name": "a"},
+            "`herringbone run --resume a` goes on from its checkpoints",
+        ),
+        (
+            LOST,
+            {"backend": "ssh", "options": {"checkpoint_s3_uri": "/nfs/c"}},
+            "`herringbone run --resume NAME` goes on",
+        ),
         (LOST, {"backend": "ssh", "job_name": "a"}, "`herringbone run --like a` starts it again"),
         (waiter_died(), {"backend": "local", "job_name": "a"}, "`herringbone run --like a` starts it again"),
         (client_died("it ran"), {"backend": "local", "job_name": "a"}, "`herringbone run --like a` starts it again"),

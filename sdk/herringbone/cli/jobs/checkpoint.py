@@ -172,7 +172,9 @@ def _source(where: str) -> Path:
         return path
     folders = _folders(where)
     if len(folders) > 1:
-        raise InputError(f"job {where} has checkpoints in {len(folders)} folders, one of each host; name one checkpoint")
+        raise InputError(
+            f"job {where} has checkpoints in {len(folders)} folders, one of each host; name one checkpoint"
+        )
     for entry in _listing(folders[0]):
         if entry.newest:
             return entry.path
