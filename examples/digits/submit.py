@@ -22,8 +22,8 @@ from herringbone import PyTorch, TrainingJob
 
 HERE = Path(__file__).resolve().parent
 METRICS = [
-    {"Name": "loss", "Regex": r"loss=([0-9.]+)"},
-    {"Name": "test_accuracy", "Regex": r"test_accuracy=([0-9.]+)"},
+    {"Name": "loss", "Regex": r"loss=(\S+)"},
+    {"Name": "test_accuracy", "Regex": r"test_accuracy=(\S+)"},
 ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from herringbone import MXNet, TrainingJob
 
 HERE = Path(__file__).resolve().parent
-METRICS = [{"Name": "test_accuracy", "Regex": r"test_accuracy=([0-9.]+)"}]
+METRICS = [{"Name": "test_accuracy", "Regex": r"test_accuracy=(\S+)"}]
 DISTRIBUTIONS = {
     "parameter_server": {"parameter_server": {"enabled": True}},
     "mpi": {"mpi": {"enabled": True, "processes_per_host": 1}},

@@ -19,7 +19,6 @@ import os
 import re
 import select
 import signal
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,8 +46,11 @@ _MAX_FILE_BYTES = 1 << 30
 _SEARCHED_CHARS = 256 * 1024
 # A note has as much of a match that is no number.
 _SHOWN_CHARS = 80
-# What follows a value that is the beginning of a number with commas.
-_CUT = re.compile(r",[0-9]{3}(?![0-9])")
+# What follows a value that is the beginning of a longer number: thousands, decimals, an exponent. The last alternative
+# needs a sign or the end of the word, so that the unit of `5e` or the hash `12e5f` is no exponent.
+_CUT = re.compile(
+    r"[,_][0-9]{3}(?![0-9])|(?=[0-9.eE])[0-9]*(?:\.[0-9]+)?(?![0-9]|\.[0-9])(?:[eE](?:[-+][0-9]+|[0-9]+(?!\w)))?"
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class Finder:
         self.slow: list[str] = []
         # By name: the matches, those without a number, and what the first of those holds instead.
         self._matches: dict[str, tuple[int, int, str]] = {name: (0, 0, "") for name, _ in self._patterns}
-        # By name: the first value that is cut at a comma.
+        # By name: the first value that is only the beginning of the number in the line.
         self._cut: dict[str, str] = {}
         # By rank: the state of its progress bar.
         self._states: dict[str, str] = {}
@@ -117,8 +119,8 @@ class Finder:
                     matches, failures, first = self._matches[name]
                     # A group that does not take part is None.
                     value = match.group(1)
-                    if cut := _CUT.match(text, match.end(1)):
-                        self._cut.setdefault(name, f"{value} of {(value + cut[0])!r}"[:_SHOWN_CHARS])
+                    if name not in self._cut and value and (whole := _whole(value, text, match.end(1))):
+                        self._cut[name] = _cut_note(value, whole)
                     try:
                         found.append((name, float(value), LOG))
                     except (TypeError, ValueError):
@@ -146,7 +148,7 @@ class Finder:
             if failures:
                 times = f"{matches} time{'s' * (matches > 1)}"
                 notes.append(f"{name!r} matched {times}, {failures} of them without a number (first: {first})")
-        notes += [f"{name!r} took {cut}: print the number without commas" for name, cut in self._cut.items()]
+        notes += [f"{name!r} took {cut}" for name, cut in self._cut.items()]
         # Where each machine of a job searches its own log, most print nothing: the first host is that of rank 0.
         unseen = [repr(name) for name, counts in self._matches.items() if not counts[0] and name not in self.slow]
         if unseen and host_names(1)[0] in hosts:
@@ -159,6 +161,29 @@ class Finder:
         if self._is_searching and self._seen == self._number:
             raise SlowPatternError
         self._seen = self._number
+
+
+def _whole(value: str, text: str, end: int) -> str:
+    """Return the number of which a group took only the beginning, up to `end` in the line; "" if it took all.
+
+    >>> _whole("2", "loss=2e-05", 6), _whole("2", "loss=2 e-05", 6), _whole("1", "10.0.0.1", 1)
+    ('2e-05', '', '')
+    """
+    cut = _CUT.match(text, end)
+    if cut is None or not cut[0] or value[-1] not in "0123456789.":
+        return ""
+    whole = value + cut[0]
+    try:
+        # Text that is no number when it is whole was not cut.
+        float(whole.replace(",", ""))
+    except ValueError:
+        return ""
+    return whole
+
+
+def _cut_note(value: str, whole: str) -> str:
+    remedy = "print the number without commas" if "," in whole else r"let the group of its Regex take all of it: (\S+)"
+    return f"{value} of {whole!r}"[:_SHOWN_CHARS] + f": {remedy}"
 
 
 class HostMetrics:
@@ -312,9 +337,9 @@ def main() -> None:
             log.take_known()
     for log in logs.values():
         log.finish()
-    for note in finder.notes(list(logs)):
-        print(note)
-    sys.stdout.flush()
+    # The controller, which writes the notes into the log, may have been killed.
+    with suppress(BrokenPipeError):
+        os.write(1, "".join(f"{note}\n" for note in finder.notes(list(logs))).encode(errors="replace"))
 
 
 def _hand_out(states: bytes, logs: Mapping[str, _Log]) -> bytes:

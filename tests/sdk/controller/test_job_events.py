@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -115,6 +118,35 @@ def test_a_value_that_ends_at_the_comma_of_its_number_is_named() -> None:
     assert finder.notes([]) == ["metric_definitions: 'n' took 1 of '1,034': print the number without commas"]
 
 
+@pytest.mark.parametrize(
+    ("regex", "line", "whole"),
+    [
+        ("n=([0-9.]+)", "n=2e-05", "2e-05"),
+        ("n=([0-9.]+)", "n=9.5E+3, lr", "9.5E+3"),
+        ("n=([0-9.]+)", "n=1.e5 s", "1.e5"),
+        ("n=([0-9.]+)", "n=2e-05s", "2e-05"),
+        (r"n=(-?\d+)", "n=-2.5.", "-2.5"),
+        (r"n=(\d\.\d)", "n=0.125e-3", "0.125e-3"),
+        ("n=([0-9]+)", "n=1_000", "1_000"),
+    ],
+)
+def test_a_value_that_is_the_beginning_of_a_number_is_named(regex: str, line: str, whole: str) -> None:
+    finder = Finder([("n", regex)])
+    [(_, value, _)] = finder.find(line, "algo-1:0")
+    assert value != float(whole)
+    [note] = finder.notes([])
+    assert f" of {whole!r}: let the group of its Regex take all of it" in note
+
+
+@pytest.mark.parametrize(
+    "line", ["n=2", "n=2.", "n=2 e-05", "n=2em", "n=12e5f", "n=10.0.0.1", "n=5%", "n=3/10", "n=5s", "n=7,8", "n=2-5"]
+)
+def test_a_value_that_ends_with_its_number_is_not_cut(line: str) -> None:
+    finder = Finder([("n", "n=([0-9]+)"), ("none", ",|n=(x)?")])
+    finder.find(line, "algo-1:0")
+    assert "took" not in "".join(finder.notes([]))
+
+
 def test_only_the_first_host_of_several_machines_says_that_nothing_matched() -> None:
     finder = Finder([("loss", r"loss=(\S+)"), ("loss", "cost=(.)"), ("top5", r"top5=(\d)?")])
     finder.find("loss=1 top5=", "algo-2:0")
@@ -172,6 +204,19 @@ def test_states_of_bars_that_find_no_room_wait_for_nothing() -> None:
         process.offer(b"a" * 4096)
     os.close(reader)
     process.offer(b"the process is gone")
+
+
+def test_notes_that_nobody_reads_leave_no_traceback(tmp_path) -> None:
+    # A killed controller reads neither end of the pipe; the file of standard error is its log.
+    reader, writer = os.pipe()
+    os.close(reader)
+    request = {"logs": str(tmp_path), "definitions": [("loss", "loss=(.)")], "hosts": {"algo-1": 0}}
+    command = [sys.executable, "-m", "herringbone.events.from_log"]
+    with (tmp_path / "controller.log").open("w+") as log:
+        ended = subprocess.run(command, input=f"{json.dumps(request)}\n", text=True, stdout=writer, stderr=log)
+        log.seek(0)
+        assert (ended.returncode, log.read()) == (0, "")
+    os.close(writer)
 
 
 def test_lines_that_quote_a_rank_are_no_values(tmp_path) -> None:

@@ -38,7 +38,7 @@ job.yaml holds a job, as for `herringbone run`, and a section tuning with the
 keyword arguments of HyperparameterTuner:
   entry_point: train.py
   hyperparameters: {epochs: 5}
-  metric_definitions: [{Name: accuracy, Regex: "accuracy=([0-9.]+)"}]
+  metric_definitions: [{Name: accuracy, Regex: 'accuracy=(\\S+)'}]
   tuning:
     objective_metric_name: accuracy
     hyperparameter_ranges:

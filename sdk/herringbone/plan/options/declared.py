@@ -188,7 +188,7 @@ class LogOptions(TypedDict, total=False):
     tags: Sequence[Mapping[str, str]] | Mapping[str, str] | None
     """Labels of the job: a dict, or a list of `{"Key": ..., "Value": ...}`."""
     metric_definitions: Sequence[MetricDefinition | Mapping[str, str]] | None
-    """Values to find in the log, as in `[{"Name": "loss", "Regex": "loss=([0-9.]+)"}]`."""
+    r"""Values to find in the log, as in `[{"Name": "loss", "Regex": r"loss=(\S+)"}]`."""
     track: str | Sequence[str] | None
     """Trackers that get the metrics: `mlflow:http://HOST:PORT/EXPERIMENT`, `tensorboard:FOLDER`, `wandb:PROJECT`."""
 

@@ -26,7 +26,7 @@ def check_metrics(definitions: Sequence[tuple[str, str]]) -> None:
         if groups < 1:
             raise OptionError(
                 f"metric_definitions: {name}: Regex {regex!r} has no group to take the value "
-                r"from; write for example 'loss=([0-9\.]+)'"
+                r"from; write for example 'loss=(\S+)'"
             )
 
 
