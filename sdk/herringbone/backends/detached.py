@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.lifecycle import (
+    WATCHER_DIED,
     claim,
     client_died,
     poll_until_done,
@@ -160,8 +161,7 @@ class DetachedJobs(OwnHostsBackend):
         if record.controller is None:
             failure = waiter_died() if record.secondary_status == PENDING else client_died("the job had a controller")
         else:
-            words = self._last_words(record.name)
-            failure = Failure(message=f"the process that watched the job was killed, or its machine restarted: {words}")
+            failure = Failure(message=f"{WATCHER_DIED}: {self._last_words(record.name)}")
         settled = settle(self._index, record.name, failure)
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)

@@ -173,6 +173,9 @@ def unseen(record: JobRecord) -> str | None:
     )
 
 
+WATCHER_DIED = "the process that watched the job was killed, or its machine restarted"
+
+
 def client_died(before: str) -> Failure:
     """Return the failure of a job whose client died during the submission; no program of the job has an exit code.
 

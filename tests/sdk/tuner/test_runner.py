@@ -55,7 +55,7 @@ class World:
             return None
         looks = self.jobs[job]
         if looks is None:
-            return JobLook("Failed", True, "its client died", never_ran=True)
+            return JobLook("Failed", True, "its client died", lost=True)
         self.jobs[job] = max(looks - 1, 0)
         if looks:
             return JobLook("InProgress", False)
@@ -303,6 +303,20 @@ def test_a_job_whose_place_in_line_was_lost_is_submitted_again(tmp_path):
         world.losses = losses
         assert searcher(store, world).run().status == "Completed"
         assert store.trials()[1].status == status
+
+
+def test_a_reboot_loses_no_trial(tmp_path):
+    store, world, said = make_store(tmp_path / "reboot"), World(kill_at=30), []
+    with pytest.raises(KilledError):
+        searcher(KilledStore(store.path, world), world).run()
+    running = [record.job for record in store.trials() if not record.done]
+    assert running
+    # Their controllers died with the searcher.
+    world.jobs |= dict.fromkeys(running)
+    world.kill_at = None
+    assert searcher(store, world, say=said.append).run().status == "Completed"
+    assert [record.status for record in store.trials()] == ["Completed"] * 4
+    assert f"trial {int(running[0][-3:])}: job {running[0]} was lost and starts again: its client died" in said
 
 
 def test_early_stopping_stops_a_trial_and_says_so(tmp_path):

@@ -4,29 +4,32 @@ import re
 
 import pytest
 
-from herringbone.backends.lifecycle import client_died
+from herringbone.backends.lifecycle import WATCHER_DIED, client_died
 from herringbone.backends.waiter import COULD_NOT_START
 from herringbone.plan.request import JobRequest
 from herringbone.records.index import JobRecord
 from herringbone.slots.pending import waiter_died
-from herringbone.tuner.searcher.trial_jobs import _never_ran
+from herringbone.tuner.searcher.trial_jobs import _was_lost
 from herringbone.tuner.trial_plan import own_metrics
 from herringbone_contract.failure import Failure
 
 
 @pytest.mark.parametrize(
-    ("failure", "started", "never_ran"),
+    ("failure", "started", "lost"),
     [
         (client_died("it had a controller"), None, True),
         (waiter_died(), None, True),
         (waiter_died(), 1.0, False),
+        (Failure(message=f"{WATCHER_DIED}: its log is empty"), 1.0, True),
+        (Failure(host="algo-2", message=f"{WATCHER_DIED}: its log is empty"), 1.0, True),
+        (Failure(host="algo-1", exit_code=137, message="killed"), 1.0, False),
         # Submitted again, it would fail again, except where a machine did not answer.
         (Failure(exit_code=0, message=f"{COULD_NOT_START}: no image"), None, False),
         (Failure(exit_code=0, message=f"{COULD_NOT_START}: h-1: silent", exception="HostError"), None, True),
         (Failure(host="algo-1", exit_code=1, message="no such file"), None, False),
     ],
 )
-def test_a_job_that_never_ran_is_told_from_one_whose_start_failed(failure, started, never_ran):
+def test_a_job_that_was_lost_is_told_from_one_that_failed(failure, started, lost):
     record = JobRecord(
         name="a",
         backend="ssh",
@@ -37,7 +40,7 @@ def test_a_job_that_never_ran_is_told_from_one_whose_start_failed(failure, start
         started=started,
         failure=failure.to_json(),
     )
-    assert _never_ran(record) is never_ran
+    assert _was_lost(record) is lost
 
 
 @pytest.mark.parametrize(

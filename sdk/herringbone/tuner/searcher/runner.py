@@ -1,6 +1,6 @@
 """Run a search: carry out what `search.step` decides, until it finishes.
 
-[1] adopt       trials whose jobs a killed searcher did not submit, or only half, are submitted again
+[1] adopt       trials whose jobs a killed searcher did not submit, or which were killed with it, are submitted again
 [2] look        jobs that are over become results; every result is on the disk before the next decision
 [3] step        decide from what is on the disk
 [4] carry out   write a proposal down, then submit its job; stop jobs; write the end
@@ -34,7 +34,7 @@ from herringbone_contract.errors import HerringboneError, ServiceError
 _CURVE_SECONDS = 1.0
 # Busy machines, a full disk, a service that does not answer: ask again after such a pause.
 _TROUBLE_SECONDS = 2.0
-# A job that is lost this often before any host runs has another reason than a kill.
+# A job that is lost this often has another reason than a kill.
 _MAX_LOST = 3
 
 
@@ -81,7 +81,7 @@ class Searcher:
         self._stopping: dict[int, bool] = {}
         # Numbers of trials that may have no job, each with the time (of the monotonic clock) to submit it again.
         self._unsubmitted: dict[int, float] = {}
-        # By number: jobs whose submission was killed before any host ran.
+        # By number: jobs that were lost because one of our processes was killed.
         self._lost: Counter[int] = Counter()
         self._curves_read = 0.0
 
@@ -122,7 +122,7 @@ class Searcher:
         return None
 
     def _adopt(self) -> None:
-        """Submit again what a killed searcher has written down and not submitted, or only half."""
+        """Submit again what a killed searcher has written down, and what has no job or one that was lost."""
         self._unsubmitted = {record.number: 0.0 for record in self._records if not record.done}
 
     def _look(self) -> bool:
@@ -154,8 +154,8 @@ class Searcher:
     def _take_end(self, record: TrialRecord, look: JobLook | None) -> None:
         if look is None:
             self._end(record, FAILED, (), f"job {record.job} was removed while it ran")
-        elif look.never_ran and self._lost[record.number] < _MAX_LOST:
-            # Whoever held the job's place in line was killed, and no host ran: no trial is lost by that.
+        elif look.lost and self._lost[record.number] < _MAX_LOST:
+            # Whoever held the job's place in line, or watched it, was killed: no trial is lost by that.
             self._lost[record.number] += 1
             # A request to stop is lost with the job: `step` asks again, and no job starts then.
             self._stopping.pop(record.number, None)
@@ -189,9 +189,11 @@ class Searcher:
 
     def _stop(self, record: TrialRecord, *, early: bool) -> None:
         try:
-            if record.number in self._unsubmitted and not self._exists(record.job):
-                self._end(record, STOPPED, (), None)
-                return
+            if record.number in self._unsubmitted:
+                look = self._jobs.look(record.job)
+                if look is None or look.lost:
+                    self._end(record, STOPPED, (), None)
+                    return
             self._unsubmitted.pop(record.number, None)
             self._stopping[record.number] = early
             self._say(f"trial {record.number + 1}: stopping job {record.job}")
@@ -207,11 +209,17 @@ class Searcher:
         """Submit a trial that may not have a job, if it is time to; return whether that was possible."""
         if self._unsubmitted[record.number] > time.monotonic():
             return False
-        if self._exists(record.job):
+        look = self._jobs.look(record.job)
+        if look is not None and not look.lost:
             del self._unsubmitted[record.number]
             return True
         # When the search ends, `step` stops this trial, too.
-        return self._ending() is None and self._start(record)
+        if self._ending() is not None:
+            return False
+        if look is not None:
+            self._say(f"trial {record.number + 1}: job {record.job} was lost and starts again: {look.failure}")
+            self._jobs.forget(record.job)
+        return self._start(record)
 
     def _start(self, record: TrialRecord) -> bool:
         """Submit a trial's job; return False where no machine or service has time for it, and try again later."""
@@ -231,14 +239,6 @@ class Searcher:
             self._say(f"trial {record.number + 1}: job {record.job} started with {values}")
         self._unsubmitted.pop(record.number, None)
         return True
-
-    def _exists(self, job: str) -> bool:
-        """Return whether a trial's job was submitted; what a killed submission left is removed."""
-        look = self._jobs.look(job)
-        if look is not None and look.never_ran:
-            self._jobs.forget(job)
-            look = None
-        return look is not None
 
     def _finish(self, finish: Finish, state: TuningState) -> TuningState:
         state = msgspec.structs.replace(state, status=finish.status, reason=finish.reason, ended=self._clock())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.backends.lifecycle import WATCHER_DIED
 from herringbone.backends.registry import backend_named
 from herringbone.backends.removal import remove_job
 from herringbone.backends.waiter import COULD_NOT_START
@@ -35,13 +36,15 @@ MAX_CURVE = 20_000
 class JobLook:
     """The state of a trial's job at this moment.
 
-    `failure` says in one line why it failed. `never_ran`: whoever submitted it was killed before any host ran.
+    `failure` says in one line why it failed. `lost`: whoever submitted or watched it was killed, so that its end says
+    nothing about the trial. `ended` is in seconds since 1970.
     """
 
     status: str
     done: bool
     failure: str | None = None
-    never_ran: bool = False
+    lost: bool = False
+    ended: float | None = None
 
 
 # Starts the job of a trial by its request, under a name.
@@ -80,7 +83,7 @@ class TrialJobs:
         assert self._request is not None
         assert self._submit is not None
         checkpoints = self._checkpoints(record)
-        # An existing folder is the complete copy that a killed searcher made: no job of this name has run.
+        # An existing folder is the complete copy that a killed searcher made, or has what a lost job added to it.
         if checkpoints is not None and earlier is not None and not Path(checkpoints).exists():
             left = Path(self._checkpoints(earlier) or "")
             # A script that writes no checkpoints trains from the beginning, with the same result.
@@ -120,7 +123,8 @@ class TrialJobs:
             status=record.status,
             done=record.done,
             failure=None if failure is None else failure.head,
-            never_ran=_never_ran(record),
+            lost=_was_lost(record),
+            ended=record.ended,
         )
 
     def curve(self, job: str) -> tuple[float, ...]:
@@ -133,14 +137,18 @@ class TrialJobs:
         self._backend.stop(job)
 
     def forget(self, job: str) -> None:
-        """Remove what a submission left that was killed."""
+        """Remove what a job left that was killed."""
         remove_job(job, self._backend, home=self._backend.home)
 
 
-def _never_ran(record: JobRecord) -> bool:
-    """Return whether no host of a failed job started, for a reason that another submission may not meet."""
+def _was_lost(record: JobRecord) -> bool:
+    """Return whether a job failed for a reason that has nothing to do with it, and that another one may not meet."""
     failure = failure_of(record)
-    if record.status != FAILED or record.started is not None or failure is None or failure.host is not None:
+    if failure is None or record.status != FAILED:
+        return False
+    if failure.message.startswith(WATCHER_DIED):
+        return True
+    if record.started is not None or failure.host is not None:
         return False
     # Submitted again, a job whose start was refused would be refused again.
     return not failure.message.startswith(COULD_NOT_START) or failure.exception == HostError.__name__
