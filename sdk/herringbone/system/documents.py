@@ -133,9 +133,14 @@ def _loader() -> type[yaml.SafeLoader]:
 
     def mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
         # Before `<<` is replaced by the pairs of another mapping, which these override.
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        if (twice := _repeated(keys)) is not None:
-            raise _WrongError(f"line {node.start_mark.line + 1}: the key {twice!r} stands twice; keep one")
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    where = f"lines {lines[key.value]} and {line}" if lines[key.value] < line else f"line {line}"
+                    raise _WrongError(f"{where}: the key {key.value!r} stands twice; keep one")
+                lines[key.value] = line
         loader.flatten_mapping(node)
         return loader.construct_mapping(node, deep=True)  # type: ignore[no-any-return]
 
@@ -170,15 +175,12 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if (twice := _repeated([key for key, _ in pairs])) is not None:
-        raise _WrongError(f"the key {twice!r} stands twice; keep one")
-    return dict(pairs)
-
-
-def _repeated(keys: list[str]) -> str | None:
-    seen: set[str] = set()
-    # `add` returns None, so a new key is remembered and skipped.
-    return next((key for key in keys if key in seen or seen.add(key)), None)  # type: ignore[func-returns-value]
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise _WrongError(f"the key {key!r} stands twice; keep one")
+        values[key] = value
+    return values
 
 
 def _check_text(value: Any) -> None:

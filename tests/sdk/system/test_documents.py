@@ -52,8 +52,9 @@ def test_plain_words_mean_what_they_say(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", "line 1: the key 'a' stands twice; keep one"),
-        ("x:\n  a: 1\n  a: 1", "line 2: the key 'a' stands twice"),
+        ("a: 1\nb: 2\na: 3", "lines 1 and 3: the key 'a' stands twice; keep one"),
+        ("x:\n  a: 1\n  a: 1", "lines 2 and 3: the key 'a' stands twice"),
+        ("x: {a: 1, a: 1}", "line 1: the key 'a' stands twice"),
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' stands twice"),
         ("{1: a, '1': b}", "the key '1' stands twice"),
         ('{"a": NaN}', "NaN is no number of JSON"),
