@@ -93,6 +93,11 @@ def can_ever_start(wants: Wants, devices: Devices) -> bool:
     return len(_usable(wants, devices.gpus)) >= wants.gpus and wants.shares <= devices.shares
 
 
+def shown_shares(wants: Wants) -> str:
+    """Return the CPU shares that a job wants, in words."""
+    return f"{wants.shares} CPU share{'s' * (wants.shares != 1)}"
+
+
 def too_much(wants: Wants, gpus: int, shares: int) -> str:
     """Return the refusal of a job that wants more than there is.
 
@@ -100,9 +105,7 @@ def too_much(wants: Wants, gpus: int, shares: int) -> str:
     'gpus: the job needs 4 GPUs, and this machine has 2; ask for fewer, or use fewer hosts'
     """
     if wants.shares > shares:
-        return (
-            f"instance_count: the job needs {wants.shares} CPU shares, and this machine has {shares}; use fewer hosts"
-        )
+        return f"instance_count: the job needs {shown_shares(wants)}, and this machine has {shares}; use fewer hosts"
     return (
         f"gpus: the job needs {wants.gpus} GPUs, and this machine has {len(wants.among) or gpus}"
         f"{' for it (CUDA_VISIBLE_DEVICES)' * bool(wants.among)}; ask for fewer, or use fewer hosts"

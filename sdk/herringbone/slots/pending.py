@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 from herringbone.records.index import PENDING, JobIndex, JobRecord
 from herringbone.records.job_events import JobEvents
 from herringbone.slots.claim import Claim, open_line
-from herringbone.slots.line import Granted, Waiting, foreign_text
+from herringbone.slots.line import Granted, Waiting, foreign_text, shown_shares
 from herringbone.slots.ticket import Wants, encode
 from herringbone.system.descriptors import CONTROLLER_SIGNALS
 from herringbone.system.detached_process import blocked, hand_over, start_detached
@@ -174,11 +174,12 @@ def waiter_died() -> Failure:
 
 def _refusal(plan: JobPlan, slot: Claim, waiting: Waiting) -> str:
     wants = slot.ticket.wants
-    what = f"{wants.gpus} GPU{'s' * (wants.gpus != 1)}" if wants.gpus else f"{wants.shares} CPU shares"
+    what = f"{wants.gpus} GPU{'s' * (wants.gpus != 1)}" if wants.gpus else shown_shares(wants)
+    others = ", or choose other GPUs by CUDA_VISIBLE_DEVICES" if wants.gpus else ""
     who = [f"job {ticket.job} of {ticket.user} has {', '.join(ticket.granted or ())}" for ticket in waiting.holders]
     who += [f"job {ticket.job} of {ticket.user} waits in line before" for ticket in waiting.ahead]
     who += [text] if (text := foreign_text(waiting)) else []
     return (
         f"job {plan.job_name} needs {what} of this machine, and they are taken: {'; '.join(who[:4])}. Wait in line "
-        "with fit(queue=True) or `herringbone run --queue`, or choose other GPUs by CUDA_VISIBLE_DEVICES"
+        f"with fit(queue=True) or `herringbone run --queue`{others}"
     )

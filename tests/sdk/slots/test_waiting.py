@@ -240,6 +240,8 @@ def test_shares_of_the_processors_are_claimed_where_the_machine_says_so(machine,
     Path("train.py").write_text("import time\ntime.sleep(1)\n")
     first, second = fit(gpus=None), fit(gpus=None, job_name="b")
     assert second.secondary_status == "Pending"
+    with pytest.raises(LaunchError, match=r"needs 1 CPU share of this machine, .* or `herringbone run --queue`$"):
+        fit(gpus=None, queue=False, job_name="d")
     first.wait(timeout=60)
     assert second.wait(timeout=60).status == "Completed"
     assert first.ended <= second.started
