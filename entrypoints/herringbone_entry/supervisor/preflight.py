@@ -137,9 +137,12 @@ def _problems(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[s
         if host is None:
             problems.append(f"{name} has not answered within {PATIENCE_SECONDS:g} s; is its name server slow?")
             continue
-        if host["unknown"]:
-            unknown = ", ".join(host["unknown"])
-            problems.append(f"{name} knows no address of {unknown}: addresses are used where names would be")
+        # A host that has reported its address is called by that, where no name server knows its name.
+        if unknown := [other for other in host["unknown"] if other not in facts or not facts[other]["address"]]:
+            problems.append(
+                f"{name} finds no address of {', '.join(unknown)}: no name server knows the name, and the host has reported "
+                "no address; ranks that call it will fail"
+            )
         if abs(skews[name]) > MAX_SKEW_SECONDS:
             problems.append(
                 f"the clock of {name} is {skews[name]:+.1f} s off {hosts[0]}'s: logs will seem out of order"
