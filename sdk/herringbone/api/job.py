@@ -20,7 +20,7 @@ from herringbone.backends.registry import backend_of_job
 from herringbone.backends.watch import Watch
 from herringbone.records.description import address, failure_of
 from herringbone.records.index import PLAN_VERSION, JobIndex, JobRecord
-from herringbone.records.logs import LogLine
+from herringbone.records.logs import LogLine, check_source
 from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt, check_choice
 from herringbone_contract.errors import InputError, OptionError
@@ -179,8 +179,11 @@ class TrainingJob:
 
         Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
         expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
-        bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
+        bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true. Raises
+        `OptionError` for a rank or a host that the job has not.
         """
+        if rank is not None or host is not None:
+            check_source(self._record().plan_dict, rank, host)
         return read_log(
             self._backend, self.name, follow=follow, tail=tail,
             rank=rank, host=host, since=since, pattern=pattern, live=live,

@@ -10,12 +10,12 @@ import functools
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from os import SEEK_END
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from herringbone_contract.constants import LIVE_MARK, live_path, split_line
 from herringbone_contract.errors import OptionError
@@ -213,6 +213,23 @@ def check_pattern(pattern: str) -> None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise OptionError(f"pattern {pattern!r}: no regular expression of Python: {error}") from None
+
+
+def check_source(plan: Mapping[str, Any], rank: int | None, host: str | None) -> None:
+    """Raise `OptionError` for a rank or a host that a job has not; `plan` is a stored one.
+
+    >>> check_source({"hosts": [{"name": "algo-1", "ranks": 2}]}, 1, "algo-1")
+
+    Of a job whose hosts count their ranks themselves, the ranks are not known here.
+    """
+    hosts = {entry["name"]: entry.get("ranks") for entry in plan.get("hosts", ())}
+    if host is not None and hosts and host not in hosts:
+        raise OptionError(f"host {host!r}: the job has none of that name; its hosts are {', '.join(list(hosts)[:8])}")
+    counts = [count for count in hosts.values() if count is not None]
+    if rank is not None and counts and len(counts) == len(hosts) and not 0 <= rank < sum(counts):
+        raise OptionError(f"rank {rank}: the job has none of that number; it has {sum(counts)}, from 0 on")
+    if rank is not None and rank < 0:
+        raise OptionError(f"rank {rank}: ranks count from 0")
 
 
 def select_lines(

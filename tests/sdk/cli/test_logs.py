@@ -62,7 +62,6 @@ def logs(home, capsys):
         (["--grep", "loss [0-2]$"], ["loss 0", "loss 1", "loss 2"]),
         (["--grep", "loss", "--rank", "0", "--host", "algo-1", "--tail", "2"], ["loss 2", "loss 4"]),
         (["--grep", "zebra"], []),
-        (["--host", "algo-2"], []),
     ],
 )
 def test_flags_choose_lines(logs, words, texts, follow):
@@ -84,6 +83,8 @@ def test_timestamps(logs):
         (["--grep", "("], "pattern '(': no regular expression of Python: missing )"),
         (["--since", "soon"], "'soon' is no moment; write 90s, 10m, 2h or 3d, a time (11:50)"),
         (["--since", "99999999d"], "is no moment"),
+        (["--host", "algo-2"], "host 'algo-2': the job has none of that name; its hosts are algo-1"),
+        (["--rank", "-1"], "rank -1: ranks count from 0"),
         (["--tail", "-1"], "-1 is not in the range x>=0"),
     ],
 )
@@ -91,6 +92,15 @@ def test_mistakes(logs, words, message):
     code, out, err = logs(*words)
     assert (code, out) == (2, [])
     assert message in err
+
+
+def test_a_rank_that_the_job_has_not(logs, home):
+    """Where the hosts count their ranks, as by their GPUs, only the log tells."""
+    assert logs("--rank", "7") == (0, [], "job a: its log has no such line of rank 7\n")
+    plan = json.dumps({"hosts": [{"name": "algo-1", "ranks": 2}, {"name": "algo-2", "ranks": 0}]})
+    JobIndex(home.index).update("a", plan=plan)
+    assert logs("--rank", "1")[0] == 0
+    assert "rank 2: the job has none of that number; it has 2, from 0 on" in logs("--rank", "2", "-f")[2]
 
 
 def test_a_wrong_pattern_in_python(logs):

@@ -75,7 +75,9 @@ def command(
     try:
         lines = job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection)
         # What is there already is written in large pieces; a line that is waited for, as soon as it is there.
+        shown = False
         while piece := list(islice(lines, 1 if follow else 1000)):
+            shown = True
             if as_json:
                 console.say("\n".join(map(_as_json, piece)))
             else:
@@ -94,6 +96,8 @@ def command(
             messages.say(ways_back(job.name))
         raise
     if not follow:
+        if not shown and selection["rank"] is not None:
+            Console(sys.stderr).say(f"job {job.name}: its log has no such line of rank {selection['rank']}")
         return 0
     job.raise_failure(log_shown=True)
     return exit_code(job.secondary_status)
