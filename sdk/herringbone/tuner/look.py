@@ -21,7 +21,7 @@ from herringbone.tuner.definition import PriorTrial, TuningDefinition
 from herringbone.tuner.fields import members_of
 from herringbone.tuner.store import TrialRecord, TuningRecord, TuningState
 from herringbone.tuner.strategies.warm_start import overall_best
-from herringbone.tuner.trials import best
+from herringbone.tuner.trials import TrialState, best
 
 # The order in which states of trials are counted.
 _STATES = ("Completed", "InProgress", "Stopping", "Stopped", "Failed")
@@ -34,7 +34,7 @@ class TuningLook:
     """One search at one moment. Times are in seconds since 1970.
 
     `trials` are judged: early stopping has cut their curves. `reason` says why the search failed, ended early, or does
-    not go on.
+    not go on. `searched` is False for a search that is not over, and whose process is gone.
     """
 
     definition: TuningDefinition
@@ -44,6 +44,7 @@ class TuningLook:
     created: float
     ended: float | None = None
     reason: str | None = None
+    searched: bool = True
 
     @property
     def name(self) -> str:
@@ -72,6 +73,8 @@ class TuningLook:
         if self.done:
             # A search may end before its last trial.
             return replace(summary, seconds=seconds, fraction=1.0 if self.status == COMPLETED else summary.fraction)
+        if not self.searched:
+            return replace(summary, seconds=self.changed - self.created)
         left = max(0, summary.limit - summary.over)
         return replace(summary, seconds=seconds, eta=seconds / summary.over * left if summary.over else None)
 
@@ -133,15 +136,19 @@ def describe_tuning(record: TuningRecord, look: TuningLook) -> Members:
         **members_of(definition),
         "TrainingJobDefinition": _training(definition, record),
         "Tags": list(record.tags) or None,
-        "Herringbone": {"Backend": record.backend, "Seed": definition.seed}
-        | ({"Reason": look.reason} if look.reason and look.status != FAILED else {}),
+        "Herringbone": {"Backend": record.backend, "Seed": definition.seed} | _reason(look),
     }
     return _plain(members)
 
 
 def search_summary(look: TuningLook) -> Members:
     """Return the members that say how far a search is, as plain JSON values."""
-    return _plain(search_members(look, lambda trial: trial_summary(look.definition, trial)))
+    members = search_members(look, lambda trial: trial_summary(look.definition, trial))
+    return _plain({**members, "Herringbone": _reason(look) or None})
+
+
+def _reason(look: TuningLook) -> Members:
+    return {"Reason": look.reason} if look.reason and look.status != FAILED else {}
 
 
 def search_members(look: TuningLook, trial: Callable[[TrialRecord], Members]) -> Members:
@@ -239,7 +246,7 @@ def job_counters(trials: Sequence[TrialRecord]) -> dict[str, int]:
     counts = [trial.status for trial in trials]
     return {
         "Completed": counts.count(COMPLETED),
-        "InProgress": sum(not trial.done for trial in trials),
+        "InProgress": sum(not trial.done and trial.status != TrialState.PROPOSED.value for trial in trials),
         "RetryableError": 0,
         "NonRetryableError": counts.count(FAILED),
         "Stopped": counts.count(STOPPED),
@@ -276,5 +283,7 @@ def trial_line(definition: TuningDefinition, record: TrialRecord) -> str:
     if record.resource is not None:
         values += f", {definition.resource_name}={record.resource}"
     result = "" if record.objective is None else f", {definition.metric} {shown_number(record.objective)}"
+    if record.objective is None and record.status == COMPLETED:
+        result = f" without a value of {definition.metric!r}"
     failure = f": {record.failure}" if record.failure else ""
     return f"trial {record.number + 1}: job {record.job}: {record.status}{result} ({values}){failure}"

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,14 +20,18 @@ from herringbone.system.processes import identity, is_alive, may_live, sees
 from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.look import TuningLook, describe_tuning, status_of, trial_line
 from herringbone.tuner.searcher.runner import search
+from herringbone.tuner.searcher.search import no_result_yet
+from herringbone.tuner.searcher.trial_jobs import TrialJobs
 from herringbone.tuner.store import TrialRecord, TuningState, TuningStore
 from herringbone.tuner.strategies.early_stopping import judged
 from herringbone.tuner.trials import TrialState
-from herringbone_contract.errors import JobNotFoundError, LaunchError, TuningFailedError
+from herringbone_contract.errors import HerringboneError, JobNotFoundError, LaunchError, TuningFailedError
 
 _PACE = Pace(shortest=0.01, longest=0.25, slower=1.2)
 # A searcher that dies this often without a new line in the store will not get any further.
 _MAX_RESTARTS = 3
+# A searcher that is starting does not hold its lock yet.
+_START_SECONDS = 10.0
 # The program stands above this room: it plans trials.
 SEARCHER = (sys.executable, "-m", "herringbone.api.tuning")
 
@@ -71,18 +76,35 @@ class OwnTuning:
         return describe_tuning(self._store.record(), self.look())
 
     def look(self) -> TuningLook:
-        """Return the search at this moment."""
+        """Return the search at this moment, with what keeps it from going on."""
+        return self.alive(self.read())
+
+    def read(self) -> TuningLook:
+        """Return the search as its files have it."""
         # The state first: when it says that the search is over, all trials have been written.
         state, record = self.state(), self._store.record()
+        trials, reason = judged_records(record.definition, self._store.trials()), state.reason
+        if not state.done:
+            # The user need not wait until the search gives up.
+            reason = no_result_yet(record.definition, [one.trial() for one in trials])
         return TuningLook(
             definition=record.definition,
-            trials=judged_records(record.definition, self._store.trials()),
+            trials=trials,
             status=status_of(state, stopping=self._store.stop_asked),
             backend=record.backend,
             created=record.created,
             ended=state.ended,
-            reason=state.reason,
+            reason=reason,
         )
+
+    def alive(self, look: TuningLook) -> TuningLook:
+        """Add to a search what changes no file: that its process is gone, and which of its jobs still run."""
+        if look.done or time.time() - look.created < _START_SECONDS or self.is_searched:
+            return look
+        why = f"no process searches any more; `herringbone tune attach {look.name}` goes on"
+        jobs = TrialJobs(self._store, look.definition, look.backend, None, None)
+        trials = [record if record.done else _at_rest(record, jobs) for record in look.trials]
+        return replace(look, reason=why, searched=False, trials=trials)
 
     @property
     def is_searched(self) -> bool:
@@ -182,6 +204,22 @@ class OwnTuning:
             return f"its searcher died {self._restarts} times without a new trial: {words}"
         self.resume()
         return ""
+
+
+def _at_rest(record: TrialRecord, jobs: TrialJobs) -> TrialRecord:
+    """Return a trial that nobody has looked at lately with the state of its job."""
+    try:
+        job = jobs.look(record.job)
+    except HerringboneError:
+        # Its machine does not answer.
+        return record
+    if job is None or job.lost:
+        # It starts again with the search.
+        failure = None if job is None else job.failure
+        return msgspec.structs.replace(record, status=TrialState.PROPOSED.value, failure=failure)
+    if not job.done:
+        return record
+    return msgspec.structs.replace(record, status=job.status, failure=job.failure, ended=job.ended)
 
 
 def judged_records(definition: TuningDefinition, records: Sequence[TrialRecord]) -> list[TrialRecord]:

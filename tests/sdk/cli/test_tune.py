@@ -7,23 +7,31 @@ import io
 import json
 import os
 import pty
+import re
 import struct
 import sys
 import termios
 import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from tests.page.make_tunings import definition_of, make_tuning
 from tests.waiting import wait_until
 
+from herringbone.backends.lifecycle import WATCHER_DIED
 from herringbone.cli.__main__ import main
 from herringbone.cli.train.tune import tuner_settings
 from herringbone.cli.train.tuning_progress import TuningProgress
 from herringbone.cli.train.tuning_section import tuner_arguments
+from herringbone.records.index import JobIndex
+from herringbone.tuner.look import trial_line
 from herringbone.tuner.parameters import CategoricalParameter, ContinuousParameter, IntegerParameter
 from herringbone.tuner.store import TuningStore
+from herringbone.views.page.tunings import tuning_data
+from herringbone.views.tunings.looks import Tunings
 from herringbone_contract.errors import OptionError
+from herringbone_contract.failure import Failure
 
 SECTION = {"objective_metric_name": "accuracy", "hyperparameter_ranges": {"lr": {"continuous": [0.1, 0.9]}}}
 SCRIPT = """
@@ -61,7 +69,10 @@ def tune(capsys):
 def digits(home):
     home.make()
     make_tuning(home, definition_of("digits-1", max_jobs=6), time.time() - 500, over=6)
-    return make_tuning(home, definition_of("digits-2", max_jobs=8), time.time(), over=5, running=1)
+    store = make_tuning(home, definition_of("digits-2", max_jobs=8), time.time(), over=5, running=1)
+    # A searcher holds it.
+    with store.locked():
+        yield store
 
 
 def test_a_section_becomes_the_arguments_of_the_tuner():
@@ -163,6 +174,47 @@ def test_show_has_a_row_for_each_trial(tune, digits):
     description = json.loads(tune("show", "digits-2", "--json")[1])
     assert description["HyperParameterTuningJobStatus"] == "InProgress"
     assert description["Trials"][2]["status"] == "Failed"
+
+
+def test_a_search_that_was_killed_says_everywhere_what_goes_on(tune, home):
+    home.make()
+    make_tuning(home, definition_of("digits", max_jobs=8), time.time(), over=5, running=2)
+    # A job that was killed with the search, and one that runs without it.
+    JobIndex(home.index).fail("digits-006", Failure(message=f"{WATCHER_DIED}: its log is empty"))
+    why = "no process searches any more; `herringbone tune attach digits` goes on"
+    _, out, _ = tune("ls")
+    assert re.search(r" 5 of 8  -  ", out)
+    assert out.endswith(f"digits: {why}\n")
+    _, out, _ = tune("show", "digits")
+    assert out.splitlines()[0].startswith(
+        "digits: InProgress, Random: 5 of 8 trials, 1 running, 1 stopped, 1 failed, 1 p"
+    )
+    assert out.splitlines()[1] == why
+    assert [line.split()[1] for line in out.splitlines()[-2:]] == ["Proposed", "InProgress"]
+    [listed] = json.loads(tune("ls", "--json")[1])
+    shown = json.loads(tune("show", "digits", "--json")[1])
+    assert listed["Herringbone"]["Reason"] == shown["Herringbone"]["Reason"] == why
+    assert shown["TrainingJobStatusCounters"]["InProgress"] == 1
+    look = Tunings(home).get("digits")
+    assert (look.reason, look.summary(now=time.time()).eta) == (why, None)
+    row = tuning_data(look, {}, {}, now=time.time())
+    assert (row["why"], row["eta"], row["trials"][5]["state"], row["trials"][5]["seconds"]) == (
+        why,
+        None,
+        "Proposed",
+        None,
+    )
+
+
+def test_a_first_trial_without_the_objective_is_named_at_once(tune, home):
+    home.make()
+    store = make_tuning(home, definition_of("digits", metric="lossss", max_jobs=8), time.time(), over=0, running=2)
+    store.add_end(msgspec.structs.replace(store.trials()[0], status="Completed", ended=time.time()))
+    with store.locked():
+        assert "none of 1 training jobs reported the objective metric 'lossss'; let " in tune("show", "digits")[1]
+    assert trial_line(store.record().definition, store.trials()[0]).startswith(
+        "trial 1: job digits-001: Completed without a value of 'lossss' (lr="
+    )
 
 
 def test_best_shows_job_and_values(tune, digits):

@@ -227,6 +227,9 @@ def list_tunings(as_json: bool) -> int:
         cells = (look.name, look.status, shown_ago(now - look.created), trials, shown_eta(summary.eta), best, job)
         rows.append((*cells, look.definition.strategy))
     show_table(rows, shorten=0, cut=len(rows[0]) - 1, styles=_STYLES)
+    for look in looks:
+        if look.reason and not look.done:
+            print(printable(f"{look.name}: {look.reason}"))
     return OK
 
 

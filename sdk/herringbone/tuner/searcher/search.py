@@ -95,6 +95,12 @@ def _hopeless(definition: TuningDefinition, trials: Sequence[Trial]) -> Finish |
     return None if any(trial.has_result for trial in trials) else Finish(FAILED, _no_result(definition, first))
 
 
+def no_result_yet(definition: TuningDefinition, trials: Sequence[Trial]) -> str | None:
+    """Return why the trials that are over have no result, and what to do; None if one has, or if none is over."""
+    over = [trial for trial in trials if trial.state.is_over]
+    return _no_result(definition, over) if over and not any(trial.has_result for trial in over) else None
+
+
 def _no_result(definition: TuningDefinition, trials: Sequence[Trial]) -> str:
     failed = sum(trial.state is TrialState.FAILED for trial in trials)
     if failed:

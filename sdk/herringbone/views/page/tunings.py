@@ -15,6 +15,7 @@ from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.look import TuningLook
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter
 from herringbone.tuner.store import TrialRecord
+from herringbone.tuner.trials import TrialState
 from herringbone.views.tunings.shown import counts, definition_rows, shown_values
 from herringbone_contract.masking import printable
 
@@ -81,7 +82,7 @@ def trial_label(definition: TuningDefinition, record: TrialRecord) -> dict[str, 
 
 
 def _trial(record: TrialRecord, job: JobRecord | None, now: float, buckets: int) -> dict[str, Any]:
-    over = record.done
+    over, rests = record.done, record.status == TrialState.PROPOSED.value
     # The job's own start, where it is known: a trial may have waited in a queue.
     started = record.started or record.proposed if job is None else job.started
     ended = record.ended if job is None or job.ended is None else job.ended
@@ -90,7 +91,7 @@ def _trial(record: TrialRecord, job: JobRecord | None, now: float, buckets: int)
         "number": record.number + 1,
         "job": record.job,
         "status": record.status,
-        "state": record.status if over or job is None else job.secondary_status,
+        "state": record.status if over or rests or job is None else job.secondary_status,
         "over": over,
         "objective": rounded(record.objective),
         "values": {_text(name): _value(value) for name, value in record.values.items()},
@@ -99,7 +100,7 @@ def _trial(record: TrialRecord, job: JobRecord | None, now: float, buckets: int)
         "curve": [rounded(record.curve[at]) for at in places],
         "at": [at + 1 for at in places],
         "ended": ended if over else None,
-        "seconds": None if started is None else max(0.0, ((ended if over else None) or now) - started),
+        "seconds": None if started is None or rests else max(0.0, ((ended if over else None) or now) - started),
         "stopped_early": record.early_stopped,
         "why": _text((record.failure or "").partition("\n")[0]),
     }

@@ -18,8 +18,6 @@ from herringbone.tuner.tuning import Tuning, find_tuning
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
 _FILES = ("tuning.json", "trials.jsonl", "state.json", "stop")
-# A searcher that is starting does not hold its lock yet.
-_START_SECONDS = 10.0
 BACKEND = "sagemaker"
 # One look takes two requests, and a trial takes minutes.
 _PAUSE_SECONDS = 30.0
@@ -71,12 +69,9 @@ class Tunings:
             return set()
 
     def _alive(self, look: TuningLook) -> TuningLook:
-        """Add the reason why a search stands still: its process may be gone, which changes no file."""
-        tuning = OwnTuning(TuningStore(self._folder / look.name), self._home)
-        if look.backend == BACKEND or look.done or time.time() - look.created < _START_SECONDS or tuning.is_searched:
+        if look.backend == BACKEND:
             return look
-        why = f"no process searches any more; `herringbone tune attach {look.name}` goes on"
-        return replace(look, reason=why)
+        return OwnTuning(TuningStore(self._folder / look.name), self._home).alive(look)
 
     def _read(self, name: str) -> TuningLook | None:
         if (of_service := self._of_service.look(name)) is not None:
@@ -87,7 +82,7 @@ class Tunings:
         if seen is not None and seen[0] == stamp:
             return seen[1]
         try:
-            look = OwnTuning(store, self._home).look()
+            look = OwnTuning(store, self._home).read()
         # Of another release, or its folder is being removed.
         except HerringboneError:
             return None

@@ -13,6 +13,7 @@ from herringbone.tuner.definition import TuningDefinition
 from herringbone.tuner.look import TuningSummary, best_of, summary_of
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter
 from herringbone.tuner.store import TrialRecord
+from herringbone.tuner.trials import TrialState
 
 _WORDS = {"InProgress": "running"}
 EARLY = "stopped early"
@@ -79,7 +80,9 @@ def trial_table(
             f"{shown_number(record.objective)}{' *' if winner is not None and record.number == winner.number else ''}",
             *(shown_value(record.values.get(name, NONE)) for name in definition.ranges),
             *((str(record.resource or NONE),) if with_resource else ()),
-            shown_span((record.ended or now) - (record.started or record.proposed)),
+            NONE
+            if record.status == TrialState.PROPOSED.value
+            else shown_span((record.ended or now) - (record.started or record.proposed)),
             (record.failure or "").partition("\n")[0],
         )
         for record in shown
