@@ -106,7 +106,15 @@ class Workspace:
 
     def _plan(self, path: Path) -> None:
         """Plan the job, or the search, that a file describes."""
-        is_search = "tuning" in yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        is_search = "tuning" in settings
+        if is_search:
+            script = self.folder / settings.get("source_dir", ".") / settings["entry_point"]
+            found = {definition["Name"] for definition in settings.get("metric_definitions", [])}
+            wanted = settings["tuning"]["objective_metric_name"]
+            assert wanted in found or "log_metrics" in script.read_text(encoding="utf-8"), (
+                f"{path}: {wanted}: not found"
+            )
         self._main([*(["tune"] if is_search else []), "plan", str(path)])
 
     # Python

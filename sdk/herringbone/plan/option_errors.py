@@ -82,11 +82,11 @@ def _remedy(problem: str, value: object, keys: Sequence[str], *, whole: bool) ->
 
 def _problem(problem: str, legal: Sequence[str]) -> str:
     if match := _UNKNOWN_KEY.fullmatch(problem):
-        return f"no such key {shown_name(match[1])!r}{_nearest(match[1], legal)}; the keys are {', '.join(legal)}"
+        return f"no such key {shown_name(match[1])!r}{nearest_name(match[1], legal)}; the keys are {', '.join(legal)}"
     if match := _MISSING_KEY.fullmatch(problem):
         return f"the key {match[1]!r} is missing; the keys are {', '.join(legal)}"
     if (match := _WRONG_CHOICE.fullmatch(problem)) and legal:
-        return f"{match[1]} is none of {', '.join(map(repr, legal))}"
+        return f"{match[1]} is none of {', '.join(map(repr, legal))}{nearest_name(match[1].strip(chr(39)), legal)}"
     return python_words(problem)
 
 
@@ -104,7 +104,12 @@ def _wrong_key(problem: str, value: object) -> str:
     return "[...]"
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def nearest_name(name: str, known: Sequence[str]) -> str:
+    """Return what a message asks about the name that a user may have meant; "" without one.
+
+    >>> nearest_name("Gird", ("Random", "Grid"))
+    ", did you mean 'Grid'?"
+    """
     nearest = difflib.get_close_matches(shown_name(name), known, n=1)
     if not nearest:
         # Letters of the other case are the commonest slip: name for Name.

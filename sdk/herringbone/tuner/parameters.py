@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from herringbone.plan.option_errors import nearest_name
 from herringbone_contract.errors import OptionError
 
 SCALING_TYPES = ("Auto", "Linear", "Logarithmic", "ReverseLogarithmic")
@@ -48,7 +49,8 @@ class _NumericRange(ParameterRange, frozen=True):
     def _check(self, kind: str) -> None:
         text = f"{kind}({self.min_value!r}, {self.max_value!r}, scaling_type={self.scaling_type!r})"
         if self.scaling_type not in SCALING_TYPES:
-            raise OptionError(f"{text}: no such scaling_type; give one of {', '.join(SCALING_TYPES)}")
+            near = nearest_name(str(self.scaling_type), SCALING_TYPES)
+            raise OptionError(f"{text}: no such scaling_type; give one of {', '.join(SCALING_TYPES)}{near}")
         if not abs(self.min_value) <= MAX_ABSOLUTE_VALUE or not abs(self.max_value) <= MAX_ABSOLUTE_VALUE:
             raise OptionError(f"{text}: SageMaker takes values between -1e9 and 1e9; tune a power or a multiple of it")
         if self.min_value > self.max_value:

@@ -8,6 +8,7 @@ request -> shared_request -> stored in tuning.json, secrets masked
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ import msgspec
 
 from herringbone.plan.options.typed import MetricDefinition
 from herringbone.plan.request import JobRequest, request_of, with_code, with_hyperparameters, with_options
+
+# The first group of an expression that takes a value.
+_GROUP = re.compile(r"(?<!\\)\((?!\?)")
 
 if TYPE_CHECKING:
     from herringbone.plan.source import SourceCode
@@ -61,6 +65,42 @@ def own_metrics(request: JobRequest, objective: str) -> tuple[MetricDefinition, 
         return given
     logged = MetricDefinition(name=objective, regex=rf"\[\d+\].*\b{re.escape(channel)}-{re.escape(name)}:(\S+)")
     return with_metrics(given, (logged,))
+
+
+def objective_notes(metric: str, definitions: Sequence[MetricDefinition]) -> tuple[str, ...]:
+    """Return what may keep a search from the values of its objective; () without metric definitions.
+
+    >>> objective_notes("los", (MetricDefinition(name="loss", regex="loss=(.+)"),))
+    ("objective_metric_name: 'los' is none of the metric_definitions' names (loss); ...did you mean 'loss'?",)
+    """
+    names = [definition.name for definition in definitions]
+    if names and metric not in names:
+        near = difflib.get_close_matches(metric, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "let the script send it with log_metrics"
+        return (
+            f"objective_metric_name: {metric!r} is none of the metric_definitions' names ({', '.join(names)}); unless the"
+            f" script sends it itself, {hint}",
+        )
+    regexes = [definition.regex for definition in definitions if definition.name == metric]
+    return tuple(
+        f"metric_definitions: {metric}: the group of Regex {regex!r} does not take all of 2e-05, as Python prints"
+        r" 0.00002; write (\S+)"
+        for regex in regexes
+        if _misses_exponents(regex)
+    )
+
+
+def _misses_exponents(regex: str) -> bool:
+    """Return whether the first group takes decimals such as 0.5, and no exponent; False for a group in groups."""
+    opened = _GROUP.search(regex)
+    group = opened and re.compile(r"[^()]*(?=\))").match(regex, opened.end())
+    if not group:
+        return False
+    try:
+        pattern = re.compile(group[0])
+    except re.error:
+        return False
+    return bool(pattern.fullmatch("0.5")) and not pattern.fullmatch("2e-05")
 
 
 def trial_request(

@@ -114,6 +114,8 @@ def test_a_section_becomes_the_arguments_of_the_tuner():
         ({"hyperparameter_ranges": {"lr": {"integer": [1, 2], "scaling": "x"}}}, "did you mean scaling_type?"),
         ({"hyperparameter_ranges": {"lr": {"categorical": [1], "scaling_type": "x"}}}, "lr.scaling_type: no such key"),
         ({"strategy_config": {"max_resources": 3}}, "did you mean max_resource?"),
+        ({"hyperparameter_ranges": {"lr": {"integer": [1, 2], "scaling_type": "Logarithm"}}}, "mean 'Logarithmic'?"),
+        ({"warm_start_config": {"type": "TransferLearn", "parents": ["a"]}}, "did you mean 'TransferLearning'?"),
         ({"warm_start_config": {"type": "x", "parents": ["a"]}}, "type: 'x' is none of IdenticalDataAndAlgorithm"),
     ],
 )
@@ -273,6 +275,23 @@ def test_plan_shows_the_search_and_a_trial(tune, home):
     assert not home.tunings.exists()
     planned = json.loads(tune("plan", "job.yaml", "--seed", "5", "--json")[1])
     assert (planned["Tuning"]["seed"], planned["Trial"]["hyperparameters"]["epochs"]) == (5, "1")
+
+
+def test_plan_refuses_a_value_for_what_is_searched(tune, home):
+    job_file()
+    code, _, err = tune("plan", "job.yaml", "--", "--lr", "0.1")
+    assert code == 2
+    assert "hyperparameters: 'lr' has a value, and a range in tuning.hyperparameter_ranges; leave one" in err
+
+
+def test_plan_notes_an_objective_that_no_definition_finds(tune, home):
+    job_file()
+    assert "the group of Regex 'accuracy=([0-9.]+)' does not take all of 2e-05" in tune("plan", "job.yaml")[1]
+    with open("job.yaml", "w") as file:
+        file.write(JOB.replace("objective_metric_name: accuracy", "objective_metric_name: acuracy"))
+    _, out, _ = tune("plan", "job.yaml")
+    assert "'acuracy' is none of the metric_definitions' names (accuracy); unless the script sends it itself" in out
+    assert "did you mean 'accuracy'?" in out
 
 
 def test_a_search_runs_its_trials_and_shows_them(tune, home):

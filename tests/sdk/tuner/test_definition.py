@@ -47,6 +47,7 @@ def test_the_number_of_jobs_when_none_is_given():
         ({"metric": 1}, "objective_metric_name: expected str, got int"),
         ({"static": {"lr": 0.1}}, "'lr' is also static"),
         ({"strategy": "bayesian"}, "strategy: 'bayesian' is none of 'Bayesian', 'Random', 'Hyperband', 'Grid'"),
+        ({"strategy": "Gird"}, r"'Hyperband', 'Grid', did you mean 'Grid'\? \(given: 'Gird'\)"),
         ({"objective_type": "Max"}, "objective_type: 'Max' is none of 'Maximize', 'Minimize'"),
         ({"max_jobs": 0}, "max_jobs: expected int >= 1"),
         ({"max_jobs": 10_001}, "max_jobs: 10001; give at most 10000"),

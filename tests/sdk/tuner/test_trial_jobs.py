@@ -6,11 +6,12 @@ import pytest
 
 from herringbone.backends.lifecycle import WATCHER_DIED, client_died
 from herringbone.backends.waiter import COULD_NOT_START
+from herringbone.plan.options.typed import MetricDefinition
 from herringbone.plan.request import JobRequest
 from herringbone.records.index import JobRecord
 from herringbone.slots.pending import waiter_died
 from herringbone.tuner.searcher.trial_jobs import _was_lost
-from herringbone.tuner.trial_plan import own_metrics
+from herringbone.tuner.trial_plan import objective_notes, own_metrics
 from herringbone_contract.failure import Failure
 
 
@@ -41,6 +42,21 @@ def test_a_job_that_was_lost_is_told_from_one_that_failed(failure, started, lost
         failure=failure.to_json(),
     )
     assert _was_lost(record) is lost
+
+
+@pytest.mark.parametrize("regex", ["a=([0-9.]+)", r"loss \(([0-9\.]*)\)", r".*a: (\d+\.\d+);", r"(?:a|b)=([\d.]+)(x)?"])
+def test_a_regex_of_the_objective_that_takes_no_exponent_is_noted(regex):
+    [note] = objective_notes("a", [MetricDefinition("a", regex), MetricDefinition("b", "([0-9.]+)")])
+    assert "does not take all of 2e-05" in note
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [r"a=(\S+)", "a=(.*?)$", "a=([0-9]+)", "a=([0-9.e+-]+)", r"a=(\d+(?:\.\d+)?)", "a=(.+", "(?P<a>[0-9.]+)", "a"],
+)
+def test_other_regexes_are_not_noted(regex):
+    assert objective_notes("a", [MetricDefinition("a", regex)]) == ()
+    assert objective_notes("a", []) == ()
 
 
 @pytest.mark.parametrize(

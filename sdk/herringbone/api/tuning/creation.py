@@ -22,7 +22,14 @@ from herringbone.tuner.definition import check_local, default_tuning_name, trial
 from herringbone.tuner.own import OwnTuning
 from herringbone.tuner.store import TuningRecord, TuningStore, encode_record
 from herringbone.tuner.strategies.choose import strategy_for
-from herringbone.tuner.trial_plan import checkpoint_folder, own_metrics, shared_request, trial_request, with_metrics
+from herringbone.tuner.trial_plan import (
+    checkpoint_folder,
+    objective_notes,
+    own_metrics,
+    shared_request,
+    trial_request,
+    with_metrics,
+)
 from herringbone.tuner.trials import Proposal
 from herringbone_contract.constants import STEERING_PREFIX
 from herringbone_contract.errors import JobNameError, OptionError
@@ -30,6 +37,7 @@ from herringbone_contract.files import write_whole
 from herringbone_contract.masking import masked_hyperparameters
 
 if TYPE_CHECKING:
+    from herringbone.code.git import Checkout
     from herringbone.plan.options.typed import MetricDefinition
     from herringbone.plan.plan import JobPlan
     from herringbone.tuner.definition import TuningDefinition
@@ -40,7 +48,7 @@ def plan_trial(request: JobRequest, definition: TuningDefinition, metrics: Seque
     check_local(definition)
     first = first_trial(request, definition, metrics, TuningStore(find_home().tuning(definition.name)))
     with checked_out(first.options.git_config) as checkout:
-        return plan_request(first, backend_of(first), trial_job_name(definition.name, 0), checkout)
+        return _planned(first, definition, checkout)
 
 
 def create_tuning(
@@ -65,7 +73,7 @@ def create_tuning(
     _refuse_taken(definition.name, home)
     first = first_trial(request, definition, metrics, store)
     with checked_out(first.options.git_config) as checkout:
-        plan = plan_request(first, backend_of(first), trial_job_name(definition.name, 0), checkout)
+        plan = _planned(first, definition, checkout)
         with store.creating() as folder:
             code = None
             if plan.source is not None:
@@ -86,6 +94,12 @@ def create_tuning(
     tuning = OwnTuning(store, home, shared)
     tuning.resume()
     return tuning
+
+
+def _planned(first: JobRequest, definition: TuningDefinition, checkout: Checkout | None) -> JobPlan:
+    plan = plan_request(first, backend_of(first), trial_job_name(definition.name, 0), checkout)
+    notes = objective_notes(definition.metric, first.options.metric_definitions)
+    return msgspec.structs.replace(plan, warnings=(*plan.warnings, *notes))
 
 
 def first_trial(

@@ -20,7 +20,7 @@ from herringbone.show.console import Console
 from herringbone.tuner.configs import tag_list
 from herringbone.tuner.service.request import TuningSettings
 from herringbone.tuner.service.submission import PlannedPart, planned_request, submit_tuning
-from herringbone.tuner.trial_plan import with_metrics
+from herringbone.tuner.trial_plan import objective_notes, with_metrics
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -112,4 +112,6 @@ def _part(candidate: Candidate, checkout: Checkout | None) -> PlannedPart:
         metric_definitions=with_metrics(candidate.metrics, request.options.metric_definitions),
     )
     plan = plan_request(trial, backend, definition.name, checkout)
+    notes = objective_notes(definition.metric, trial.options.metric_definitions)
+    plan = msgspec.structs.replace(plan, warnings=(*plan.warnings, *notes))
     return PlannedPart(definition=definition, plan=plan, name=candidate.name)

@@ -180,7 +180,15 @@ def _read(script_arguments: list[str], flags: dict[str, Any]) -> tuple[Hyperpara
     section = None if file is None else read_mapping(Path(file))
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs, from_file = read_request_with(request, TUNING)
-    tuner = HyperparameterTuner(estimator, **tuner_settings(section, from_file, overrides))
+    settings = tuner_settings(section, from_file, overrides)
+    fixed = estimator._request.arguments.hyperparameters
+    if twice := sorted(fixed.keys() & (settings["hyperparameter_ranges"] or {}).keys()):
+        # AWS's class takes an estimator with such a value and drops it; a file has no reason to say both.
+        raise OptionError(
+            f"hyperparameters: {twice[0]!r} has a value, and a range in {TUNING}.hyperparameter_ranges; leave one of the"
+            " two out"
+        )
+    tuner = HyperparameterTuner(estimator, **settings)
     return tuner, inputs, request.job_name
 
 

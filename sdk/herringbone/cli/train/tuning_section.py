@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from herringbone.plan.option_errors import nearest_name
 from herringbone.tuner.configs import (
     HyperbandStrategyConfig,
     StrategyConfig,
@@ -100,7 +101,7 @@ def _warm_start(place: str, value: Any) -> WarmStartConfig:
     kinds = {kind.value: kind for kind in WarmStartTypes}
     kind = settings.get("type")
     if kind not in kinds:
-        raise OptionError(f"{place}.type: {kind!r} is none of {', '.join(kinds)}")
+        raise OptionError(f"{place}.type: {kind!r} is none of {', '.join(kinds)}{nearest_name(str(kind), list(kinds))}")
     return _made(place, WarmStartConfig, {"warm_start_type": kinds[kind], "parents": settings.get("parents")})
 
 
