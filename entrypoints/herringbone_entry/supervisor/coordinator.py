@@ -363,6 +363,12 @@ class Coordinator:
             cause = first_cause(self._evidence, launcher_code=self._killed_code, may_be_ours=self._may_be_ours)
             if self._watch is not None:
                 self._watch.explain(cause)
+            ended = sorted(str(rank) for rank in self._over if self._codes[rank] == 0)
+            if ended and cause.rank is not None:
+                # The others lose their connections to it, and say no more than that.
+                ranks = f"rank{'s' * (len(ended) > 1)} {', '.join(ended[:8])}"
+                text = f"{ranks} had ended with exit code 0 when rank {cause.rank} failed"
+                self._order({"kind": "say", "host": self._register.first, "text": text})
             self._end(cause.exit_code, cause)
 
     def _end(self, code: int, failure: Failure | None) -> None:

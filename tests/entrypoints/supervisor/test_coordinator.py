@@ -361,3 +361,18 @@ def test_hosts_on_one_machine_count_each_others_ranks() -> None:
     # algo-4 does not answer.
     bench.advance(600.0)
     assert bench.orders[-1]["machine_ranks"] == {"algo-1": 4, "algo-2": 2, "algo-3": 4, "algo-4": 4}
+
+
+def test_ranks_that_had_ended_well_are_named_next_to_the_one_that_failed() -> None:
+    """A rank that returns early closes its connections, and only the others' errors about that were shown."""
+    bench = Bench("algo-1", "algo-2", "algo-3")
+    bench.all_ready()
+    bench.ended(1, 0, over=True)
+    bench.ended(0, 1)
+    # It took SIGTERM, and exited with 0.
+    bench.ended(2, 0)
+    bench.advance(60)
+    assert [order["text"] for order in bench.orders if order["kind"] == "say"] == [
+        "rank 1 had ended with exit code 0 when rank 0 failed"
+    ]
+    assert bench.verdict == (1, 0)
