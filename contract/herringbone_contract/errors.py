@@ -146,7 +146,10 @@ class JobFailedError(HerringboneError):
 
     def __init__(self, job_name: str, failure: Failure, *, advice: str = "", log_shown: bool = False) -> None:
         lines = [failure.brief if log_shown else failure.render(), failure.advice or advice]
-        lines.append("the log above has more" if log_shown else f"the whole log: herringbone logs {job_name}")
+        if not log_shown:
+            lines.append(f"the whole log: herringbone logs {job_name}")
+        elif failure.frames or failure.log_tail:
+            lines.append("the log above has more")
         super().__init__(f"job {job_name} failed: " + "\n".join(filter(None, lines)))
         self.job_name = job_name
         self.failure = failure

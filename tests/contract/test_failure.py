@@ -34,6 +34,10 @@ def test_a_failed_job_is_one_short_block_next_to_a_log_that_was_shown():
         "give another batch\n"
         "the log above has more"
     )
+    silent = Failure(host="algo-1", rank=0, exit_code=7)
+    assert (
+        str(JobFailedError("digits-1", silent, log_shown=True)) == "job digits-1 failed: rank 0 on algo-1: exit code 7"
+    )
     assert str(JobFailedError("digits-1", FAILURE)) == (
         f"job digits-1 failed: {FAILURE.render()}\nthe whole log: herringbone logs digits-1"
     )
