@@ -160,3 +160,9 @@ def test_values_of_a_job_file_mean_what_they_say(plan, script):
     _, out, _ = plan("job.yaml")
     values = json.loads(out)["arguments"]["hyperparameters"]
     assert values == {"lr": 0.001, "country": "no", "since": "2026-01-31", "time": "1:30", "id": "010"}
+
+
+def test_a_job_file_that_is_not_there_is_answered_with_the_nearest_name(plan, script):
+    script("", name="job.yaml")
+    is_mistake(plan("job.yml"), "job.yml: No such file or directory; did you mean ")
+    assert "/job.yaml?" in plan("job.yml")[2]

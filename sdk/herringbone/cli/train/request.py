@@ -24,6 +24,7 @@ from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import text_options
 from herringbone.plan.request import request_of
 from herringbone.system.documents import decoded, read_document
+from herringbone.system.near import alternatives
 from herringbone.system.user_paths import current_folder
 from herringbone_contract.errors import InputError, OptionError
 
@@ -317,7 +318,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        hint = alternatives(path) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{path}: {error.strerror}{hint}") from error
     return _parse_mapping(decoded(data, str(path)), str(path))
 
 
