@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 
 import click
@@ -47,9 +48,14 @@ def parse_words(words: tuple[str, ...]) -> tuple[Part, str | None]:
 
     >>> parse_words(("logs",)), parse_words(("./logs",)), parse_words(("output", "plots"))
     (('logs', None), ('model', './logs'), ('output', 'plots'))
+
+    Raises `UsageError` for a folder that is nearly called like a part.
     """
     named = next((part for part in PARTS if words[:1] == (part,)), None)
     rest = words if named is None else words[1:]
     if len(rest) > 1:
         raise click.UsageError(f"{words[0]!r}: expected {', '.join(PARTS)} and one folder after NAME.")
+    near = difflib.get_close_matches(rest[0], PARTS, n=1, cutoff=0.75) if rest and named is None else ()
+    if near:
+        raise click.UsageError(f"{rest[0]!r}: did you mean {near[0]}? Write ./{rest[0]} for a folder of that name.")
     return named or "model", rest[0] if rest else None
