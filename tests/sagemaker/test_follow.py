@@ -250,7 +250,9 @@ def test_a_job_of_another_machine_is_found_by_name(service, home, monkeypatch):
     with pytest.raises(JobNotFoundError, match=rf"no job 'gone' in .*no training job 'gone' in account 1.*{REGION}"):
         attach("gone")
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(JobNotFoundError, match=r"no job 'gone' in .*; SageMaker was not asked: .*no AWS region is set"):
+    with pytest.raises(
+        JobNotFoundError, match=r"no job 'gone' in .*; SageMaker was not asked: .*no AWS region is set$"
+    ):
         attach("gone")
 
 

@@ -102,7 +102,9 @@ class SageMakerBackend(SubmittedJobs):
             aws_session = AwsSession.of(session)
             region = aws_session.region
         except (UnsupportedError, OptionError) as error:
-            raise JobNotFoundError(f"SageMaker was not asked: {error}") from None
+            # Whoever gives no session may have no account: the remedies are for those who have one.
+            why = str(error) if session is not None else str(error).partition(";")[0]
+            raise JobNotFoundError(f"SageMaker was not asked: {why}") from None
         self._progress.say(f"job {name} is not known here; asking SageMaker in {region}")
         try:
             self.add(name, aws_session)
