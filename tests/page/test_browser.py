@@ -274,7 +274,8 @@ def test_metrics_without_steps_are_not_ticked_as_over_steps(browser, page):
 
 def test_a_job_that_is_not_there_is_named(browser, page):
     """The browser says of a refused stream no more than that it failed: the page blamed a server that does not run."""
-    said = "import('/static/source.js').then((m) => new Promise((done) => m.listen('/api/jobs/nosuch/stream', null, done)))"
+    stream = "'/api/jobs/nosuch/stream'"
+    said = f"import('/static/source.js').then((m) => new Promise((done) => m.listen({stream}, null, done)))"
     assert "no job 'nosuch'" in browser.run(said)
     browser.open(f"{page.address}/jobs/nosuch", until="document.body.innerText.includes(\"no job 'nosuch'\")")
     browser.problems.clear()

@@ -140,8 +140,8 @@ def _problems(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[s
         # A host that has reported its address is called by that, where no name server knows its name.
         if unknown := [other for other in host["unknown"] if other not in facts or not facts[other]["address"]]:
             problems.append(
-                f"{name} finds no address of {', '.join(unknown)}: no name server knows the name, and the host has reported "
-                "no address; ranks that call it will fail"
+                f"{name} finds no address of {', '.join(unknown)}: no name server knows the name, and the host has "
+                "reported no address; ranks that call it will fail"
             )
         if abs(skews[name]) > MAX_SKEW_SECONDS:
             problems.append(

@@ -65,8 +65,8 @@ def resumed(home: Home, plan: JobPlan, uri: str | None, *, over: bool) -> tuple[
     files = left_checkpoints(home, name, [host.name for host in plan.hosts])
     if not files:
         where = on_machines(JobIndex(home.index).get(name)) or (
-            ". A script writes them to the folder SM_CHECKPOINT_DIR; jobs of local_process, local and slurm leave them in "
-            "the job's folder, others where checkpoint_s3_uri says"
+            ". A script writes them to the folder SM_CHECKPOINT_DIR; jobs of local_process, local and slurm leave them "
+            "in the job's folder, others where checkpoint_s3_uri says"
         )
         raise InputError(f"job {name} left no checkpoints on this machine{where}")
     return str(free_folder(home, name)), files

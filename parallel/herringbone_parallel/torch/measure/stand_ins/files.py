@@ -48,18 +48,18 @@ def _saving_nothing() -> Iterator[None]:
     torch.save(state, "last.part")
     os.replace("last.part", "last.pt")      # would find no file
     """
-    unwritten: set[str] = set()
+    unwritten: set[Path] = set()
 
     def save(_value: Any, f: Any, *_args: Any, **_kwargs: Any) -> None:
         if isinstance(f, (str, os.PathLike)):
-            unwritten.add(os.path.abspath(f))
+            unwritten.add(Path(f).absolute())
 
     def without(change: Any) -> Any:
         @functools.wraps(change)
         def changed(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(path, (str, os.PathLike)) or kwargs or os.path.abspath(path) not in unwritten:
+            if not isinstance(path, (str, os.PathLike)) or kwargs or Path(path).absolute() not in unwritten:
                 return change(path, *args, **kwargs)
-            unwritten.remove(os.path.abspath(path))
+            unwritten.remove(Path(path).absolute())
             # The new name; a removal has none.
             for target in args:
                 save(None, target)
