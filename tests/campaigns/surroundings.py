@@ -165,8 +165,9 @@ def start_engine(home: Path) -> None:
 
     folder = _engine_folder(home)
     folder.mkdir(exist_ok=True)
-    command = ["dockerd", "--host", f"unix://{folder}/socket", "--data-root", f"{folder}/data", "--exec-root"]
-    command += [f"{folder}/exec", "--pidfile", f"{folder}/pid", "--bridge", "none", "--iptables=false"]
+    # In a network of its own: an engine without a bridge removes docker0, which another engine of this machine uses.
+    command = ["unshare", "--net", "dockerd", "--host", f"unix://{folder}/socket", "--data-root", f"{folder}/data"]
+    command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid", "--bridge", "none", "--iptables=false"]
     command += ["--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
     os.environ["DOCKER_HOST"] = f"unix://{folder}/socket"
     with (folder / "log").open("ab") as log:
