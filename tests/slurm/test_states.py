@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from herringbone.backends.lifecycle import standstill
 from herringbone.backends.slurm.review import parse_sinfo
 from herringbone.backends.slurm.states import SlurmJob, columns_of, job_id, parse_sacct, parse_squeue
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
+from herringbone.records.standstill import standstill
 from herringbone.slots.places import place_texts
 from herringbone_contract.errors import SlurmError
 from herringbone_contract.failure import Failure, lost_contact
@@ -117,7 +118,7 @@ def test_a_controller_that_gives_no_sign_of_life_is_named(touched, beats, silent
     description = json.loads(columns_of(report, job("RUNNING"), ROW, **words)["description"])
     message = description["SecondaryStatusTransitions"][-1]["StatusMessage"]
     assert ("its controller gives no sign of life: somebody has stopped it, or its node is lost" in message) == silent
-    shown = standstill(replace(ROW, description=json.dumps(description)))
+    shown = standstill(replace(ROW, description=json.dumps(description)), Home(Path("/no-such-home")))
     assert (shown is not None and "`scancel 7` ends the job" in shown) == silent
     # Slurm has put the job back into its queue: the controller has ended.
     again = columns_of(report, job("PENDING", restarts=1), ROW, **words)["description"]
