@@ -73,3 +73,11 @@ def test_no_hostile_request_of_s3_or_the_page_is_an_error_of_ours(tmp_path, monk
     (tmp_path / "buckets").mkdir()
     assert s3_campaign(tmp_path / "buckets", inputs=300)["failed"] == {}
     assert page_campaign(home, inputs=300)["failed"] == {}
+
+
+@pytest.mark.timeout(120)
+def test_a_training_that_is_killed_at_any_moment_sees_each_sample_once():
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "tests.campaigns.restarts", "--kills=4"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
+    assert json.loads(result.stdout.splitlines()[-1])["wrong"] == [], result.stdout + result.stderr
