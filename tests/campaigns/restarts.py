@@ -3,8 +3,8 @@
 Usage: `.venv/bin/python -m tests.campaigns.restarts [--kills 200] [--seed N]` from the root of the repository.
 The last line is JSON: the kills, those that met a save, the trainings, and what is wrong. The exit code is 1 then.
 
-The training has shuffled data, augmentation, dropout, workers in every second one, and a scheduler. Each step is written
-down with its samples and its loss. The steps that count are those that no later start has repeated.
+The training has shuffled data, augmentation, dropout, a scheduler, and workers in every second one. Each step is
+written down with its samples and its loss. The steps that count are those that no later start has repeated.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def killed(folder: Path, log: Path, workers: int, moment: float | None) -> tuple
     process.start()
     begin = time.monotonic()
     while process.is_alive():
-        saves = [path for path in folder.glob(".*.unfinished")] if folder.exists() else []
+        saves = list(folder.glob(".*.unfinished")) if folder.exists() else []
         if (moment is None and saves) or (moment is not None and time.monotonic() - begin > moment):
             # With the loader's workers. It has no group of its own before it begins.
             with contextlib.suppress(ProcessLookupError):
