@@ -170,6 +170,7 @@ def test_the_shell_completes_verbs_flags_and_jobs(herringbone, jobs, monkeypatch
 def test_a_part_that_is_misspelt_names_no_folder(herringbone, jobs, typed, part):
     code, _, err = herringbone("download", "digits-1", typed)
     assert (code, f"'{typed}': did you mean {part}? Write ./{typed} for a folder" in err) == (2, True)
+    assert parse_words((f"./{typed}",)) == ("model", f"./{typed}")
 
 
 def test_help_loads_no_verb_and_a_pipe_no_library_for_tables(jobs):

@@ -55,7 +55,8 @@ def parse_words(words: tuple[str, ...]) -> tuple[Part, str | None]:
     rest = words if named is None else words[1:]
     if len(rest) > 1:
         raise click.UsageError(f"{words[0]!r}: expected {', '.join(PARTS)} and one folder after NAME.")
-    near = difflib.get_close_matches(rest[0], PARTS, n=1, cutoff=0.75) if rest and named is None else ()
+    is_word = bool(rest) and named is None and "/" not in rest[0]
+    near = difflib.get_close_matches(rest[0], PARTS, n=1, cutoff=0.75) if is_word else ()
     if near:
         raise click.UsageError(f"{rest[0]!r}: did you mean {near[0]}? Write ./{rest[0]} for a folder of that name.")
     return named or "model", rest[0] if rest else None
