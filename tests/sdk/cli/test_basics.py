@@ -10,6 +10,7 @@ import click
 import pytest
 
 from herringbone.cli.__main__ import _VERBS, GROUP, main
+from herringbone.cli.jobs.download import parse_words
 from herringbone.records.index import JobIndex, JobRecord
 
 
