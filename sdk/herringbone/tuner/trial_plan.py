@@ -78,8 +78,8 @@ def objective_notes(metric: str, definitions: Sequence[MetricDefinition]) -> tup
         near = difflib.get_close_matches(metric, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "let the script send it with log_metrics"
         return (
-            f"objective_metric_name: {metric!r} is none of the metric_definitions' names ({', '.join(names)}); unless the"
-            f" script sends it itself, {hint}",
+            f"objective_metric_name: {metric!r} is none of the metric_definitions' names ({', '.join(names)}); unless"
+            f" the script sends it itself, {hint}",
         )
     regexes = [definition.regex for definition in definitions if definition.name == metric]
     return tuple(

@@ -185,8 +185,8 @@ def _read(script_arguments: list[str], flags: dict[str, Any]) -> tuple[Hyperpara
     if twice := sorted(fixed.keys() & (settings["hyperparameter_ranges"] or {}).keys()):
         # AWS's class takes an estimator with such a value and drops it; a file has no reason to say both.
         raise OptionError(
-            f"hyperparameters: {twice[0]!r} has a value, and a range in {TUNING}.hyperparameter_ranges; leave one of the"
-            " two out"
+            f"hyperparameters: {twice[0]!r} has a value, and a range in {TUNING}.hyperparameter_ranges; leave one of"
+            " them out"
         )
     tuner = HyperparameterTuner(estimator, **settings)
     return tuner, inputs, request.job_name
