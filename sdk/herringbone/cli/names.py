@@ -1,4 +1,4 @@
-"""The NAME of a job on the command line: whole, its beginning, or `-` for the newest job."""
+"""The NAME of a job or a tuning job on the command line: whole, its beginning, or `-` for the newest one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from herringbone.cli.commands import Decorated
 from herringbone_contract.errors import HerringboneError
 
 also_last = click.option("--last", is_flag=True, help="the newest job; also as the NAME -")
+
+
+# A key of the context's `meta`: `-` or the beginning of a name may be another one than the user has in mind.
+GUESSED = "herringbone.guessed"
 
 
 class JobName(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
@@ -35,6 +39,23 @@ class JobName(click.ParamType):  # type: ignore[type-arg] # generic since click 
         with contextlib.suppress(HerringboneError):
             return [CompletionItem(name) for name in _known_names() if name.startswith(incomplete)]
         return []
+
+
+class TuningName(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """The type of an argument that is a tuning job: whole, its beginning, or `-` for the newest one."""
+
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        from herringbone.records.short_names import find_name
+
+        name = find_name(value, _tuning_names(), kind="tuning job")
+        if ctx is not None and name != value:
+            ctx.meta[GUESSED] = True
+        return name
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        return [CompletionItem(name) for name in _tuning_names() if name.startswith(incomplete)]
 
 
 def job_name(command: Decorated) -> Decorated:
@@ -80,3 +101,11 @@ def _known_names() -> list[str]:
     from herringbone.records.index import JobIndex
 
     return JobIndex(find_home().index).names()
+
+
+def _tuning_names() -> list[str]:
+    """Return the names of all tuning jobs, the newest first, without asking SageMaker about its own."""
+    from herringbone.records.home import find_home
+    from herringbone.tuner.tuning import newest_names
+
+    return newest_names(find_home())

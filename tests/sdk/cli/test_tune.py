@@ -20,6 +20,7 @@ from tests.page.make_tunings import definition_of, make_tuning
 from tests.waiting import wait_until
 
 from herringbone.backends.lifecycle import WATCHER_DIED
+from herringbone.backends.removal import remove_jobs
 from herringbone.cli.__main__ import main
 from herringbone.cli.train.tune import tuner_settings
 from herringbone.cli.train.tuning_progress import TuningProgress
@@ -226,6 +227,36 @@ def test_best_shows_job_and_values(tune, digits):
     described = json.loads(tune("best", "digits-2", "--json")[1])
     assert described["TrainingJobName"] == "digits-2-002"
     assert described["TunedHyperParameters"]["optimizer"] == "sgd"
+
+
+def test_rm_removes_searches_with_their_trials(tune, home):
+    home.make()
+    now = time.time()
+    old = make_tuning(home, definition_of("old", max_jobs=3), now - 1000, over=3)
+    make_tuning(home, definition_of("running", max_jobs=8), now, over=2, running=1)
+    remove_jobs(["old-002"])
+    code, out, err = tune("rm", "running")
+    assert (code, out) == (2, "")
+    assert "running cannot be removed: it is not over: stop it first (`herringbone tune stop running`)" in err
+    assert "Nobody can be asked here: add --yes to remove these tuning jobs" in tune("rm", "ol")[2]
+    assert tune("rm", "../jobs", "--yes")[0] == 2
+    assert tune("rm", "--older-than", "1h")[1] == "freed 0 bytes of 0 tuning jobs\n"
+    [planned] = json.loads(tune("rm", "--older-than", "5m", "--dry-run", "--json")[1])
+    assert (planned["name"], planned["elsewhere"], planned["size"] > 0) == ("old", "with 2 jobs of trials", True)
+    assert old.exists
+    code, out, _ = tune("rm", "old")
+    assert (code, out.splitlines()[-1].split(" of ")[1]) == (0, "1 tuning job")
+    assert [path.name for path in home.tunings.iterdir()] == ["running"]
+    assert {name[:7] for name in JobIndex(home.index).names()} == {"running"}
+
+
+def test_best_says_that_its_job_was_removed(tune, digits):
+    remove_jobs(["digits-2-002"])
+    code, out, _ = tune("best", "digits-2")
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert (code, rows["job"]) == (0, "digits-2-002 was removed, with its log and its model")
+    assert rows["optimizer"] == "sgd"
+    assert json.loads(tune("best", "digits-2", "--json")[1])["Removed"] is True
 
 
 def test_best_of_a_search_without_results_is_an_error_code(tune, home):

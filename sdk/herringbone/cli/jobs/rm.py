@@ -13,7 +13,7 @@ import click
 
 from herringbone.cli.commands import json_option
 from herringbone.cli.common import JOB_FAILED, OK, USAGE, Age, Status
-from herringbone.cli.names import JobName, also_last, with_newest
+from herringbone.cli.names import GUESSED, JobName, also_last, with_newest
 from herringbone.show.tables import aligned
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import JobNameError
@@ -21,9 +21,6 @@ from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
     from herringbone.backends.removal import Removal
-
-
-_GUESSED = "herringbone.guessed"
 
 
 class _Removable(JobName):
@@ -40,8 +37,7 @@ class _Removable(JobName):
             return value
         name = super().convert(value, param, ctx)
         if ctx is not None and name != value:
-            # `-` and the beginning of a name may be another job than the user has in mind.
-            ctx.meta[_GUESSED] = True
+            ctx.meta[GUESSED] = True
         return name
 
 
@@ -87,7 +83,7 @@ def command(
     """
     from herringbone.backends.removal import remove_jobs
 
-    guessed = last or _GUESSED in click.get_current_context().meta
+    guessed = last or GUESSED in click.get_current_context().meta
     names = with_newest(names, last=last)
     chosen = selection["older_than"] is not None or bool(selection["statuses"])
     if selection["kept"] and not chosen:
@@ -102,7 +98,7 @@ def command(
         planned = remove_jobs(names, keep_model=keep_model, dry_run=True)
         if removable := sum(not removal.error for removal in planned):
             print("\n".join(table(planned, dry_run=True)), file=sys.stderr)
-            _confirm(removable)
+            confirm(removable)
     removals = remove_jobs(names, keep_model=keep_model, dry_run=dry_run)
     errors = [removal for removal in removals if removal.error]
     if as_json:
@@ -116,11 +112,11 @@ def command(
     return USAGE if len(errors) == len(removals) else JOB_FAILED
 
 
-def table(removals: Sequence[Removal], *, dry_run: bool) -> list[str]:
+def table(removals: Sequence[Removal], *, dry_run: bool, what: str = "job") -> list[str]:
     """Return the lines that show removals, or under `dry_run` what they would be. Pure."""
     done = [removal for removal in removals if not removal.error]
     rows = [("NAME", "SIZE", ""), *((removal.name, shown_bytes(removal.size), _note(removal)) for removal in done)]
-    jobs = f"{len(done)} job{'s' * (len(done) != 1)}"
+    jobs = f"{len(done)} {what}{'s' * (len(done) != 1)}"
     total = f"{'would free' if dry_run else 'freed'} {shown_bytes(sum(removal.size for removal in done))} of {jobs}"
     return [*(aligned(rows) if done else ()), total]
 
@@ -136,9 +132,9 @@ def _choose(older_than: int | None, statuses: Sequence[str], kept: Sequence[str]
     return tuple(name for name in chosen if name not in kept)
 
 
-def _confirm(count: int) -> None:
+def confirm(count: int, what: str = "job") -> None:
     """Ask on the terminal. Raises `UsageError` without one, and for a no."""
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked here: add --yes to remove these jobs, or --dry-run.")
-    if not click.confirm(f"remove {'this job' if count == 1 else f'these {count} jobs'}?", err=True):
+        raise click.UsageError(f"Nobody can be asked here: add --yes to remove these {what}s, or --dry-run.")
+    if not click.confirm(f"remove {f'this {what}' if count == 1 else f'these {count} {what}s'}?", err=True):
         raise click.UsageError("Nothing was removed.")

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated, JobCommand, json_option
 from herringbone.cli.common import JOB_FAILED, OK, STOPPED, on_interrupt_option
+from herringbone.cli.names import TuningName
 from herringbone.cli.train.request import TUNING, JobFlags, job_flags, read_mapping, read_request_with
+from herringbone.cli.train.tune_rm import command as remove
 from herringbone.show.cells import shown_eta, shown_number
 from herringbone.show.tables import aligned, show_table
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.texts import NONE
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import JobNotFoundError, OptionError
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
@@ -79,20 +80,6 @@ class TuneGroup(JobCommand, click.Group):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return click.Group.collect_usage_pieces(self, ctx)
-
-
-class TuningName(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
-    """The type of an argument that is a tuning job: whole, its beginning, or `-` for the newest one."""
-
-    name = "name"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        from herringbone.records.short_names import find_name
-
-        return find_name(value, _names(), kind="tuning job")
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        return [CompletionItem(name) for name in _names() if name.startswith(incomplete)]
 
 
 _name = click.argument("name", metavar="NAME", type=TuningName())
@@ -282,15 +269,20 @@ def best(name: str, as_json: bool) -> int:
     if winner is None:
         print(f"tuning job {name} has no trial with a result yet: herringbone tune show {name}", file=sys.stderr)
         return JOB_FAILED
-    job = attach(winner.job)
+    job, gone = None, ""
+    try:
+        job = attach(winner.job)
+    except JobNotFoundError:
+        gone = " was removed, with its log and its model"
     if as_json:
         result = {"Objective": {definition.metric: winner.objective}, "TunedHyperParameters": winner.values}
-        print(msgspec.json.encode({**job.describe(), **result}).decode())
+        described = {"TrainingJobName": winner.job, "Removed": True} if job is None else job.describe()
+        print(msgspec.json.encode({**described, **result}).decode())
         return OK
-    rows = [("job", winner.job), (definition.metric, shown_number(winner.objective))]
+    rows = [("job", f"{winner.job}{gone}"), (definition.metric, shown_number(winner.objective))]
     rows += [(key, shown_value(value)) for key, value in winner.values.items()]
     rows += [(definition.resource_name or "resource", str(winner.resource))] if winner.resource is not None else []
-    rows += [("model", job.model_data)] if job.model_data else []
+    rows += [("model", job.model_data)] if job is not None and job.model_data else []
     print("\n".join(aligned([(name, printable(text)) for name, text in rows])))
     return OK
 
@@ -329,6 +321,9 @@ def attach_to(name: str, on_interrupt: OnInterrupt, as_json: bool) -> int:
     return _follow(HyperparameterTuner.attach(name), find_tuning(name), on_interrupt, quiet=False, as_json=as_json)
 
 
+command.add_command(remove)
+
+
 def _follow(
     tuner: HyperparameterTuner, tuning: Tuning, on_interrupt: OnInterrupt | None, *, quiet: bool, as_json: bool
 ) -> int:
@@ -350,11 +345,3 @@ def _looks() -> Tunings:
     from herringbone.views.tunings.looks import Tunings
 
     return Tunings(find_home())
-
-
-def _names() -> list[str]:
-    """Return the names of all tuning jobs, the newest first, without asking SageMaker about its own."""
-    from herringbone.records.home import find_home
-    from herringbone.tuner.tuning import newest_names
-
-    return newest_names(find_home())
