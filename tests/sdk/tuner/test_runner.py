@@ -118,12 +118,7 @@ def make_store(folder, **settings):
         }
     )
     folder.mkdir(parents=True)
-    record = TuningRecord(
-        definition=definition,
-        request=ASKED,
-        backend="local_process",
-        created=0.0,
-    )
+    record = TuningRecord(definition=definition, request=ASKED, backend="local_process", created=0.0)
     (folder / "tuning.json").write_bytes(encode_record(record))
     return TuningStore(folder)
 
@@ -310,10 +305,8 @@ def test_a_reboot_loses_no_trial(tmp_path):
     with pytest.raises(KilledError):
         searcher(KilledStore(store.path, world), world).run()
     running = [record.job for record in store.trials() if not record.done]
-    assert running
     # Their controllers died with the searcher.
-    world.jobs |= dict.fromkeys(running)
-    world.kill_at = None
+    world.jobs, world.kill_at = world.jobs | dict.fromkeys(running), None
     assert searcher(store, world, say=said.append).run().status == "Completed"
     assert [record.status for record in store.trials()] == ["Completed"] * 4
     assert f"trial {int(running[0][-3:])}: job {running[0]} was lost and starts again: its client died" in said
