@@ -7,25 +7,31 @@
     after a restart      [5] [1] and [2] are repeated under the numbers of then, so the order is the same; the indices
                          of used samples are passed over, and none of the samples is read
 
-A worker seeds the numbers of each sample from the loader's seed, the epoch and the sample: whoever fetches a sample,
-and in whatever process, augments it alike.
+A worker seeds the numbers of each sample from the loader's seed, the epoch, the sample and its place in the order:
+whoever fetches a sample, and in whatever process, augments it alike.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any
 
 import msgspec
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, get_worker_info
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset, get_worker_info
 from torch.utils.data.sampler import Sampler
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.position import share
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.random_state import RandomState
+
+# Python's and NumPy's, among the attributes of a sampler.
+_GENERATORS = ("Random", "Generator", "RandomState")
+# Indices of a script's sampler at whose drawing the random numbers are compared, which costs 0.4 ms.
+_ASKED = 32
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -36,10 +42,13 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """The two moments of an epoch's begin; see the module's picture."""
+    """The two moments of an epoch's begin; see the module's picture.
+
+    Between epochs `drawing` is None, and only an iterator that is kept for all epochs has a `creation`.
+    """
 
     creation: Moment
-    drawing: Moment
+    drawing: Moment | None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -61,13 +70,13 @@ def track(loader: DataLoader[Any]) -> Tracker:
 
     Raises `ParallelError` for a loader whose order cannot be repeated.
     """
-    tracker = getattr(loader, "_herringbone_tracker", None)
-    if tracker is None:
+    if not hasattr(loader, "_herringbone_tracker"):
         _check(loader)
-        tracker = Tracker(loader)
-        loader._herringbone_tracker = tracker
         # `isinstance` and the loader's attributes stay.
         loader.__class__ = _tracked(type(loader))
+    # Of an iterator that was made before, nobody knows the begin.
+    loader._iterator = None
+    loader._herringbone_tracker = tracker = Tracker(loader)
     return tracker
 
 
@@ -86,13 +95,16 @@ class Tracker:
         # Samples of this epoch that were used before this process began.
         self._before = 0
         self._batch_size = 1 if batch_sampler is None else batch_sampler.batch_size
-        own = loader.generator, getattr(self.sampler, "generator", None)
+        own = [loader.generator, *getattr(self.sampler, "__dict__", {}).values()]
         # One generator may be both.
-        self._generators = list({id(generator): generator for generator in own if generator is not None}.values())
+        self._generators = list({id(one): one for one in own if isinstance(one, torch.Generator)}.values())
+        self._keeps_iterator = self.has_workers and loader.persistent_workers
         self._creation: Moment | None = None
         self._drawing: Moment | None = None
         self._open: object | None = None
         self._resumed: tuple[Place, Begin | None] | None = None
+        # What the open pass has gone on from.
+        self._began: tuple[Place, Begin | None] | None = None
         self._unrepeatable = ""
 
     # What a checkpoint takes.
@@ -101,6 +113,11 @@ class Tracker:
         """Count what was taken as used: an optimizer's step is complete."""
         self._used = self.taken
 
+    @property
+    def is_ahead(self) -> bool:
+        """True while batches wait for a step, which come again after a restart."""
+        return self.taken != self._used
+
     def place(self) -> Place:
         """Return the place of the last completed step. Raises `ParallelError` for an order that nobody can repeat."""
         if self._unrepeatable:
@@ -108,17 +125,22 @@ class Tracker:
         if self._resumed is not None:
             return self._resumed[0]
         if self._open is None:
-            return Place(self.epoch + 1, 0, self._ranks, self._length)
-        samples = self._before + self._used * self._batch_size * self._ranks
-        return Place(self.epoch, min(samples, self._length), self._ranks, self._length)
+            if self.taken != self._used:
+                raise ParallelError(
+                    f"the epoch is over, and its last {self.taken - self._used} batches wait for a step of the"
+                    " optimizer: make it before you save, because no checkpoint has gradients"
+                )
+            return Place(self.epoch + 1, 0, self.ranks, self._length)
+        samples = self._before + self._used * self._batch_size * self.ranks
+        return Place(self.epoch, min(samples, self._length), self.ranks, self._length)
 
     def begin(self) -> Begin | None:
         """Return how this epoch began; None between epochs."""
         if self._resumed is not None:
             return self._resumed[1]
-        if self._open is None or self._creation is None or self._drawing is None:
+        if self._creation is None or (self._open is None and not self._keeps_iterator):
             return None
-        return Begin(self._creation, self._drawing)
+        return Begin(self._creation, None if self._open is None else self._drawing)
 
     def resume(self, place: Place, begin: Begin | None) -> None:
         """Let the next iteration go on from a place. Raises `ParallelError` where that is of other data or ranks."""
@@ -126,15 +148,21 @@ class Tracker:
             raise ParallelError(
                 f"the checkpoint is of other data: {place.length} samples an epoch, and now {self._length}"
             )
-        if place.ranks != self._ranks and place.samples and not isinstance(self.sampler, DistributedSampler):
+        if place.ranks != self.ranks and place.samples and not isinstance(self.sampler, DistributedSampler):
             raise ParallelError(
-                f"the loader's order was shared by {place.ranks} ranks, and is now by {self._ranks}: give the"
+                f"the loader's order was shared by {place.ranks} ranks, and is now by {self.ranks}: give the"
                 " DataLoader a DistributedSampler, whose order does not depend on the number of ranks"
             )
         self._resumed = place, begin
 
     @property
-    def _ranks(self) -> int:
+    def first_place(self) -> int:
+        """The place in the epoch's order at which this rank begins."""
+        return self._before + (self.sampler.rank if isinstance(self.sampler, DistributedSampler) else 0)
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that share the order."""
         return self.sampler.num_replicas if isinstance(self.sampler, DistributedSampler) else 1
 
     @property
@@ -147,8 +175,9 @@ class Tracker:
     def iterate(self, make: Callable[[], Any], is_kept: bool) -> _Batches:
         """Begin an epoch, or go on with one: `make` returns torch's own iterator, `is_kept` if that is used again."""
         resumed, self._resumed = self._resumed, None
+        self._began = resumed
         self.taken = self._used = 0
-        place, begin = resumed or (Place(self.epoch + 1, 0, self._ranks, self._length), None)
+        place, begin = resumed or (Place(self.epoch + 1, 0, self.ranks, self._length), None)
         self.epoch, self._before = place.epoch, place.samples
         if begin is None:
             if not is_kept or self._creation is None:
@@ -156,14 +185,14 @@ class Tracker:
             self._drawing = None
             inner = make()
         else:
-            self._creation, self._drawing = begin.creation, begin.drawing
-            outside = random_state.take()
+            outside = self._moment()
+            self._creation, self._drawing = begin.creation, begin.drawing or outside
             self._set(begin.creation)
             inner = make()
-            if not self.has_workers:
-                # With workers, the first indices were asked for by now.
-                inner._sampler_iter.prime()
-            random_state.restore(outside)
+            # The first indices are asked for now; with workers, they were.
+            inner._sampler_iter.prime()
+            if begin.drawing is not None:
+                random_state.restore(outside.random)
         self._open = object()
         return _Batches(self, inner, self._open)
 
@@ -171,10 +200,21 @@ class Tracker:
         """Count a batch that the loop takes, unless it has begun the loader again meanwhile."""
         self.taken += self._open is mark
 
-    def close(self, mark: object) -> None:
-        """End an epoch: its iterator is exhausted, or the loop has dropped it."""
-        if self._open is mark:
-            self._open = None
+    def close(self, mark: object, *, is_over: bool) -> None:
+        """End a pass: its iterator is exhausted, or the loop has dropped it.
+
+        A pass without a step is no epoch of the training: a look at the first batch, an evaluation.
+        """
+        if self._open is not mark:
+            return
+        self._open = None
+        if self._used or (is_over and self._before and not self.taken):
+            return
+        self.taken = 0
+        if self._began is None:
+            self.epoch -= 1
+        else:
+            self._resumed = self._began
 
     def indices(self) -> Iterator[Any]:
         """Yield what the loader's sampler would, from the place on."""
@@ -183,30 +223,36 @@ class Tracker:
         else:
             self._set(self._drawing)
         sampler: Any = self.sampler
-        if isinstance(sampler, DistributedSampler):
-            sampler = _rest(sampler, self._before) if self._before else sampler
-        else:
-            known = type(sampler).__module__.startswith("torch.")
-            sampler = islice(sampler if known else self._watched(), self._before, None)
+        if not type(sampler).__module__.startswith("torch."):
+            sampler = self._watched(_rest(sampler, self._before) if self._before else sampler)
+        elif self._before:
+            sampler = _rest(sampler, self._before)
         if self.batch_sampler is None:
             yield from sampler
         else:
             yield from BatchSampler(sampler, self._batch_size, self.batch_sampler.drop_last)
 
-    def _watched(self) -> Iterator[int]:
-        """Yield what a sampler of the script does, and note if it draws after its first index.
+    def _watched(self, sampler: Any) -> Iterator[int]:
+        """Yield what a sampler of the script does, and note what makes an order that nobody could repeat.
 
-        Then what it yields depends on what the training draws meanwhile, and nobody could repeat it.
+        It is: numbers that it draws between those of the training, and what it changes of itself for the next epoch.
         """
-        indices = iter(self.sampler)
+        name, plain = type(self.sampler).__name__, _plain(self.sampler)
+        indices = iter(sampler)
         yield from islice(indices, 1)
-        while True:
-            before = random_state.take()
+        if _plain(self.sampler) != plain:
+            self._unrepeatable = (
+                f"{name} changes its own attributes when it is read: let the script call a set_epoch of it"
+            )
+        for number in count():
+            # A sampler that draws does so at each index.
+            is_asked = number < _ASKED
+            before = random_state.take() if is_asked else None
             index = next(indices, None)
-            if random_state.take() != before:
+            if is_asked and random_state.take() != before:
                 self._unrepeatable = (
-                    f"{type(self.sampler).__name__} draws random numbers while it is read, between those of the"
-                    " training: draw the whole order at its begin, or from a generator of its own"
+                    f"{name} draws random numbers while it is read, between those of the training: draw the whole order"
+                    " at its begin"
                 )
             if index is None:
                 return
@@ -235,7 +281,11 @@ class _Batches:
         try:
             batch = next(self._inner)
         except StopIteration:
-            self._tracker.close(self._mark)
+            self._tracker.close(self._mark, is_over=True)
+            raise
+        except Exception:
+            # Of a sample that cannot be read; the loop may go on with the next batch.
+            self._tracker.take(self._mark)
             raise
         self._tracker.take(self._mark)
         return batch
@@ -244,7 +294,7 @@ class _Batches:
         return len(self._inner)
 
     def __del__(self) -> None:
-        self._tracker.close(self._mark)
+        self._tracker.close(self._mark, is_over=False)
 
 
 class _Indices(Sampler[Any]):
@@ -266,10 +316,11 @@ class _Primed:
         self._tracker = tracker
         self._indices = tracker.indices()
         self._first: list[Any] = []
+        self._place = tracker.first_place
 
     def prime(self) -> None:
         """Ask for the first index now."""
-        self._first = list(islice(self._indices, 1))
+        self._first += list(islice(self._indices, 1)) if not self._first else []
 
     def __iter__(self) -> _Primed:
         return self
@@ -278,45 +329,62 @@ class _Primed:
         indices = self._first.pop() if self._first else next(self._indices)
         if isinstance(indices, list) and self._tracker.has_workers:
             indices = _Tagged(indices)
-            indices.epoch = self._tracker.epoch
+            indices.epoch, indices.place, indices.stride = self._tracker.epoch, self._place, self._tracker.ranks
+            self._place += len(indices) * self._tracker.ranks
         return indices
 
 
 class _Tagged(list[int]):
-    epoch = 0
+    """The indices of a batch; in the order of the epoch, the first has `place`, and each next is `stride` behind."""
+
+    epoch, place, stride = 0, 0, 1
 
 
 class _Seeded:
-    """A dataset in the workers of a loader: seeds all random numbers before each sample."""
+    """A dataset in the workers of a loader: seeds all random numbers before each sample. Else it is the dataset."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self.__dict__["_herringbone_dataset"] = dataset
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+    def __getitems__(self, indices: _Tagged) -> Sequence[Any]:
         info = get_worker_info()
         assert info is not None
+        dataset = self._herringbone_dataset
         # A worker's own seed is the loader's and its number.
-        numbers = info.seed - info.id, getattr(indices, "epoch", 0)
-        fetch = getattr(self.dataset, "__getitems__", None)
-        if fetch is not None:
-            random_state.seed(*numbers, *indices[:1])
-            return fetch(list(indices))  # type: ignore[no-any-return]
+        numbers = info.seed - info.id, indices.epoch
+        one = dataset.dataset if type(dataset) is Subset else dataset
+        if hasattr(one, "__getitems__"):
+            # It reads a batch at once.
+            random_state.seed(*numbers, indices[0], indices.place)
+            return dataset.__getitems__(list(indices))  # type: ignore[no-any-return]
         samples = []
-        for index in indices:
-            random_state.seed(*numbers, index)
-            samples.append(self.dataset[index])
+        for number, index in enumerate(indices):
+            random_state.seed(*numbers, index, indices.place + number * indices.stride)
+            samples.append(dataset[index])
         return samples
 
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[index]
+        return self._herringbone_dataset[index]
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self._herringbone_dataset)
+
+    # What a `worker_init_fn` reads or changes.
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._herringbone_dataset)
+
+    def __reduce__(self) -> Any:
+        return _Seeded, (self._herringbone_dataset,)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":
+        if name == "_herringbone_dataset":
             raise AttributeError(name)
-        return getattr(self.dataset, name)
+        return getattr(self._herringbone_dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._herringbone_dataset, name, value)
 
 
 def _tracked(cls: Any) -> Any:
@@ -327,7 +395,7 @@ def _tracked(cls: Any) -> Any:
             return self._herringbone_tracker.iterate(super().__iter__, self._iterator is not None)
 
         def _get_iterator(self) -> Any:
-            if not self.num_workers or not self._auto_collation:
+            if not self.num_workers:
                 return super()._get_iterator()
             dataset = self.dataset
             # The attribute is closed to assignments; the iterator keeps what it sees now.
@@ -345,8 +413,10 @@ def _tracked(cls: Any) -> Any:
     return Tracked
 
 
-def _rest(sampler: DistributedSampler[Any], used: int) -> list[int]:
-    """Return this rank's part of an epoch of which the ranks have used so many samples together."""
+def _rest(sampler: Any, used: int) -> Iterable[int]:
+    """Return what is left to this rank of an epoch of which the ranks have used so many samples together."""
+    if not isinstance(sampler, DistributedSampler):
+        return islice(sampler, used, None)
     whole: Any = copy.copy(sampler)
     whole.num_replicas, whole.rank, whole.drop_last = 1, 0, False
     whole.num_samples = whole.total_size = len(whole.dataset)
@@ -359,9 +429,36 @@ def _rest(sampler: DistributedSampler[Any], used: int) -> list[int]:
     return share(order, used, ranks, rank, sampler.drop_last)
 
 
+def _plain(sampler: Any) -> dict[str, Any]:
+    """Return the numbers and texts of an object."""
+    return {
+        name: value for name, value in getattr(sampler, "__dict__", {}).items() if isinstance(value, (int, float, str))
+    }
+
+
 def _check(loader: DataLoader[Any]) -> None:
+    own: Any = loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
+    name = type(own).__name__
     if isinstance(loader.dataset, IterableDataset):
         raise ParallelError("an IterableDataset has no order of samples to go on in: give a dataset with indices")
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ParallelError(f"{type(loader).__name__} has an __iter__ of its own, which nobody can enter in its middle")
+    if not getattr(loader, "in_order", True):
+        raise ParallelError("in_order=False gives batches in the order in which they arrive, which nobody can repeat")
+    if loader.num_workers and loader.batch_sampler is None:
+        raise ParallelError("with workers, and without a batch_size, samples have no place: give the DataLoader one")
+    if not hasattr(own, "__len__"):
+        raise ParallelError(f"the sampler {name} has no __len__, so nobody knows where its epoch ends")
+    drawn = [
+        one
+        for one in getattr(own, "__dict__", {}).values()
+        if type(one).__name__ in _GENERATORS and not isinstance(one, torch.Generator)
+    ]
+    if drawn:
+        raise ParallelError(
+            f"the sampler {name} draws from a {type(drawn[0]).__name__} of its own, whose state no checkpoint has: let"
+            " it make one from a seed and the epoch at each begin, or draw from a torch.Generator"
+        )
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
         raise ParallelError(
             f"the batch_sampler {type(loader.batch_sampler).__name__} makes batches of its own: give the DataLoader a"

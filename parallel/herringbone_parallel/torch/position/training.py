@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict as states
 from torch.optim import Optimizer
@@ -25,15 +26,15 @@ from herringbone_contract.checkpoint.verification import newest_tag
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.states import decode, encode
-from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position import optimizer_states, random_state
 from herringbone_parallel.torch.position.loader import Begin, Place, track
 from herringbone_parallel.torch.position.random_state import RandomState
 
 _VERSION_1 = "herringbone_parallel.torch.model_parallel"
-# Of the tensors with what is a rank's own, by the number of the rank.
-_OWN = "position"
+# Names of no part. Of the tensors with what is a rank's own, by the number of the rank.
+_OWN = ".own"
 # Of the large tensors in the states of other parts.
-_LARGE = "large"
+_LARGE = ".large"
 _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler) if scaler})
 
 
@@ -42,6 +43,7 @@ class _Own(msgspec.Struct, frozen=True):
 
     random: RandomState
     begins: dict[str, Begin | None]
+    places: dict[str, Place]
 
 
 class Training:
@@ -82,6 +84,12 @@ class Training:
                 raise ParallelError(
                     f"the part {name!r} is a {type(part).__qualname__}, which has no state_dict and load_state_dict"
                 )
+        if self._trackers and not self._optimizers:
+            raise ParallelError(
+                f"the loader {next(iter(self._trackers))!r} has no optimizer beside it: its complete steps tell which"
+                " samples are used. Give one of torch's as a part, too"
+            )
+        self._numbers = random_state.remember()
         self._owners = {name: self._owner(name, optimizer) for name, optimizer in self._optimizers.items()}
         self._count_steps()
 
@@ -95,9 +103,12 @@ class Training:
 
         In the background, it returns a `PendingSave` as `async_save` does.
         """
-        peers = api.Peers.default()
+        peers = _peers()
         state = self._state()
-        state[_OWN] = {str(peers.rank): self._own()}
+        # An earlier save may still talk in the background.
+        api.finalize()
+        own, _ = peers.agree_same(self._own, "save", lambda _: "")
+        state[_OWN] = {str(peers.rank): own}
         large: dict[str, torch.Tensor] = {}
         others = {name: encode(part.state_dict(), name, large) for name, part in self._others.items()}
         if large:
@@ -112,23 +123,25 @@ class Training:
 
         Returns False, and changes nothing, where no rank finds a checkpoint.
         """
-        peers, folder = api.Peers.default(), self._path()
+        peers, folder = _peers(), self._path()
         [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
         if not found:
             return False
-        state = self._state()
-        loaded = api.load(folder, state, tag, peers=peers)
+        reader = peers.agree(lambda: api.Reader.find(folder, tag), "resume")
+        state = self._state(reader)
+        loaded = api.load(folder, state, reader.manifest.tag, peers=peers)
         extra = loaded.extra
         if not isinstance(extra, dict) or "places" not in extra:
             raise ParallelError(f"the checkpoint {loaded.tag!r} has no places of loaders: Training.save wrote it not")
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
         for name, optimizer in self._optimizers.items():
-            states.set_optimizer_state_dict(self._owners[name], optimizer, state[name])
+            optimizer_states.put(self._owners[name], optimizer, state[name])
         for name, part in self._others.items():
             saved = _of(extra["others"], name)
             part.load_state_dict(decode(saved, lambda name: loaded.reader.tensor(f"{_LARGE}.{name}")))
-        self._go_on(extra, loaded.reader, peers)
+        # One rank alone may have other data.
+        peers.agree(lambda: self._go_on(extra, loaded.reader, peers), "resume")
         return True
 
     def _go_on(self, extra: dict[str, Any], reader: Any, peers: Any) -> None:
@@ -136,7 +149,8 @@ class Training:
         content = bytes(memoryview(reader.tensor(f"{_OWN}.{peers.rank if is_same else 0}").numpy()))
         own = msgspec.msgpack.decode(content, type=_Own)
         for name, tracker in self._trackers.items():
-            tracker.resume(msgspec.convert(_of(extra["places"], name), Place), own.begins.get(name))
+            shared = msgspec.convert(_of(extra["places"], name), Place)
+            tracker.resume(own.places[name] if is_same else shared, own.begins.get(name))
         self.step = extra["step"]
         if is_same:
             random_state.restore(own.random)
@@ -144,17 +158,21 @@ class Training:
             # Nobody had this rank's numbers, and none of those that were drawn comes again.
             random_state.seed(own.random.torch, self.step, peers.rank)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, reader: Any = None) -> dict[str, Any]:
+        """Return the state of models and optimizers; with a reader, room for what it has."""
         state: dict[str, Any] = {}
         for name, model in self._models.items():
             state[name] = states.get_model_state_dict(model)
         for name, optimizer in self._optimizers.items():
-            state[name] = states.get_optimizer_state_dict(self._owners[name], optimizer)
+            state[name] = optimizer_states.take(name, self._owners[name], optimizer, reader)
         return state
 
     def _own(self) -> torch.Tensor:
-        begins = {name: tracker.begin() for name, tracker in self._trackers.items()}
-        content = msgspec.msgpack.encode(_Own(random_state.take(), begins))
+        trackers = self._trackers.items()
+        begins, places = ({name: one.begin() for name, one in trackers}, {name: one.place() for name, one in trackers})
+        # Numbers that were drawn since the step belong to batches that come again.
+        numbers = self._numbers if any(one.is_ahead for _, one in trackers) else random_state.remember()
+        content = msgspec.msgpack.encode(_Own(numbers(), begins, places))
         return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
     def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
@@ -177,6 +195,7 @@ class Training:
 
     def _completed(self, is_first: bool = True) -> None:
         self.step += is_first
+        self._numbers = random_state.remember()
         for tracker in self._trackers.values():
             tracker.step()
 
@@ -185,6 +204,12 @@ class Training:
         if not folder:
             raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
         return Path(folder)
+
+
+def _peers() -> api.Peers:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        raise ParallelError("several ranks, and no process group, in which they save together: init_process_group()")
+    return api.Peers.default()
 
 
 def _of(saved: dict[str, Any], name: str) -> Any:

@@ -134,6 +134,70 @@ def test_samples_since_the_last_step_come_again() -> None:
     assert tracker.place() == Place(epoch=0, samples=4, ranks=1, length=SAMPLES)
 
 
+def test_a_pass_without_a_step_is_no_epoch() -> None:
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4)
+    tracker = track(loader)
+    next(iter(loader))
+    assert len(list(loader)) == 10
+    tracker.resume(Place(1, 8, 1, SAMPLES), None)
+    next(iter(loader))
+    for _ in loader:
+        tracker.step()
+        break
+    assert tracker.place() == Place(epoch=2, samples=0, ranks=1, length=SAMPLES)
+    # Of another training.
+    assert track(loader).place().epoch == 0
+
+
+def test_equal_samples_of_an_epoch_are_augmented_apart() -> None:
+    dataset = Augmented()
+    loader = DataLoader(dataset, sampler=[3, 3, 3], batch_size=3, num_workers=1)
+    track(loader)
+    [(_, values)] = list(loader)
+    assert len(set(values.tolist())) == 3
+
+
+def test_a_batch_that_cannot_be_read_is_passed_over_again() -> None:
+    class Broken(Augmented):
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            if index == 4:
+                raise OSError("damaged")
+            return super().__getitem__(index)
+
+    loader: DataLoader[Any] = DataLoader(Broken(), batch_size=4)
+    tracker = track(loader)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(OSError, match="damaged"):
+        next(batches)
+    next(batches)
+    tracker.step()
+    assert tracker.place().samples == 12
+
+
+def test_workers_that_stay_draw_as_if_nothing_had_happened() -> None:
+    options = {"num_workers": 2, "persistent_workers": True}
+
+    def epochs(saved: Any) -> Any:
+        torch.manual_seed(3)
+        loader: DataLoader[Any] = DataLoader(Augmented(), shuffle=True, batch_size=4, **options)
+        tracker = track(loader)
+        seen: list[Any] = []
+        if saved is not None:
+            tracker.resume(*saved[:2])
+            random_state.restore(saved[2])
+        for _ in range(1 if saved is not None else 2):
+            between = tracker.place(), tracker.begin(), random_state.take()
+            for batch in loader:
+                seen.append(batch)
+                tracker.step()
+        return seen, between
+
+    whole, between = epochs(None)
+    again, _ = epochs(between)
+    assert equal(whole[-len(again) :], again)
+
+
 def test_an_epoch_that_the_loop_leaves_is_over() -> None:
     loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4)
     tracker = track(loader)
@@ -215,6 +279,24 @@ class DrawsBetween(Sampler[int]):
         return SAMPLES
 
 
+class OwnGenerator(DrawsBetween):
+    def __init__(self) -> None:
+        self.numbers = random.Random(7)
+
+
+class CountsItsEpochs(DrawsBetween):
+    epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        yield from range(self.epoch, SAMPLES)
+
+
+class OwnLoader(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(8))
@@ -227,11 +309,25 @@ def test_what_cannot_be_repeated_is_refused_by_name() -> None:
     batches: Any = [[1, 2], [3]]
     with pytest.raises(ParallelError, match="batch_sampler list"):
         track(DataLoader(dataset, batch_sampler=batches))
-    loader: DataLoader[Any] = DataLoader(dataset, sampler=DrawsBetween(), batch_size=2)
-    tracker = track(loader)
-    _batch = next(iter(loader))
-    with pytest.raises(ParallelError, match="DrawsBetween draws random numbers"):
-        tracker.place()
+    for sampler, words in (
+        (DrawsBetween(), "DrawsBetween draws random numbers"),
+        (CountsItsEpochs(), "CountsItsEpochs changes its own attributes"),
+    ):
+        loader: DataLoader[Any] = DataLoader(dataset, sampler=sampler, batch_size=2)
+        tracker = track(loader)
+        batches = iter(loader)
+        next(batches)
+        tracker.step()
+        with pytest.raises(ParallelError, match=words):
+            tracker.place()
+    for wrong, words in (
+        (DataLoader(dataset, sampler=OwnGenerator()), "OwnGenerator draws from a Random of its own"),
+        (DataLoader(dataset, sampler=iter([1])), "has no __len__"),
+        (OwnLoader(dataset), "OwnLoader has an __iter__"),
+        (DataLoader(dataset, batch_size=None, num_workers=1), "without a batch_size"),
+    ):
+        with pytest.raises(ParallelError, match=words):
+            track(wrong)
     loader = DataLoader(dataset, sampler=ByAnotherRule(dataset, 2, 0), batch_size=2)
     track(loader).resume(Place(0, 4, 2, SAMPLES), None)
     with pytest.raises(ParallelError, match="ByAnotherRule divides"):

@@ -125,6 +125,44 @@ def test_a_step_that_a_scaler_passes_over_has_used_its_samples(tmp_path: Path) -
     assert scaler.get_scale() == 2.0**9
 
 
+def test_a_save_changes_nothing(tmp_path: Path) -> None:
+    results = []
+    for saves in (False, True):
+        torch.manual_seed(1)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.rand(8, 2)), batch_size=2)
+        training = Training(folder=tmp_path, model=model, optimizer=optimizer, loader=loader)
+        for (inputs,) in loader:
+            if saves:
+                training.save(f"before-{training.step}")
+            optimizer.zero_grad()
+            model(inputs).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append((training.step, [parameter.tolist() for parameter in model.parameters()]))
+    assert results[0] == results[1]
+
+
+def test_gradients_that_wait_at_the_end_of_an_epoch_are_named(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.ones(5, 1)))
+    training = Training(folder=tmp_path, model=model, optimizer=optimizer, loader=loader)
+    for number, (inputs,) in enumerate(loader):
+        model(inputs).sum().backward()
+        if number % 2:
+            optimizer.step()
+    with pytest.raises(ParallelError, match="its last 1 batches wait for a step"):
+        training.save()
+
+
+def test_ranks_without_a_group_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ParallelError, match="init_process_group"):
+        Training(folder=tmp_path, model=nn.Linear(1, 1)).save()
+
+
 def test_any_state_of_plain_values_comes_along(tmp_path: Path) -> None:
     class Own:
         def __init__(self, state: Any) -> None:
@@ -162,6 +200,8 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Training(rate=0.1)
     with pytest.raises(ParallelError, match="'optimizer' has parameters of no single model"):
         Training(model=nn.Linear(1, 1), optimizer=torch.optim.SGD(model.parameters()))
+    with pytest.raises(ParallelError, match="'loader' has no optimizer beside it"):
+        Training(model=model, loader=DataLoader(TensorDataset(torch.ones(5, 1))))
     Training(folder=tmp_path, model=model).save()
     optimizer = torch.optim.SGD(model.parameters())
     with pytest.raises(ParallelError, match="no part 'scheduler'"):
