@@ -14,22 +14,22 @@ whoever fetches a sample, and in whatever process, augments it alike.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from typing import Any
 
 import msgspec
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from torch.utils.data.sampler import Sampler
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.position import share
 from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.checks import check, plain
 from herringbone_parallel.torch.position.random_state import RandomState
+from herringbone_parallel.torch.position.seeded import Seeded, Tagged
 
-# Python's and NumPy's, among the attributes of a sampler.
-_GENERATORS = ("Random", "Generator", "RandomState")
 # Indices of a script's sampler at whose drawing the random numbers are compared, which costs 0.4 ms.
 _ASKED = 32
 
@@ -71,7 +71,7 @@ def track(loader: DataLoader[Any]) -> Tracker:
     Raises `ParallelError` for a loader whose order cannot be repeated.
     """
     if not hasattr(loader, "_herringbone_tracker"):
-        _check(loader)
+        check(loader)
         # `isinstance` and the loader's attributes stay.
         loader.__class__ = _tracked(type(loader))
     # Of an iterator that was made before, nobody knows the begin.
@@ -237,10 +237,10 @@ class Tracker:
 
         It is: numbers that it draws between those of the training, and what it changes of itself for the next epoch.
         """
-        name, plain = type(self.sampler).__name__, _plain(self.sampler)
+        name, own = type(self.sampler).__name__, plain(self.sampler)
         indices = iter(sampler)
         yield from islice(indices, 1)
-        if _plain(self.sampler) != plain:
+        if plain(self.sampler) != own:
             self._unrepeatable = (
                 f"{name} changes its own attributes when it is read: let the script call a set_epoch of it"
             )
@@ -328,63 +328,10 @@ class _Primed:
     def __next__(self) -> Any:
         indices = self._first.pop() if self._first else next(self._indices)
         if isinstance(indices, list) and self._tracker.has_workers:
-            indices = _Tagged(indices)
+            indices = Tagged(indices)
             indices.epoch, indices.place, indices.stride = self._tracker.epoch, self._place, self._tracker.ranks
             self._place += len(indices) * self._tracker.ranks
         return indices
-
-
-class _Tagged(list[int]):
-    """The indices of a batch; in the order of the epoch, the first has `place`, and each next is `stride` behind."""
-
-    epoch, place, stride = 0, 0, 1
-
-
-class _Seeded:
-    """A dataset in the workers of a loader: seeds all random numbers before each sample. Else it is the dataset."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.__dict__["_herringbone_dataset"] = dataset
-
-    def __getitems__(self, indices: _Tagged) -> Sequence[Any]:
-        info = get_worker_info()
-        assert info is not None
-        dataset = self._herringbone_dataset
-        # A worker's own seed is the loader's and its number.
-        numbers = info.seed - info.id, indices.epoch
-        one = dataset.dataset if type(dataset) is Subset else dataset
-        if hasattr(one, "__getitems__"):
-            # It reads a batch at once.
-            random_state.seed(*numbers, indices[0], indices.place)
-            return dataset.__getitems__(list(indices))  # type: ignore[no-any-return]
-        samples = []
-        for number, index in enumerate(indices):
-            random_state.seed(*numbers, index, indices.place + number * indices.stride)
-            samples.append(dataset[index])
-        return samples
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._herringbone_dataset[index]
-
-    def __len__(self) -> int:
-        return len(self._herringbone_dataset)
-
-    # What a `worker_init_fn` reads or changes.
-
-    @property
-    def __class__(self) -> Any:
-        return type(self._herringbone_dataset)
-
-    def __reduce__(self) -> Any:
-        return _Seeded, (self._herringbone_dataset,)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_herringbone_dataset":
-            raise AttributeError(name)
-        return getattr(self._herringbone_dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._herringbone_dataset, name, value)
 
 
 def _tracked(cls: Any) -> Any:
@@ -399,7 +346,7 @@ def _tracked(cls: Any) -> Any:
                 return super()._get_iterator()
             dataset = self.dataset
             # The attribute is closed to assignments; the iterator keeps what it sees now.
-            self.__dict__["dataset"] = _Seeded(dataset)
+            self.__dict__["dataset"] = Seeded(dataset)
             try:
                 return super()._get_iterator()
             finally:
@@ -427,40 +374,3 @@ def _rest(sampler: Any, used: int) -> Iterable[int]:
             " what is left of the epoch: give the DataLoader a torch.utils.data.DistributedSampler"
         )
     return share(order, used, ranks, rank, sampler.drop_last)
-
-
-def _plain(sampler: Any) -> dict[str, Any]:
-    """Return the numbers and texts of an object."""
-    return {
-        name: value for name, value in getattr(sampler, "__dict__", {}).items() if isinstance(value, (int, float, str))
-    }
-
-
-def _check(loader: DataLoader[Any]) -> None:
-    own: Any = loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
-    name = type(own).__name__
-    if isinstance(loader.dataset, IterableDataset):
-        raise ParallelError("an IterableDataset has no order of samples to go on in: give a dataset with indices")
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        raise ParallelError(f"{type(loader).__name__} has an __iter__ of its own, which nobody can enter in its middle")
-    if not getattr(loader, "in_order", True):
-        raise ParallelError("in_order=False gives batches in the order in which they arrive, which nobody can repeat")
-    if loader.num_workers and loader.batch_sampler is None:
-        raise ParallelError("with workers, and without a batch_size, samples have no place: give the DataLoader one")
-    if not hasattr(own, "__len__"):
-        raise ParallelError(f"the sampler {name} has no __len__, so nobody knows where its epoch ends")
-    drawn = [
-        one
-        for one in getattr(own, "__dict__", {}).values()
-        if type(one).__name__ in _GENERATORS and not isinstance(one, torch.Generator)
-    ]
-    if drawn:
-        raise ParallelError(
-            f"the sampler {name} draws from a {type(drawn[0]).__name__} of its own, whose state no checkpoint has: let"
-            " it make one from a seed and the epoch at each begin, or draw from a torch.Generator"
-        )
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-        raise ParallelError(
-            f"the batch_sampler {type(loader.batch_sampler).__name__} makes batches of its own: give the DataLoader a"
-            " sampler and a batch_size"
-        )

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import torch
@@ -29,7 +30,8 @@ def take() -> RandomState:
 def remember() -> Callable[[], RandomState]:
     """Return the function that returns the present state: after each step there is time for a copy alone (20 us)."""
     (version, numbers, gauss), host = random.getstate(), torch.get_rng_state()
-    module, cuda = sys.modules.get("numpy"), torch.cuda
+    module: Any = sys.modules.get("numpy")
+    cuda: Any = torch.cuda
     numpy = None if module is None else module.random.get_state()
     devices = cuda.get_rng_state_all() if cuda.is_available() and cuda.is_initialized() else []
 
