@@ -124,6 +124,15 @@ def test_a_key_may_be_the_folder_of_another(store, keys):
     assert list(store.keys("mine")) == []
 
 
+def test_a_file_of_the_users_hides_no_object_that_lies_apart(store, tmp_path):
+    put(store, "a/b")
+    put(store, "a")
+    store.delete("mine", "a/b")
+    (tmp_path / "mine/a").write_text("by hand")
+    store.delete("mine", "a")
+    assert not store.exists("mine", "a")
+
+
 @pytest.mark.parametrize("key", ["..", "a//b", "%", "\0", "x" * 1024, "\uf7ff", "a"])
 def test_a_place_apart_leads_back_to_its_key(key):
     assert key_apart(path_apart(key).removeprefix(f"{APART}/")) == key

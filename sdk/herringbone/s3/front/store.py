@@ -209,7 +209,9 @@ class Store:
         with self._lock:
             self.check(bucket, key, conditions)
             top = self.bucket(bucket)
-            if any(_remove(top, path) for path in _places(key)):
+            # Both: a file that came by other means hides an object that lies apart.
+            removed_places = [_remove(top, path) for path in _places(key)]
+            if any(removed_places):
                 self._facts_path(top, key).unlink(missing_ok=True)
 
     def keys(self, bucket: str, prefix: str = "", after: str = "", *, by_folder: bool = False) -> Iterator[str]:
