@@ -352,6 +352,7 @@ def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monk
     estimator = PyTorch.attach("a")
     assert estimator.latest_training_job.name == "a"
     assert estimator.model_data == job.model_data
+    job.remove()
     after = estimator.plan(job_name="a")
     assert msgspec.structs.replace(after, folder=before.folder) == before
     assert estimator.hyperparameters() == before.hyperparameters

@@ -285,7 +285,7 @@ def test_threads_can_submit_in_parallel(image, script):
 def test_a_killed_host_is_restarted_with_its_checkpoints(submit, engine):
     job = submit(
         "import os, pathlib, time\n"
-        "saved = pathlib.Path('/opt/ml/checkpoints/saved')\n"
+        "saved = pathlib.Path('/opt/ml/checkpoints', os.environ['SM_CURRENT_HOST'])\n"
         "if saved.exists():\n"
         "    pathlib.Path('/opt/ml/model', os.environ['SM_CURRENT_HOST']).write_text(os.environ['TOKEN'])\n"
         "else:\n"
