@@ -43,13 +43,13 @@ def project_folder(account, home, tmp_path, monkeypatch):
 
 def test_the_service_gets_the_planned_request_with_the_accounts_names(recorder, index):
     arguments = {"hyperparameters": {"epochs": 3}, "environment": {"MODE": "fast"}, "tags": {"team": "a"}}
+    offline = estimator(recorder, **arguments).plan({"training": "data"}, "digits-1").request
     job = fit(recorder, {"training": "data"}, **arguments)
     row = index.get(job.name)
     request = row.plan_dict["request"]
     assert differences(request, described(recorder.boto)) == []
     assert request["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/training"
     assert "${" not in json.dumps(request)
-    offline = estimator(recorder, **arguments).plan({"training": "data"}, "digits-1").request
     assert request.keys() == offline.keys()
     assert json.loads(request["HyperParameters"]["sagemaker_region"]) == REGION
     assert (row.client, json.loads(row.service)) == (None, {"region": REGION, "account": ACCOUNT})
