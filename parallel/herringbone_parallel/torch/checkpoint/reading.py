@@ -88,7 +88,7 @@ class Reader:
         entry = self._tensor(name)
         if len(entry.chunks) == 1:
             return self._values(name, entry, entry.chunks[0])
-        whole = torch.empty(entry.shape, dtype=_type(name, entry.dtype))
+        whole = torch.empty(entry.shape, dtype=dtype_of(name, entry.dtype))
         self.read_into(name, Piece(whole, (0,) * len(entry.shape), entry.shape))
         return whole
 
@@ -171,7 +171,7 @@ class Reader:
     def _values(self, name: str, entry: Tensor, chunk: Chunk) -> torch.Tensor:
         """Return the values of a chunk, from the mapped file. The checksum is computed once."""
         count = math.prod(chunk.sizes)
-        dtype = _type(name, entry.dtype)
+        dtype = dtype_of(name, entry.dtype)
         if not count:
             return torch.empty(chunk.sizes, dtype=dtype)
         data = self._map(chunk.file)
@@ -198,7 +198,8 @@ def _newest(folder: Path) -> Listed:
     return newest
 
 
-def _type(name: str, dtype: str) -> torch.dtype:
+def dtype_of(name: str, dtype: str) -> torch.dtype:
+    """Return torch's type of a saved tensor. Raises `ParallelError` for one that this torch has not."""
     if dtype not in TYPES:
         raise ParallelError(
             f"{name!r} is of the type {dtype}, which torch {torch.__version__} has not; use a newer one"

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.checkpoint.pieces import TYPES
+from herringbone_contract.checkpoint.manifest import Tensor
+from herringbone_parallel.torch.checkpoint.reading import dtype_of
 
 
 def take(part: str, model: nn.Module, optimizer: Optimizer, reader: Any = None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def take(part: str, model: nn.Module, optimizer: Optimizer, reader: Any = None) 
         state = {names[id(parameter)]: dict(values) for parameter, values in optimizer.state.items() if values}
     else:
         parameters = {names[id(one)]: one for group in optimizer.param_groups for one in group["params"]}
-        state = {name: _room(f"{part}.state.{name}.", parameter, reader) for name, parameter in parameters.items()}
+        state = _room(part, parameters, reader)
     return {"state": state, "param_groups": groups}
 
 
@@ -44,22 +44,23 @@ def put(model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
                 optimizer.state[parameter] = dict(values)
 
 
-def _room(prefix: str, parameter: torch.Tensor, reader: Any) -> dict[str, Any]:
-    """Return what the checkpoint has of a parameter's state: values, and empty tensors like the parameter."""
-    room: dict[str, Any] = {
-        name.removeprefix(prefix): value for name, value in reader.values().items() if name.startswith(prefix)
-    }
-    for name, entry in reader.manifest.tensors.items():
-        if not name.startswith(prefix):
+def _room(part: str, parameters: dict[str, torch.Tensor], reader: Any) -> dict[str, dict[str, Any]]:
+    """Return what the checkpoint has of each parameter's state: values, and empty tensors like the parameter."""
+    room: dict[str, dict[str, Any]] = {name: {} for name in parameters}
+    for joined, content in {**reader.values(), **reader.manifest.tensors}.items():
+        path = reader.split(joined)
+        if path[:2] != (part, "state") or len(path) != 4 or path[2] not in room:
             continue
-        dtype = TYPES.get(entry.dtype)
-        if dtype is None:
-            raise ParallelError(f"{name!r} is of the type {entry.dtype}, which this torch has not")
-        if tuple(entry.shape) == tuple(parameter.shape) and entry.shape:
-            room[name.removeprefix(prefix)] = torch.empty_like(parameter.detach(), dtype=dtype)
-        else:
-            room[name.removeprefix(prefix)] = torch.empty(entry.shape, dtype=dtype)
+        name, key = path[2:]
+        room[name][key] = _empty(joined, parameters[name], content) if isinstance(content, Tensor) else content
     return room
+
+
+def _empty(name: str, parameter: torch.Tensor, entry: Tensor) -> torch.Tensor:
+    dtype = dtype_of(name, entry.dtype)
+    if entry.shape and tuple(entry.shape) == tuple(parameter.shape):
+        return torch.empty_like(parameter.detach(), dtype=dtype)
+    return torch.empty(entry.shape, dtype=dtype)
 
 
 def _names(model: nn.Module) -> dict[int, str]:

@@ -113,8 +113,7 @@ class Training:
         others = {name: encode(part.state_dict(), name, large) for name, part in self._others.items()}
         if large:
             state[_LARGE] = large
-        places = {name: msgspec.to_builtins(tracker.place()) for name, tracker in self._trackers.items()}
-        extra = {"step": self.step, "ranks": peers.size, "places": places, "others": others}
+        extra = {"step": self.step, "ranks": peers.size, "others": others}
         save = api.async_save if in_background else api.save
         return save(self._path(), tag or f"step-{self.step}", state, contents=api.Contents(extra=extra), peers=peers)
 
@@ -131,7 +130,7 @@ class Training:
         state = self._state(reader)
         loaded = api.load(folder, state, reader.manifest.tag, peers=peers)
         extra = loaded.extra
-        if not isinstance(extra, dict) or "places" not in extra:
+        if not isinstance(extra, dict) or "others" not in extra:
             raise ParallelError(f"the checkpoint {loaded.tag!r} has no places of loaders: Training.save wrote it not")
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
@@ -149,8 +148,7 @@ class Training:
         content = bytes(memoryview(reader.tensor(f"{_OWN}.{peers.rank if is_same else 0}").numpy()))
         own = msgspec.msgpack.decode(content, type=_Own)
         for name, tracker in self._trackers.items():
-            shared = msgspec.convert(_of(extra["places"], name), Place)
-            tracker.resume(own.places[name] if is_same else shared, own.begins.get(name))
+            tracker.resume(_of(own.places, name), own.begins.get(name))
         self.step = extra["step"]
         if is_same:
             random_state.restore(own.random)
