@@ -1,6 +1,6 @@
 """A disk that loses what was not synced, at any moment: the states in which a power cut may leave a folder.
 
-The kernel stores contents and names in any order unless it is asked to sync them. `PowerCut` watches the calls that a
+The kernel stores contents and names in any order, though a rename in one folder as a whole, unless it is asked to sync them. `PowerCut` watches the calls that a
 program makes while it writes below a folder, and builds from each moment the folders that the next start may find: each
 name and each content that was not synced is there, or is not, or is there in part, by chance.
 
@@ -30,7 +30,8 @@ from unittest import mock
 _CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "rename", "link", "symlink", "unlink", "mkdir")
 # A name -> the file that it leads to, by its number. A number of None is the removal of the name.
 Names = dict[str, int]
-Change = tuple[str, int | None]
+# What one call changes in one folder: a journal has both names of a rename there, or neither.
+Change = dict[str, int | None]
 # What a disk writes whole.
 _SECTOR = 512
 _PROGRAM = "import ctypes, sys; {before}; ctypes.CDLL(None).power_cut_watch(int(sys.argv[1])); {watched}"
@@ -120,11 +121,12 @@ class PowerCut:
     def _sync(self, number: int) -> None:
         self._look()
         if self.is_folder.get(number):
-            for name, leads_to in self.pending.pop(number, []):
-                if leads_to is None:
-                    self.stored[number].pop(name, None)
-                else:
-                    self.stored[number][name] = leads_to
+            for change in self.pending.pop(number, []):
+                for name, leads_to in change.items():
+                    if leads_to is None:
+                        self.stored[number].pop(name, None)
+                    else:
+                        self.stored[number][name] = leads_to
         elif number in self.now:
             self.synced[number] = self.now[number]
             self.shortest[number] = len(self.now[number])
@@ -155,10 +157,11 @@ class PowerCut:
                 continue
             before = dict(self.stored.setdefault(folder, {}))
             changes = self.pending.setdefault(folder, [])
-            for name, leads_to in changes:
-                before[name] = leads_to  # type: ignore[assignment]
-            changes += [(name, number) for name, number in seen.items() if before.get(name) != number]
-            changes += [(name, None) for name, number in before.items() if number is not None and name not in seen]
+            for change in changes:
+                before.update(change)  # type: ignore[arg-type]
+            change = {name: number for name, number in seen.items() if before.get(name) != number}
+            change |= {name: None for name, number in before.items() if number is not None and name not in seen}
+            changes += [change] if change else []
 
 
 _OPEN = os.open
@@ -167,7 +170,8 @@ _OPEN = os.open
 def _build(moment: _Moment, folder: int, into: Path, chance: random.Random) -> None:
     into.mkdir()
     names: dict[str, int | None] = dict(moment.stored.get(folder, {}))
-    names.update(change for change in moment.pending.get(folder, []) if chance.random() < 0.5)
+    for change in moment.pending.get(folder, []):
+        names.update(change if chance.random() < 0.5 else {})
     for name, number in names.items():
         if number is None:
             continue
