@@ -1,8 +1,9 @@
 """A disk that loses what was not synced, at any moment: the states in which a power cut may leave a folder.
 
-The kernel stores contents and names in any order, though a rename in one folder as a whole, unless it is asked to sync them. `PowerCut` watches the calls that a
-program makes while it writes below a folder, and builds from each moment the folders that the next start may find: each
-name and each content that was not synced is there, or is not, or is there in part, by chance.
+The kernel stores contents and names in any order, though a rename in one folder as a whole, unless it is asked to sync
+them. `PowerCut` watches the calls that a program makes while it writes below a folder, and builds from each moment the
+folders that the next start may find: each name and each content that was not synced is there, or is not, or is there in
+part, by chance.
 
     with PowerCut(folder) as cut:
         write()

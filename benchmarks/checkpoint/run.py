@@ -16,6 +16,7 @@ from typing import Any
 
 import ranks
 from kills import kills
+from position import cost, epoch
 from resume import resume
 from stall import stall
 
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--savers", type=int, default=4, help="ranks that save during training")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--parts", default="stall,resume,kills")
+    parser.add_argument("--parts", default="stall,resume,cost,epoch,kills")
     parser.add_argument("--folder", help="on the disk to measure; by default a temporary folder")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
@@ -44,6 +45,11 @@ def main() -> None:
                     result = ranks.run(size, function, folder, width, layers, arguments.rounds)
                 results[f"{part} {shape}"] = result
                 ranks.say(json.dumps(result))
+        for part, measure in (("cost", lambda folder: cost(folder, 256, 4, 200)), ("epoch", lambda f: epoch(f, 10**7))):
+            if part in arguments.parts:
+                ranks.say(part)
+                results[part] = measure(str(Path(top, part)))
+                ranks.say(json.dumps(results[part]))
         if "kills" in arguments.parts:
             ranks.say(f"{arguments.kills} kills")
             results["kills"] = kills(str(Path(top, "kills")), arguments.kills)

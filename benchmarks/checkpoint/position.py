@@ -1,0 +1,142 @@
+"""Measure what the place in the data and the random numbers add to a step and to a save, and a resume in an epoch."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, skip_first_batches
+from ranks import checkpoint, network
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.utils.data import DataLoader, Dataset
+
+from herringbone_parallel.torch.position.api import Training
+
+# In the same process and in turn: others that use the machine meet both.
+PAIRS = 30
+
+
+class Index(Dataset[Any]):
+    def __init__(self, samples: int, width: int = 1) -> None:
+        self.samples, self.row = samples, torch.ones(width)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.row
+
+
+def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
+    """Return the milliseconds that a step and a save take alone and what is added, with a 95 % bound of the mean."""
+    model = network(width, layers)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Index(32 * steps, width), batch_size=32, shuffle=True)
+
+    tracked, plain = loader(), loader()
+    training = Training(folder=folder, model=model, optimizer=optimizer, loader=tracked)
+    count = training._completed
+
+    def train(data: DataLoader[Any], is_counted: bool) -> float:
+        training._completed = count if is_counted else lambda *_: None
+        begin = time.perf_counter()
+        for batch in data:
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+        return (time.perf_counter() - begin) / steps * 1e3
+
+    def save(call: Callable[[], Any]) -> float:
+        return timed(call) * 1e3
+
+    def bare() -> None:
+        # What Training saves, without place and numbers.
+        state = {"model": get_model_state_dict(model), "optimizer": training._state()["optimizer"]}
+        checkpoint.save(folder, "bare", state)
+
+    train(plain, False), train(tracked, True)
+    without, added = in_pairs(lambda: train(plain, False), lambda: train(tracked, True))
+    save(bare), save(training.save)
+    saves, on_top = in_pairs(lambda: save(bare), lambda: save(lambda: training.save("full")))
+    return {
+        "step_ms": round(without, 3),
+        "step_added_ms": bound(added),
+        "step_added_share": round(bound(added)["most"] / without, 5),
+        "save_ms": round(saves, 2),
+        "save_added_ms": bound(on_top),
+    }
+
+
+def in_pairs(first: Callable[[], float], second: Callable[[], float]) -> tuple[float, list[float]]:
+    """Return the median of the first, and what the second takes more in each pair; each pair begins with another."""
+    ones, differences = [], []
+    for pair in range(PAIRS):
+        if pair % 2:
+            two = second()
+            one = first()
+        else:
+            one = first()
+            two = second()
+        ones.append(one)
+        differences.append(two - one)
+    return statistics.median(ones), differences
+
+
+def bound(differences: Sequence[float]) -> dict[str, float]:
+    """Return the median, and the upper end of its 95 % interval by 2,000 samples of the pairs."""
+    chance = random.Random(1)
+    medians = sorted(statistics.median(chance.choices(differences, k=len(differences))) for _ in range(2000))
+    return {"median": round(statistics.median(differences), 4), "most": round(medians[1950], 4)}
+
+
+def epoch(folder: str, samples: int) -> dict[str, Any]:
+    """Return the seconds until the first batch of a fresh epoch, and of one that goes on in its middle.
+
+    `accelerate` passes over the batches before the place by `skip_first_batches`, and `reading` is the time in which a
+    plain loop would read them again, by 2,000 of them.
+    """
+    batch = 100
+    ours = Path(folder, "epoch")
+
+    def data() -> DataLoader[Any]:
+        return DataLoader(Index(samples), batch_size=batch, shuffle=True)
+
+    def first_batch(folder: Path) -> tuple[float, Training, DataLoader[Any], torch.optim.Optimizer]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        loader = data()
+        training = Training(folder=folder, model=model, optimizer=optimizer, loader=loader)
+        seconds = timed(lambda: (training.resume(), next(iter(loader))))
+        return seconds, training, loader, optimizer
+
+    def skipped() -> float:
+        loader = Accelerator(cpu=True).prepare(data())
+        return timed(lambda: next(iter(skip_first_batches(loader, samples // 2 // batch))))
+
+    torch.manual_seed(1)
+    _, training, loader, optimizer = first_batch(ours)
+    # As if half an epoch was used, without reading it.
+    batches = iter(loader)
+    next(batches)
+    loader._herringbone_tracker.taken = samples // 2 // batch
+    optimizer.step()
+    training.save()
+    rounds = [(first_batch(Path(folder, f"fresh-{turn}"))[0], first_batch(ours)[0], skipped()) for turn in range(3)]
+    fresh, middle, accelerate = (statistics.median(column) for column in zip(*rounds, strict=True))
+    batches = iter(data())
+    next(batches)
+    reading = timed(lambda: [next(batches) for _ in range(2000)]) / 2000 * samples / 2 / batch
+    return {"fresh_s": fresh, "middle_s": middle, "accelerate_s": accelerate, "reading_s": reading}
+
+
+def timed(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
