@@ -113,7 +113,8 @@ class Training:
         others = {name: encode(part.state_dict(), name, large) for name, part in self._others.items()}
         if large:
             state[_LARGE] = large
-        extra = {"step": self.step, "ranks": peers.size, "others": others}
+        kinds = {name: optimizer_states.kind(optimizer) for name, optimizer in self._optimizers.items()}
+        extra = {"step": self.step, "ranks": peers.size, "others": others, "optimizers": kinds}
         save = api.async_save if in_background else api.save
         return save(self._path(), tag or f"step-{self.step}", state, contents=api.Contents(extra=extra), peers=peers)
 
@@ -127,11 +128,11 @@ class Training:
         if not found:
             return False
         reader = peers.agree(lambda: api.Reader.find(folder, tag), "resume")
+        extra, found_tag = reader.extra, reader.manifest.tag
+        if not isinstance(extra, dict) or "optimizers" not in extra:
+            raise ParallelError(f"the checkpoint {found_tag!r} has no places of loaders: Training.save wrote it not")
         state = self._state(reader)
-        loaded = api.load(folder, state, reader.manifest.tag, peers=peers)
-        extra = loaded.extra
-        if not isinstance(extra, dict) or "others" not in extra:
-            raise ParallelError(f"the checkpoint {loaded.tag!r} has no places of loaders: Training.save wrote it not")
+        loaded = api.load(folder, state, found_tag, peers=peers)
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
         for name, optimizer in self._optimizers.items():
