@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -32,6 +32,8 @@ from herringbone_parallel.torch.position.seeded import Seeded, Tagged
 
 # Indices of a script's sampler at whose drawing the random numbers are compared, which costs 0.4 ms.
 _ASKED = 32
+
+Follower = TypeVar("Follower", bound="Tracker")
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -72,11 +74,17 @@ def track(loader: DataLoader[Any]) -> Tracker:
     """
     if not hasattr(loader, "_herringbone_tracker"):
         check(loader)
+    return follow(loader, Tracker(loader))
+
+
+def follow(loader: DataLoader[Any], tracker: Follower) -> Follower:
+    """Let a tracker follow its loader from now on."""
+    if not hasattr(loader, "_herringbone_tracker"):
         # `isinstance` and the loader's attributes stay.
         loader.__class__ = _tracked(type(loader))
     # Of an iterator that was made before, nobody knows the begin.
     loader._iterator = None
-    loader._herringbone_tracker = tracker = Tracker(loader)
+    loader._herringbone_tracker = tracker  # type: ignore[attr-defined]
     return tracker
 
 
@@ -166,13 +174,18 @@ class Tracker:
         return self.sampler.num_replicas if isinstance(self.sampler, DistributedSampler) else 1
 
     @property
+    def stride(self) -> int:
+        """The distance of two samples of a batch in the epoch's order."""
+        return self.ranks
+
+    @property
     def _length(self) -> int:
         sized: Any = self.sampler.dataset if isinstance(self.sampler, DistributedSampler) else self.sampler
         return len(sized)
 
     # What the loader does.
 
-    def iterate(self, make: Callable[[], Any], is_kept: bool) -> _Batches:
+    def iterate(self, make: Callable[[], Any], is_kept: bool) -> Iterator[Any]:
         """Begin an epoch, or go on with one: `make` returns torch's own iterator, `is_kept` if that is used again."""
         resumed, self._resumed = self._resumed, None
         self._began = resumed
@@ -194,6 +207,10 @@ class Tracker:
             if begin.drawing is not None:
                 random_state.restore(outside.random)
         self._open = object()
+        return self.counted(inner)
+
+    def counted(self, inner: Any) -> Iterator[Any]:
+        """Return the batches of torch's iterator, each counted when the loop takes it."""
         return _Batches(self, inner, self._open)
 
     def take(self, mark: object) -> None:
@@ -222,15 +239,20 @@ class Tracker:
             self._drawing = self._moment()
         else:
             self._set(self._drawing)
-        sampler: Any = self.sampler
-        if not type(sampler).__module__.startswith("torch."):
-            sampler = self._watched(_rest(sampler, self._before) if self._before else sampler)
-        elif self._before:
-            sampler = _rest(sampler, self._before)
+        sampler: Any = self.rest()
+        if not type(self.sampler).__module__.startswith("torch."):
+            sampler = self._watched(sampler)
+        yield from self.batched(sampler)
+
+    def rest(self) -> Iterable[int]:
+        """Return what is left of the order from the place on."""
+        return _rest(self.sampler, self._before) if self._before else self.sampler
+
+    def batched(self, sampler: Iterable[int]) -> Iterable[Any]:
+        """Return what the loader asks its dataset for."""
         if self.batch_sampler is None:
-            yield from sampler
-        else:
-            yield from BatchSampler(sampler, self._batch_size, self.batch_sampler.drop_last)
+            return sampler
+        return BatchSampler(sampler, self._batch_size, self.batch_sampler.drop_last)
 
     def _watched(self, sampler: Any) -> Iterator[int]:
         """Yield what a sampler of the script does, and note what makes an order that nobody could repeat.
@@ -329,7 +351,7 @@ class _Primed:
         indices = self._first.pop() if self._first else next(self._indices)
         if isinstance(indices, list) and self._tracker.has_workers:
             indices = Tagged(indices)
-            indices.epoch, indices.place, indices.stride = self._tracker.epoch, self._place, self._tracker.ranks
+            indices.epoch, indices.place, indices.stride = self._tracker.epoch, self._place, self._tracker.stride
             self._place += len(indices) * self._tracker.ranks
         return indices
 
