@@ -1,7 +1,7 @@
 """Simulate how BERT-large and ResNet-50 scale at 100 Gbit/s, on 8 to 2,048 hosts of 8 GPUs.
 
 Usage: python benchmarks/scaling/run.py [--hosts 8 256] [--latency-us 50] [--message-us 1] [--gbit 100] [--svg FILE].
-Prints the tables of docs/understand/scaling.md; the last line is JSON. Uses no network and no clock, so every
+Prints the tables of benchmarks/scaling/simulated.md; the last line is JSON. Uses no network and no clock, so every
 machine prints the same figures.
 """
 

@@ -62,7 +62,7 @@ _A100 = 0.7
 # Whole steps reach 40 to 45 % of an H100's peak in bfloat16 (table of MosaicML's llm-foundry): its power limit lowers
 # the clock in long matrix products.
 _H100 = 0.62
-# BERT-large reaches 40 of a V100's 125 TFLOP/s in whole steps (docs/understand/scaling.md).
+# BERT-large reaches 40 of a V100's 125 TFLOP/s in whole steps (benchmarks/scaling/simulated.md).
 _V100 = 0.55
 # Assumed, by the power limits of 70 to 350 W: no measurement of whole steps was at hand.
 _BOARD = 0.55

@@ -1,4 +1,4 @@
-"""docs/understand/scaling.md and its figure match the output of benchmarks/scaling/run.py."""
+"""benchmarks/scaling/simulated.md and its figure match the output of benchmarks/scaling/run.py."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from benchmarks.scaling.run import (
     table,
 )
 
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "understand"
+PAGES = Path(__file__).resolve().parents[4] / "benchmarks" / "scaling"
 
 
 def test_the_page_and_the_figure_match_the_script() -> None:
-    page = (DOCS / "scaling.md").read_text()
+    page = (PAGES / "simulated.md").read_text()
     panels = []
     for title, speed, work in scenarios():
         rows = {hosts: efficiencies(work, hosts, host_link()) for hosts in HOSTS}
         assert "\n".join([f"### {title}", "", *table(rows)]) in page
         assert explanation(work, speed, rows) in page
         panels.append(panel(title, work, speed, rows))
-    assert draw(panels) == (DOCS / "scaling.svg").read_text()
+    assert draw(panels) == (PAGES / "scaling.svg").read_text()
 
 
 def test_models_have_the_gradients_of_the_publications() -> None:
