@@ -115,6 +115,8 @@ class HostVariable:
     OBSERVER = "HERRINGBONE_OBSERVER"
     # "on": ranks of PyTorch scripts report their steps and their peak of memory, to compare them with a prediction.
     COMPARE = "HERRINGBONE_COMPARE"
+    # "on": ranks of PyTorch scripts record every optimizer step, so that two runs can be compared.
+    FINGERPRINTS = "HERRINGBONE_FINGERPRINTS"
 
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0

@@ -23,6 +23,7 @@ that they do not know. The kinds:
     stacks      id, why, text, groups              where all ranks are, see STACKS below
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds
+    fingerprint process, number, part, parts, text   a part of a rank's record of a step (`rehearsal.records`)
     bill        text
     alive       every, stopped                     the host's supervisor runs, and says so every so many seconds;
                                                    `stopped`: processes that somebody has stopped, in words. The

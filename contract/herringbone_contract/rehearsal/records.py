@@ -22,14 +22,15 @@ MAX_PIECE_CHARS = 3800
 MAX_PIECES = 5000
 # A script may write what it likes.
 _MAX_RECORD_BYTES = 64 << 20
-# The places of a tensor: a whole one is equal on all ranks that have it; shards add up to it; a copy is not added.
-WHOLE, SHARD, COPY = "", "shard", "copy"
+# The places of a tensor: a whole one is equal on all ranks that have it; shards add up; copies of shards are not added;
+# a local one is of this rank and this layout alone.
+WHOLE, SHARD, COPY, LOCAL = "", "shard", "copy", "local"
 
 
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One parameter or buffer: a digest of its bits, the sum of its squares, its sum, and its number of elements.
 
-    The sums are None where they are not finite. `place` is WHOLE, SHARD or COPY.
+    The sums are None where they are not finite. `place` is where it is of; see above.
     """
 
     digest: str

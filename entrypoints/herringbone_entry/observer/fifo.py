@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from herringbone_contract.events.emit import MAX_LINE_BYTES
 from herringbone_contract.events.format import MAX_BATCH, MAX_NAME_CHARS, Event, Point, parse
 from herringbone_entry.observer.source import Source
 
@@ -100,6 +101,13 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "spans": _is_list(_is_span),
         "bubble": _or_none(_is_number),
         "predicted": _or_none(_is_prediction),
+    },
+    "fingerprint": {
+        "process": _is_text,
+        "number": _is_count,
+        "part": _is_count,
+        "parts": _is_count,
+        "text": lambda value: isinstance(value, str) and len(value) <= MAX_LINE_BYTES,
     },
 }
 

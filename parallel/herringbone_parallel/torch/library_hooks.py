@@ -54,6 +54,10 @@ def _assigned() -> None:
     nn.Module().weight = nn.Parameter(torch.ones(1, device="cpu"))
 
 
+def _backward() -> None:
+    _one().backward()  # type: ignore[no-untyped-call]
+
+
 # Since torch 2.14 `checkpoint` has an inner function, which calls another generator.
 _INNER = hasattr(torch.utils.checkpoint, "_checkpoint_impl")
 GENERATOR = "_checkpoint_without_reentrant_generator" + ("_impl" if _INNER else "")
@@ -82,6 +86,18 @@ MEASURE = (
     Hook("torch.utils._python_dispatch:_disable_current_modes", _MEASURED, exists),
     Hook("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", "see the script's batches", exists),
     Hook("torch._C:_disabled_torch_dispatch_impl", _MEASURED, exists),
+)
+_STEPS = "record the steps of a rehearsal"
+_DATA = "torch.utils.data.dataloader:_BaseDataLoaderIter."
+_NEXT = named_in("torch.utils.data.dataloader:_SingleProcessDataLoaderIter._next_data")
+# `rehearse`.
+FINGERPRINTS = (
+    _CALL,
+    Hook("torch.autograd:backward", _STEPS, reached(_backward)),
+    Hook(f"{_DATA}_next_index", _STEPS, _NEXT),
+    Hook(f"{_DATA}__next__", _STEPS, exists),
+    Hook("torch._C:_current_graph_task_id", _STEPS, exists),
+    Hook("torch._C:_functorch.is_functorch_wrapped_tensor", _STEPS, exists),
 )
 # Version 1 of smdistributed.modelparallel.
 MODEL_PARALLEL = (
