@@ -6,6 +6,7 @@ import os
 import sys
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,13 @@ _COMPLETIONS = {
     "accelerate.accelerator": "herringbone_parallel.torch.sharding.accelerate",
     "transformers.trainer": "herringbone_parallel.torch.sharding.trainer",
 }
+# What lets loops of others go on in the middle of an epoch, by the module of theirs that the script has imported.
+_POSITION = {
+    "accelerate.data_loader": ("accelerate", "loaders"),
+    "accelerate.optimizer": ("accelerate", "optimizers"),
+    "accelerate.checkpointing": ("accelerate", "checkpoints"),
+    "transformers.trainer": ("hugging_face", "complete"),
+}
 # Version 1 of the model-parallel library for torch; one module of it watches custom autograd functions.
 _MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
 _FUNCTIONS = "herringbone_parallel.torch.function_apply"
@@ -51,6 +59,9 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     """
     for name, function in _FOR_ALL.items():
         sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
+    for name, (ours, function) in _POSITION.items() if find_spec("herringbone_parallel") else ():
+        completion = f"herringbone_parallel.torch.position.{ours}"
+        sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, function)))
     for name, ours in _WATCHED.items() if sys.platform == "linux" else ():
         sys.meta_path.insert(0, AfterImport(name, partial(_watch, ours)))
     sys.meta_path.insert(0, AfterImport("keras", partial(_watch, _KERAS)))

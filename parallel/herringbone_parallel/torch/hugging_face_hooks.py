@@ -55,3 +55,25 @@ MODEL_PARALLEL_TRAINER = (
     Hook(f"{_TRAINER}prediction_step", _AVERAGE, takes("model", "inputs")),
     Hook(f"{_TRAINER}_get_num_items_in_batch", _AVERAGE, named_in(f"{_TRAINER}prediction_step")),
 )
+_LOADER = "accelerate.data_loader:"
+_STATES = "accelerate.checkpointing:"
+_ENTERS = "go on in the middle of an epoch"
+# The place in the data, in any job.
+POSITION_LOADERS = (
+    Hook(f"{_LOADER}prepare_data_loader", _ENTERS, takes("dataloader", "device", "num_processes")),
+    Hook(f"{_LOADER}skip_first_batches", _ENTERS, takes("dataloader", "num_batches")),
+    Hook(f"{_LOADER}DataLoaderShard.__iter__", _ENTERS, exists),
+    Hook(f"{_LOADER}BatchSamplerShard.__iter__", "divide what is left of an epoch", exists),
+)
+POSITION_OPTIMIZERS = (
+    Hook("accelerate.optimizer:AcceleratedOptimizer.step", "count complete steps", takes("self", "closure")),
+)
+POSITION_CHECKPOINTS = (
+    Hook(f"{_STATES}save_accelerator_state", _ENTERS, takes("output_dir", "dataloaders", "process_index")),
+    Hook(f"{_STATES}load_accelerator_state", _ENTERS, takes("input_dir", "dataloaders", "process_index")),
+)
+POSITION_TRAINER = (
+    Hook(f"{_TRAINER}_save_rng_state", _ENTERS, named_in(f"{_TRAINER}_save_checkpoint")),
+    Hook(f"{_TRAINER}_load_optimizer_and_scheduler", _ENTERS, takes("self", "checkpoint")),
+    Hook(f"{_TRAINER}_load_rng_state", _ENTERS, takes("self", "checkpoint")),
+)

@@ -1,0 +1,285 @@
+"""The place of a loader that accelerate has prepared, for loops of accelerate and Hugging Face's Trainer.
+
+    accelerate's loader      reads one batch ahead of the loop: a batch is `taken` when accelerate hands it out   [1]
+      torch's loader         the random numbers before each batch that this process reads are kept                [2]
+        BatchSamplerShard    gives rank r of n every n-th batch, or its part of each, so that after each step a
+                             begin of the order is used; it fills the last batches from the first ones            [3]
+          BatchSampler
+            sampler          has the order of the epoch, on any number of ranks                                   [4]
+
+A batch that was read ahead is read again after a restart, under the numbers of [2].
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import chain, count, cycle, islice
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.checks import check
+from herringbone_parallel.torch.position.loader import Begin, Moment, Place, Tracker, follow
+from herringbone_parallel.torch.position.random_state import RandomState
+
+_END = object()
+
+
+class LoaderPlace(msgspec.Struct, frozen=True):
+    """The place of a loader on a rank.
+
+    `ahead` are the numbers under which the next batch has been read already. `iteration` and `seed` are accelerate's
+    counter of epochs and the seed of its sampler.
+    """
+
+    place: Place
+    begin: Begin | None
+    ahead: RandomState | None
+    iteration: int
+    seed: int | None
+
+
+class Numbers:
+    """The random numbers with which a process goes on, at the first batch that it reads."""
+
+    def __init__(self, put: Callable[[], None]) -> None:
+        self._put = put
+        self._is_done = False
+
+    def restore(self, *, again: bool = False) -> None:
+        """Restore them, once or again."""
+        if again or not self._is_done:
+            self._put()
+        self._is_done = True
+
+
+class PreparedTracker(Tracker):
+    """The place of a loader of accelerate's; see the module's picture."""
+
+    def __init__(self, loader: Any) -> None:
+        outer = loader.base_dataloader.batch_sampler
+        self._inner = getattr(outer, "batch_sampler", outer)
+        self._shards = None if outer is self._inner else outer
+        # As accelerate's own `set_sampler` does; where nobody calls that, the outer one has none.
+        outer.sampler = self._inner.sampler
+        super().__init__(loader.base_dataloader)
+        if self._shards is not None and outer.split_batches:
+            self._batch_size //= outer.num_processes
+        self._is_last = False
+        self._enters = False
+        # The batch of this pass at which it reaches the place, and what is known of that.
+        self._turn = -1
+        self._known: tuple[LoaderPlace, Numbers] | None = None
+        self._fetches: dict[int, Callable[[], RandomState]] = {}
+
+    # What a checkpoint takes.
+
+    def step(self) -> None:
+        """Count what was taken as used."""
+        super().step()
+        self._fetches = {number: state for number, state in self._fetches.items() if number >= self._used}
+
+    @property
+    def is_begun(self) -> bool:
+        """True where an open pass has made a step."""
+        return self._open is not None and self._used > 0
+
+    @property
+    def _is_over(self) -> bool:
+        """True where the loop has all batches of the pass, which accelerate knows, and the loop's pass is open."""
+        return self._open is not None and self._is_last and not self.is_ahead
+
+    def of_checkpoint(self, iteration: int) -> LoaderPlace | None:
+        """Return the place of the last completed step; None of a loader of which no step has used a batch."""
+        if self._resumed is not None and self._known is not None:
+            return self._known[0]
+        is_over, begin = self._is_over, self.begin()
+        place = Place(self.epoch + 1, 0, self.ranks, self._length) if is_over else self.place()
+        if not place.epoch and not place.samples:
+            return None
+        if is_over:
+            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
+        ahead = self._fetches.get(self._used) if self.is_begun and not is_over else None
+        # accelerate counts an epoch when it is asked for one more batch.
+        iteration += is_over
+        return LoaderPlace(place, begin, ahead and ahead(), iteration, getattr(self.sampler, "initial_seed", None))
+
+    def go_on(self, known: LoaderPlace, numbers: Numbers) -> None:
+        """Let the next pass go on from a checkpoint's place."""
+        self.resume(known.place, known.begin)
+        self._known = known, numbers
+        if known.seed is not None and hasattr(self.sampler, "initial_seed"):
+            self.sampler.initial_seed = known.seed
+
+    def resume(self, place: Place, begin: Begin | None) -> None:
+        """Let the next iteration go on from a place. Raises `ParallelError` where that is of other data."""
+        # The order does not depend on the number of ranks. [4]
+        super().resume(msgspec.structs.replace(place, ranks=self.ranks), begin)
+
+    # How the order is divided.
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that share the order."""
+        return 1 if self._shards is None else int(self._shards.num_processes)
+
+    @property
+    def stride(self) -> int:
+        """The samples of a batch are neighbours in the order."""
+        return 1
+
+    @property
+    def first_place(self) -> int:
+        """The place in the epoch's order at which this rank begins."""
+        rank = 0 if self._shards is None else self._shards.process_index
+        return self._before + rank * self._batch_size
+
+    def rest(self) -> Iterable[int]:
+        """Return what is left of the order, behind the batches from which accelerate fills the last ones. [3]"""
+        if self._shards is None or not self._before:
+            return super().rest()
+        order, total = iter(self.sampler), self._batch_size * self.ranks
+        first = list(islice(order, total))
+        rest = chain(first[self._before :], islice(order, max(self._before - total, 0), None))
+        return chain(islice(cycle(first), total), rest)
+
+    def batched(self, sampler: Iterable[int]) -> Iterable[Any]:
+        """Return this rank's batches. [3]"""
+        batches: Any = BatchSampler(sampler, self._inner.batch_size, self._inner.drop_last)  # type: ignore[arg-type]
+        if self._shards is None:
+            return batches
+        shards = copy.copy(self._shards)
+        shards.batch_sampler = batches
+        return islice(shards, 1 if self._before else 0, None)
+
+    # What the loader does.
+
+    def batches(self, loader: Any, original: Callable[[Any], Iterator[Any]], skipped: int | None) -> Iterator[Any]:
+        """Yield the batches of accelerate's loader; `skipped` is the number that the script passes over, if it asks.
+
+        A script that passes over batches by reading them gets the whole epoch, in the order that it had. [1]
+        """
+        if skipped is not None and skipped >= len(loader):
+            return
+        if skipped is not None and (self._resumed is None or not self._resumed[0].samples):
+            used = skipped * self._batch_size * self.ranks
+            self._resumed, self._known = (Place(self.epoch + 1, used, self.ranks, self._length), None), None
+        elif self._known is not None and self._resumed is not None:
+            loader.iteration = self._known[0].iteration
+        self._enters, self._is_last, is_over = skipped is not None, False, False
+        mark: object = None
+        try:
+            for batch in original(loader):
+                mark = mark or self._open
+                self.take(mark)
+                self._is_last = loader.end_of_dataloader
+                yield batch
+            is_over = True
+        finally:
+            if mark is not None:
+                self.close(mark, is_over=is_over)
+
+    def iterate(self, make: Callable[[], Any], is_kept: bool) -> Iterator[Any]:
+        """Begin an epoch, or go on with one."""
+        resumed, own = self._resumed, getattr(self.sampler, "generator", None)
+        self._turn, self._fetches = -1, {}
+        if self._known is not None:
+            self._known[1].restore()
+        if resumed is not None and resumed[0].samples:
+            self._turn = 0 if self._enters else -(-resumed[0].samples // (self._batch_size * self.ranks))
+            if not self._enters:
+                self._resumed = msgspec.structs.replace(resumed[0], samples=0), resumed[1]
+        try:
+            return super().iterate(make, is_kept)
+        finally:
+            self._began = resumed
+            if hasattr(self.sampler, "generator"):
+                self.sampler.generator = own
+
+    def counted(self, inner: Any) -> Iterator[Any]:
+        """Yield what torch's loader reads; accelerate asks for one batch ahead. [2]"""
+        known = self._known
+        for number in count():
+            is_turn = known is not None and number == self._turn
+            if not self.has_workers:
+                self._fetches[number] = random_state.remember()
+            ahead = known[0].ahead if is_turn and known is not None else None
+            with nullcontext() if ahead is None else random_state.under(ahead):
+                batch = next(inner, _END)
+            if batch is _END:
+                return
+            if is_turn and number and known is not None:
+                known[1].restore(again=True)
+            yield batch
+
+    def _set(self, moment: Moment) -> None:
+        if len(moment.generators) == len(self._generators):
+            super()._set(moment)
+            return
+        # accelerate gives a sampler that shuffles a generator where there are several ranks; for this pass alone.
+        random_state.restore(moment.random)
+        self.sampler.generator = torch.Generator() if moment.generators else None
+        if moment.generators:
+            self.sampler.generator.set_state(random_state.to_tensor(moment.generators[0]))
+
+
+_followed: weakref.WeakSet[PreparedTracker] = weakref.WeakSet()
+
+
+def prepare(loader: Any) -> str:
+    """Follow a loader that accelerate has prepared; return the reason where nobody can."""
+    base = getattr(loader, "base_dataloader", None)
+    if base is None or not hasattr(loader, "synchronized_generator"):
+        return "dispatch_batches reads on one rank for all"
+    if getattr(loader, "use_stateful_dataloader", False):
+        return "use_stateful_dataloader has a place of its own"
+    if isinstance(base.dataset, IterableDataset):
+        return "an IterableDataset has no order of samples to go on in"
+    inner = getattr(base.batch_sampler, "batch_sampler", base.batch_sampler)
+    try:
+        check(DataLoader(base.dataset, batch_sampler=inner, in_order=getattr(base, "in_order", True)))
+        _followed.add(follow(base, PreparedTracker(loader)))
+    except (ParallelError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def tracker_of(loader: Any) -> PreparedTracker | None:
+    """Return the tracker of a loader of accelerate's, if it has one."""
+    tracker = getattr(getattr(loader, "base_dataloader", None), "_herringbone_tracker", None)
+    return tracker if isinstance(tracker, PreparedTracker) else None
+
+
+def followed() -> list[PreparedTracker]:
+    """Return the trackers of the loaders that are in use."""
+    return list(_followed)
+
+
+class Skipped:
+    """A loader whose passes begin behind some batches, none of which is read: what `skip_first_batches` returns."""
+
+    def __init__(self, loader: Any, original: Callable[[Any], Iterator[Any]], batches: int) -> None:
+        self.__dict__.update(_herringbone=(loader, original, batches))
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, original, batches = self._herringbone
+        tracker = tracker_of(loader)
+        assert tracker is not None
+        return tracker.batches(loader, original, batches)
+
+    def __len__(self) -> int:
+        return max(len(self._herringbone[0]) - self._herringbone[2], 0)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._herringbone[0].__class__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_herringbone"][0], name)

@@ -1,0 +1,116 @@
+"""A rank's file in a checkpoint of another library: the places of its loaders, and its random numbers.
+
+    write(folder, rank, ranks, loaders)         with the library's own files
+    go_on(folder, rank, ranks, loaders)         after the library has loaded its own
+
+On another number of ranks, all take the order of the lowest rank, and random numbers that nobody has drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import write_whole
+from herringbone_parallel.torch.position import prepared, random_state
+from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
+from herringbone_parallel.torch.position.random_state import RandomState
+
+_NAME = "herringbone-place-{}.msgpack"
+
+
+class RankPlace(msgspec.Struct, frozen=True):
+    """The content of a file. The places are in the order in which the script has prepared its loaders."""
+
+    random: RandomState
+    loaders: list[LoaderPlace | None]
+    ranks: int
+
+
+class _Process:
+    """The random numbers after the last completed step; None before the first one."""
+
+    numbers: Callable[[], RandomState] | None = None
+
+
+def completed() -> None:
+    """Count a completed step of an optimizer."""
+    _Process.numbers = random_state.remember()
+    for tracker in prepared.followed():
+        tracker.step()
+
+
+def take(ranks: int, loaders: Sequence[Any]) -> RankPlace | None:
+    """Return what this rank goes on with; None, and a notice, where nobody could."""
+    trackers = [prepared.tracker_of(loader) for loader in loaders]
+    followed = [tracker for tracker in trackers if tracker is not None]
+    if not followed:
+        return None
+    if _Process.numbers is None and any(tracker.taken for tracker in followed):
+        notice("the place in the data is not kept: no step of an optimizer that accelerate has prepared")
+        return None
+    try:
+        places = [
+            tracker and tracker.of_checkpoint(loader.iteration)
+            for tracker, loader in zip(trackers, loaders, strict=True)
+        ]
+    except ParallelError as error:
+        notice(f"the place in the data is not kept: {error}")
+        return None
+    # Numbers that were drawn since the step belong to batches that come again.
+    is_ahead = any(tracker.is_begun and tracker.is_ahead for tracker in followed)
+    numbers = _Process.numbers if is_ahead and _Process.numbers is not None else random_state.remember()
+    return RankPlace(numbers(), places, ranks)
+
+
+def write(folder: str | os.PathLike[str], rank: int, ranks: int, loaders: Sequence[Any]) -> None:
+    """Write this rank's file, or remove that of an earlier save."""
+    path, place = Path(folder, _NAME.format(rank)), take(ranks, loaders)
+    if place is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, msgspec.msgpack.encode(place))
+
+
+def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | None:
+    """Return the content for this rank; None where the checkpoint has none."""
+    paths = sorted(Path(folder).glob(_NAME.format("*")), key=lambda path: (len(path.name), path.name))
+    own = Path(folder, _NAME.format(rank))
+    for path in [own, *paths]:
+        if path.exists():
+            place = msgspec.msgpack.decode(path.read_bytes(), type=RankPlace)
+            if path != own or place.ranks == ranks:
+                return place
+    return None
+
+
+def go_on(place: RankPlace, rank: int, ranks: int, loaders: Sequence[Any]) -> None:
+    """Let loaders go on from a checkpoint's places."""
+    numbers = Numbers(partial(_put, place.random, None if place.ranks == ranks else rank))
+    for loader, known in zip(loaders, place.loaders, strict=False):
+        if known is not None and (tracker := prepared.tracker_of(loader)) is not None:
+            tracker.go_on(known, numbers)
+
+
+@cache
+def notice(text: str) -> None:
+    """Print a notice once."""
+    print(f"herringbone: {text}", file=sys.stderr, flush=True)
+
+
+def _put(state: RandomState, rank: int | None) -> None:
+    if rank is None:
+        random_state.restore(state)
+        return
+    # Nobody had this rank's numbers, and none of those that were drawn comes again.
+    random_state.seed(state.torch, rank)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(torch.initial_seed())
