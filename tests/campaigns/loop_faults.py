@@ -30,8 +30,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "loops"
 SITUATIONS = ("kill", "stop", "fewer", "more", "layout")
 # Steps of rank 0 before the end comes: in the middle of the first epoch or of the second.
-MOMENTS = {"kill": 5, "stop": 6, "fewer": 5, "more": 3, "layout": 5}
-SAMPLES, EPOCHS = 64, 2
+MOMENTS = {"kill": 7, "stop": 6, "fewer": 7, "more": 3, "layout": 7}
 _SECONDS = 120
 _CLIENT = """
 import json, sys
@@ -42,16 +41,22 @@ globals()[kind](**settings).fit(logs=False, job_name=sys.argv[2])
 
 
 class Loop(NamedTuple):
-    """A loop: its Python, script, distribution, and the hyperparameters and the distribution of another layout."""
+    """A loop: its Python, script, distribution and hyperparameters.
+
+    `others` are the ranks of other situations, and their distribution where it is another. An epoch is filled by less
+    than `padding` samples. Weights on other ranks are compared where nothing but dropout depends on the ranks.
+    """
 
     python: str
     script: str
     distribution: Any
     hyperparameters: dict[str, Any]
     kind: str = "PyTorch"
-    layout: Any = None
-    # Numbers of ranks: the first run's, fewer, more.
-    ranks: tuple[int, int, int] = (2, 1, 4)
+    others: dict[str, tuple[int, Any]] = {"fewer": (1, None), "more": (4, None)}  # noqa: RUF012
+    samples: int = 64
+    epochs: int = 2
+    padding: int = 4
+    compares_weights: bool = True
 
 
 def _sharded(degree: int) -> dict[str, Any]:
@@ -62,20 +67,31 @@ def _sharded(degree: int) -> dict[str, Any]:
     }
 
 
+_HUGGING_FACE: dict[str, Any] = {"samples": 37, "epochs": 3, "padding": 8, "compares_weights": False}
 LOOPS = {
     "ddp": Loop(".venv", "torch_loop.py", "torch_distributed", {"kind": "ddp"}),
     "fsdp2": Loop(".venv", "torch_loop.py", "torch_distributed", {"kind": "fsdp2"}),
-    "tsm": Loop(".venv", "torch_loop.py", _sharded(2), {"kind": "tsm"}, layout=_sharded(1), ranks=(2, 2, 4)),
+    "tsm": Loop(
+        ".venv",
+        "torch_loop.py",
+        _sharded(2),
+        {"kind": "tsm"},
+        others={"fewer": (1, _sharded(1)), "more": (4, _sharded(4)), "layout": (2, _sharded(1))},
+    ),
+    **{
+        kind: Loop(".venv-huggingface", "hugging_face.py", "torch_distributed", {"kind": kind}, **_HUGGING_FACE)
+        for kind in ("trainer", "peft", "accelerate", "lightning")
+    },
 }
 
 
 class Run:
     """A job with a loop's script, its log and its checkpoints."""
 
-    def __init__(
-        self, home: Path, loop: Loop, folder: Path, log: Path, ranks: int, dropout: float, layout: Any
-    ) -> None:
-        self.home, self.log, self.name = home, log, f"{log.name}-{time.monotonic_ns()}".replace(".", "-")
+    def __init__(self, loop: Loop, folder: Path, log: Path, situation: str, dropout: float) -> None:
+        home = log.parent / "home"
+        ranks, layout = loop.others.get(situation, (2, None))
+        self.log, self.name = log, f"{log.name}-{time.monotonic_ns()}".replace(".", "-")
         log.mkdir(exist_ok=True)
         settings = {
             "entry_point": loop.script,
@@ -85,7 +101,7 @@ class Run:
             "distribution": layout or loop.distribution,
             "hyperparameters": {**loop.hyperparameters, "dropout": dropout},
             "checkpoint_s3_uri": f"file://{folder}",
-            "environment": {"LOOP_LOG": str(log)},
+            "environment": {"LOOP_LOG": str(log), "LOOP_ROOT": str(ROOT)},
         }
         sources = [str(ROOT / name) for name in ("contract", "sdk", "entrypoints", "parallel")]
         self.environment = {
@@ -156,7 +172,7 @@ def samples(steps: dict[int, dict[int, Any]], epoch: int) -> Counter[int]:
     )
 
 
-def judge(situation: str, whole: Any, found: Any, ranks: int) -> str:
+def judge(loop: Loop, situation: str, whole: Any, found: Any) -> str:
     """Return what is wrong, "" for nothing."""
     (steps, weights), (own, own_weights) = whole, found
     if situation in ("kill", "stop"):
@@ -164,32 +180,31 @@ def judge(situation: str, whole: Any, found: Any, ranks: int) -> str:
             if own.get(step) != expected:
                 return f"step {step}: {own.get(step)} is not {expected}"
         return "" if own_weights == weights else "the weights differ"
-    for epoch in range(EPOCHS):
+    for epoch in range(loop.epochs):
         counted = samples(own, epoch)
-        if set(counted) != set(range(SAMPLES)):
-            return f"epoch {epoch}: without {sorted(set(range(SAMPLES)) - set(counted))[:8]}"
-        if counted.total() - SAMPLES >= max(ranks, 2):
-            return f"epoch {epoch}: {counted.total() - SAMPLES} samples came twice"
+        if missing := sorted(set(range(loop.samples)) - set(counted)):
+            return f"epoch {epoch}: without {missing[:8]}"
+        if counted.total() - loop.samples >= loop.padding:
+            return f"epoch {epoch}: {counted.total() - loop.samples} samples came twice"
+    if not loop.compares_weights:
+        return ""
     worst = max(abs(one - other) for one, other in zip(weights, own_weights, strict=True))
     return "" if worst < 1e-4 else f"a weight differs by {worst:.1e}"
 
 
 def tried(loop: Loop, situation: str, base: Path, wholes: dict[float, Any]) -> str:
     """Return what is wrong with one loop in one situation."""
-    first, fewer, more = loop.ranks
-    ranks = {"fewer": fewer, "more": more}.get(situation, first)
     dropout = 0.3 if situation in ("kill", "stop") else 0.0
-    home = base / "home"
     if dropout not in wholes:
         log = base / f"whole-{dropout}"
-        Run(home, loop, base / f"whole-{dropout}-checkpoints", log, first, dropout, None).end()
+        Run(loop, base / f"whole-{dropout}-checkpoints", log, "", dropout).end()
         wholes[dropout] = told(log)
     folder, before, after = (base / f"{situation}-{part}" for part in ("checkpoints", "before", "after"))
-    Run(home, loop, folder, before, first, dropout, None).cut(situation, MOMENTS[situation])
-    Run(home, loop, folder, after, ranks, dropout, loop.layout if situation == "layout" else None).end()
+    Run(loop, folder, before, "", dropout).cut(situation, MOMENTS[situation])
+    Run(loop, folder, after, situation, dropout).end()
     if not any(isinstance(line[0], int) and line[0] > 1 for line in lines(after, 0)[:2]):
         return "it began at the first step"
-    return judge(situation, wholes[dropout], told(after, before), ranks)
+    return judge(loop, situation, wholes[dropout], told(after, before))
 
 
 def main() -> int:
@@ -206,7 +221,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="hb-loops-") as base:
             wholes: dict[float, Any] = {}
             for situation in arguments.situations.split(","):
-                if situation == "layout" and loop.layout is None:
+                if situation not in ("kill", "stop", *loop.others):
                     continue
                 try:
                     wrong = tried(loop, situation, Path(base), wholes)
