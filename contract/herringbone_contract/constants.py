@@ -52,6 +52,8 @@ class Key:
     # Our own addition: seconds without a sign of life after which the job counts as hanging, 0 for never. Left out:
     # DEFAULT_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, never for others.
     HANG_TIMEOUT = "sagemaker_hang_timeout"
+    # Our own addition: `checkpoint.keeping.Keep` as JSON. Left out, no checkpoint is removed.
+    KEEP_CHECKPOINTS = "sagemaker_keep_checkpoints"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
     # SageMaker adds this one to every trial of a tuning job; its value is the name of the objective metric.
     TUNING_METRIC = "_tuning_objective_metric"

@@ -91,6 +91,12 @@ class Host(NamedTuple):
         return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
 
     @property
+    def keep_checkpoints(self) -> dict[str, Any] | None:
+        """The checkpoints that the job keeps, as `keeping.Keep` has it; None for all."""
+        value = self.steering.get(Key.KEEP_CHECKPOINTS)
+        return value if isinstance(value, dict) else None
+
+    @property
     def job_name(self) -> str:
         """The job's name, or an empty text."""
         return str(self.environ.get(HostVariable.JOB_NAME) or self.steering.get(Key.JOB_NAME) or "")

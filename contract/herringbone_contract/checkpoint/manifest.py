@@ -7,6 +7,7 @@
     user_content.pt                 optional: the script's own objects, pickled
   .<tag>.<save>.unfinished/         a save that runs, or whose job was killed
   .<tag>.<save>.replaced/           the earlier checkpoint of this tag, for the moment between two renames
+  .<tag>.removed/                   a checkpoint that is being removed
   newest                            the tag of the newest checkpoint
 """
 
@@ -26,6 +27,7 @@ USER_CONTENT = "user_content.pt"
 SUFFIX = ".safetensors"
 UNFINISHED = ".unfinished"
 REPLACED = ".replaced"
+REMOVED = ".removed"
 FORMAT = "herringbone-checkpoint"
 VERSION = 1
 # The end of the year 9999, in seconds.

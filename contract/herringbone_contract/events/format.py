@@ -17,6 +17,7 @@ that they do not know. The kinds:
                                                    "cuda", growth of the process since torch's import for "cpu"
     sample      cpu, memory, ...                   resources of a host, see SAMPLE below
     checkpoint  path, bytes
+    removed     path, successor, unit, after       a checkpoint that the job's `keep_checkpoints` does not keep
     restart     attempt, why
     straggler   seconds, median, ratio, steps      a rank whose steps take longer than the others'
     hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones

@@ -2,8 +2,8 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · Steps · StacksWanted · RankStacks · RankRecord
-    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks
+                          Moved · Steps · StacksWanted · RankStacks · RankRecord · Removed
+    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
 A message is the JSON object that travels, so nothing converts it. Messages are typed dictionaries, and this module is
@@ -123,6 +123,14 @@ class Steps(TypedDict):
 
     kind: Literal["steps"]
     seconds: dict[str, list[float]]
+
+
+class Removed(TypedDict):
+    """A host has removed the checkpoint `unit` because `after` is whole; the others remove theirs."""
+
+    kind: Literal["removed"]
+    unit: str
+    after: str
 
 
 class StacksWanted(TypedDict):
@@ -279,5 +287,21 @@ Event = (
     | StacksWanted
     | RankStacks
     | RankRecord
+    | Removed
 )
-Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Hurry | Kill | Spawn | DaemonEnded | Finish
+Order = (
+    Check
+    | Say
+    | Emit
+    | LookAtStacks
+    | Start
+    | Stop
+    | Release
+    | Abort
+    | Hurry
+    | Kill
+    | Spawn
+    | DaemonEnded
+    | Removed
+    | Finish
+)

@@ -33,6 +33,8 @@ class Checkpoints(Source):
         self._known = self._look()
         # Seen at the last look, and not yet reported.
         self._fresh: dict[str, Mark] = {}
+        # Reported by the last look.
+        self._reported: list[str] = []
         self._look_at = clock() + _LOOK_SECONDS
 
     def poll(self, now: float) -> list[Event | Point]:
@@ -50,7 +52,8 @@ class Checkpoints(Source):
         settled = {name for name, mark in marks.items() if ended or self._fresh.get(name) == mark}
         self._fresh = {name: mark for name, mark in marks.items() if self._known.get(name) != mark}
         events: list[Event | Point] = []
-        for name in sorted(settled & self._fresh.keys()):
+        self._reported = sorted(settled & self._fresh.keys())
+        for name in self._reported:
             self._known[name] = self._fresh.pop(name)
             events.append(
                 {

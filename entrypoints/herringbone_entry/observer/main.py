@@ -1,6 +1,7 @@
 """The observer of a host: collects events of its ranks and samples of its resources, and flushes them once a second.
 
-    orders (a pipe)  <-  the supervisor: a line of settings, then {"ranks": {...}} when ranks change; then the end
+    orders (a pipe)  <-  the supervisor: a line of settings, then {"ranks": {...}} when ranks change, and {"unit": ...}
+                         when another host has removed a checkpoint; then the end
     standard output  ->  the supervisor: one event per line, as `events.format` writes it
 
 The observer is a process of its own, because a source may hang (a driver, a network file system) or crash, and the
@@ -112,13 +113,19 @@ class Observer:
             return True
         *lines, self._order_text = (self._order_text + chunk).split(b"\n")
         for line in lines:
-            ranks = {int(rank): pid for rank, pid in json.loads(line)["ranks"].items()}
+            order = json.loads(line)
             for source in list(self._sources):
-                self._try(source, partial(source.ranks_changed, ranks))
+                if "unit" in order:
+                    self._try(source, partial(source.obey, order))
+                else:
+                    ranks = {int(rank): pid for rank, pid in order["ranks"].items()}
+                    self._try(source, partial(source.ranks_changed, ranks))
         return False
 
     def _poll(self, sources: Sequence[Source], *, ended: bool = False) -> None:
         for source in list(sources):
+            # Between two flushes, a source without descriptors is polled once.
+            self._try(source, partial(source.heard, self._points))
             self._try(source, partial(self._take, source.last if ended else source.poll))
         excess = len(self._points) - _MAX_POINTS
         if excess > 0:
@@ -186,8 +193,15 @@ def make_sources(settings: Settings, complain: Callable[[str], None]) -> list[So
     if sys.platform == "linux":
         # Other systems have no /proc.
         add(partial(_sampler, settings))
-    add(partial(Checkpoints, settings.checkpoints))
+    add(partial(Checkpoints, settings.checkpoints) if settings.keep is None else partial(_keeper, settings, complain))
     return sources
+
+
+def _keeper(settings: Settings, complain: Callable[[str], None]) -> Source:
+    # Few jobs have one.
+    from herringbone_entry.observer.keeper import Keeper
+
+    return Keeper(settings, complain)
 
 
 def _sampler(settings: Settings) -> Source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Settings(NamedTuple):
@@ -14,7 +14,8 @@ class Settings(NamedTuple):
     pid, and `ranks` maps a rank to its pid. `checkpoints`, `output_data` and `tensorboard` are folders, and `started`
     is the time at which the ranks were started, in seconds since 1970. `status_listener` and `status_token` are the
     descriptors of a `StatusListener`. `output_interval` is the time in seconds between two flushes, and
-    `sample_interval` the least time between two samples.
+    `sample_interval` the least time between two samples. `keep` is what the job's `keep_checkpoints` says, and the host
+    that `leads` decides which checkpoints are removed.
     """
 
     host: str
@@ -30,6 +31,9 @@ class Settings(NamedTuple):
     status_token: int | None = None
     output_interval: float = 1.0
     sample_interval: float = 1.0
+    job: str = ""
+    keep: Mapping[str, Any] | None = None
+    leads: bool = False
 
     def encode(self) -> bytes:
         """Return the settings as one line.

@@ -30,5 +30,11 @@ class Source:
     def ranks_changed(self, ranks: Mapping[int, int]) -> None:
         """Note the pids of this host's ranks, by rank."""
 
+    def heard(self, points: Sequence[Point]) -> None:
+        """Take the values of metrics that the sources before this one have collected since the last flush."""
+
+    def obey(self, order: Mapping[str, str]) -> None:
+        """Take the removal of a checkpoint, which another host has decided."""
+
     def close(self) -> None:
         """Release what the source holds; `poll` is not called again."""

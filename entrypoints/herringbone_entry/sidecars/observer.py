@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from herringbone_contract.events.format import EVENT_MARK, encode
+from herringbone_contract.events.format import EVENT_MARK, encode, parse
 from herringbone_entry import processes
 from herringbone_entry.channel.reserved_port import StatusListener
 from herringbone_entry.host_context import HostContext
@@ -21,11 +22,16 @@ from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.pipe import Pipe
 from herringbone_entry.sidecars.sidecar import LinesOfSidecar
 
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Removed
+
 # As in `plain`: no folder of the user's comes first on sys.path.
 _START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.observer.main import main; main()"
 # After the end of its orders the observer gets this long for its last flush.
 END_SECONDS = 0.3
 _MAX_STARTS = 2
+# The last checkpoint is verified, and those that it follows are removed.
+KEEP_SECONDS = 30.0
 _LOOK_SECONDS = 5.0
 _OUTPUT_SECONDS_ELSEWHERE, _SAMPLE_SECONDS_ELSEWHERE = 10.0, 60.0
 
@@ -74,6 +80,8 @@ class ObserverSidecar:
         self._pipes: list[Pipe] = []
         self._start()
         context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
+        if settings.leads:
+            context.listeners.append(self._pass_on_removals)
         context.watched.append(lambda: {} if self._pid is None else {"the observer": self._pid})
 
     @property
@@ -97,7 +105,12 @@ class ObserverSidecar:
             return
         os.close(self._orders)
         self._orders = None
-        self._context.loop.later(END_SECONDS, self.kill)
+        self._context.loop.later(END_SECONDS if self._settings.keep is None else KEEP_SECONDS, self.kill)
+
+    def obey(self, order: Removed) -> None:
+        """Have it remove a checkpoint that another host has removed."""
+        if self._settings.keep is not None and not self._settings.leads:
+            self._send(json.dumps({"unit": order["unit"], "after": order["after"]}).encode() + b"\n")
 
     def kill(self) -> None:
         """End it by force."""
@@ -122,6 +135,13 @@ class ObserverSidecar:
             self._start()
         else:
             self._context.log(f"{text} without samples and metrics of its script")
+
+    def _pass_on_removals(self, lines: bytes) -> None:
+        for line in lines.splitlines() if b'"removed"' in lines else ():
+            event = parse(line)
+            if event is not None and event["kind"] == "removed":
+                self._context.log(f"checkpoint {event['path']} is removed, because {event['successor']} is whole")
+                self._context.report({"kind": "removed", "unit": event["unit"], "after": event["after"]})
 
     def _start(self) -> None:
         self._starts += 1
@@ -171,12 +191,14 @@ def start_observer(
     environment: Mapping[str, str],
     pids: Callable[[], Mapping[int, int]],
     *,
+    leads: bool,
     fifo: int | None,
     status: StatusListener | None,
     started: float,
 ) -> ObserverSidecar:
     """Start the observer of a host; `environment` are the variables of its ranks, `pids` returns their pids.
 
+    The host that `leads` is that of the first rank, from which metrics come in most scripts.
     `started` is the time at which the ranks were started, in seconds since 1970.
     """
     host = context.host
@@ -194,6 +216,9 @@ def start_observer(
         started=started,
         status_listener=None if status is None else status.descriptor,
         status_token=None if status is None else status.token,
+        job=host.job_name,
+        keep=host.keep_checkpoints,
+        leads=leads and host.keep_checkpoints is not None,
         output_interval=1.0 if has_controller else _OUTPUT_SECONDS_ELSEWHERE,
         sample_interval=1.0 if has_controller else _SAMPLE_SECONDS_ELSEWHERE,
     )

@@ -120,6 +120,8 @@ class Coordinator:
             "kill": self._kill,
             "spawn": self._spawn,
             "daemon_ended": self._daemon_ended,
+            # To all hosts: each removes its own files of the checkpoint.
+            "removed": lambda _, event: self._order(event),
             **dict.fromkeys(("moved", "steps", "stacks", "stacks_wanted", "record"), self._watched),
         }
         # Only of jobs with `hang_timeout`, with step times, or that a client looks at.

@@ -45,7 +45,7 @@ from herringbone_entry.supervisor.rank_group import RankGroup
 from herringbone_entry.supervisor.start_message import sharding_variables, start_message, thread_limits
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
+    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Removed, Spawn, Start
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
@@ -96,12 +96,13 @@ class RunningSupervisor:
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
             "check": self._check,
-            "say": self._say,
+            "say": lambda order: context.log(order["text"]),
             "emit": lambda order: context.send_event({"t": time.time(), **order["event"]}),
             "stacks": lambda order: self._host_watch().look(order["id"]),
             "start": self._start,
             "stop": self._stop,
-            "release": self._release,
+            "release": lambda _: self._ranks.release(),
+            "removed": self._removed,
             "abort": self._abort,
             "hurry": self._hurry,
             "kill": self._kill,
@@ -178,9 +179,6 @@ class RunningSupervisor:
         from herringbone_entry.supervisor.preflight import check
 
         check(order["names"], self._context, self._prepared.environment, self._membership.local_address())
-
-    def _say(self, order: Say) -> None:
-        self._context.log(order["text"])
 
     def _take_events(self, lines: bytes) -> None:
         if self._watch is not None or b'"steps"' in lines:
@@ -292,6 +290,7 @@ class RunningSupervisor:
                 self._context,
                 self._prepared.environment,
                 lambda: self._ranks.pids,
+                leads=0 in self._ranks.numbers,
                 fifo=self._fifo,
                 status=self._status,
                 started=started,
@@ -312,14 +311,15 @@ class RunningSupervisor:
 
     # Ending
 
+    def _removed(self, order: Removed) -> None:
+        if self._observer is not None:
+            self._observer.obey(order)
+
     def _stop(self, _order: object) -> None:
         """Stop the ranks: SIGTERM now, SIGKILL after the grace period."""
         # The grace period counts from the order, not from the moment at which each rank gets its signal.
         self._context.loop.later(self._context.host.stop_grace, self._kill)
         self._ranks.stop()
-
-    def _release(self, _order: object) -> None:
-        self._ranks.release()
 
     def _abort(self, order: Abort) -> None:
         """End all ranks because one has failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from herringbone.events.kinds import Checkpoint, Hang, Restart, StackGroup, Stacks, State, Straggler
+from herringbone.events.kinds import Checkpoint, Hang, Removed, Restart, StackGroup, Stacks, State, Straggler
 from herringbone.events.view import JobView
 from herringbone.records.description import without_value
 from herringbone.records.index import JobRecord
@@ -34,7 +34,7 @@ def seen(view: JobView) -> Iterator[Happening]:
     >>> [one.text for one in seen(view)]
     ['rank 3 takes 0.5 s a step, the others 0.25 s: 2.0 times as long']
     """
-    for event in (*view.states, *view.restarts, *view.checkpoints, *view.stragglers, *view.hangs):
+    for event in (*view.states, *view.restarts, *view.checkpoints, *view.removals, *view.stragglers, *view.hangs):
         yield Happening(event.t, event.__struct_config__.tag, _short(_text_of(event)))  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def happenings(record: JobRecord, view: JobView) -> list[Happening]:
     return sorted(found, key=lambda happening: happening.time)
 
 
-def _text_of(event: State | Restart | Checkpoint | Straggler | Hang) -> str:
+def _text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) -> str:
     match event:
         case State():
             return _sentence(event.state, event.why)
@@ -60,6 +60,8 @@ def _text_of(event: State | Restart | Checkpoint | Straggler | Hang) -> str:
             return _sentence(f"attempt {event.attempt}", event.why)
         case Checkpoint():
             return event.path if event.bytes is None else f"{event.path}, {shown_bytes(event.bytes)}"
+        case Removed():
+            return f"{event.path}, because {event.successor} is whole"
         case Straggler():
             place = f"rank {event.rank}" + (f" on {event.host}" if event.host else "")
             if not event.seconds or not event.median:

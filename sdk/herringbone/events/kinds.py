@@ -146,6 +146,13 @@ class Checkpoint(Known, tag="checkpoint"):
     bytes: Number | None = None
 
 
+class Removed(Known, tag="removed"):
+    """A checkpoint that the job has removed, because it keeps others."""
+
+    path: str
+    successor: str = ""
+
+
 class Restart(Known, tag="restart"):
     """Another attempt begins."""
 
@@ -229,6 +236,7 @@ AnyKind = (
     | Memory
     | Sample
     | Checkpoint
+    | Removed
     | Restart
     | Straggler
     | Hang

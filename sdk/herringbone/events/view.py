@@ -22,6 +22,7 @@ _MAX_EVENTS = 200
 _LISTS = {
     kinds.State: "states",
     kinds.Checkpoint: "checkpoints",
+    kinds.Removed: "removals",
     kinds.Restart: "restarts",
     kinds.Straggler: "stragglers",
     kinds.Hang: "hangs",
@@ -52,6 +53,7 @@ class JobView:
         self.host_peaks: dict[str, float] = {}
         self.gpu_peaks: dict[tuple[str, int | str], float] = {}
         self.checkpoints: deque[kinds.Checkpoint] = deque(maxlen=_MAX_EVENTS)
+        self.removals: deque[kinds.Removed] = deque(maxlen=_MAX_EVENTS)
         self.restarts: deque[kinds.Restart] = deque(maxlen=_MAX_EVENTS)
         self.stragglers: deque[kinds.Straggler] = deque(maxlen=_MAX_EVENTS)
         self.hangs: deque[kinds.Hang] = deque(maxlen=_MAX_EVENTS)

@@ -32,6 +32,9 @@ from herringbone_contract.masking import masked_hyperparameters
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import host_names
 
+# Options that only the program on each host serves, which starts the script.
+WATCHING = ("hang_timeout", "keep_checkpoints")
+
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One host of a job.
@@ -184,10 +187,11 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
-    if options.hang_timeout and (source is None or options.container_entry_point):
-        raise OptionError(
-            "hang_timeout: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
-        )
+    for name in WATCHING:
+        if getattr(options, name) and (source is None or options.container_entry_point):
+            raise OptionError(
+                f"{name}: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
+            )
     added = {
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
@@ -230,6 +234,8 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
     added[Key.LOG_LEVEL] = options.container_log_level
     if options.hang_timeout is not None:
         added[Key.HANG_TIMEOUT] = options.hang_timeout
+    if options.keep_checkpoints is not None:
+        added[Key.KEEP_CHECKPOINTS] = msgspec.to_builtins(options.keep_checkpoints)
     if job_name is not None:
         added[Key.JOB_NAME] = job_name
     return added

@@ -102,6 +102,9 @@ def _folder_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
         "the job's folder; checkpoint_s3_uri keeps them for other jobs" if own else "not kept: no checkpoint_s3_uri"
     )
     rows.append(("checkpoints", options.get("checkpoint_s3_uri") or kept_by))
+    if keep := options.get("keep_checkpoints"):
+        best = f", the {keep['best']} best ({keep['objective_type']} {keep['metric']})" if "best" in keep else ""
+        rows.append(("kept of them", f"the newest {keep.get('last', 1)}{best}; the job removes its others"))
     output = options.get("output_path")
     if output is not None:
         output = f"{output.rstrip('/')}/{'NAME' if plan.get('made_name') else plan['job_name']}/output"

@@ -59,7 +59,13 @@ DESCRIPTION_ONLY = frozenset(
 )
 _HOSTS = {"instance_type": "InstanceType", "instance_count": "InstanceCount"}
 # The hyperparameters that planning writes itself.
-_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.HANG_TIMEOUT, Key.JOB_NAME, Key.REGION)
+# Steering hyperparameters that carry an option.
+_OPTION_KEYS = {
+    Key.LOG_LEVEL: "container_log_level",
+    Key.HANG_TIMEOUT: "hang_timeout",
+    Key.KEEP_CHECKPOINTS: "keep_checkpoints",
+}
+_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.JOB_NAME, Key.REGION, *_OPTION_KEYS)
 # AWS's SDK names the estimator's class of a tuning job in its trials.
 _CLASS_KEY = "sagemaker_estimator_class_name"
 _Input = TypeVar("_Input", TrainingInput, FileSystemInput)
@@ -177,10 +183,7 @@ def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[
     program, address = steering.get(Key.PROGRAM), code or steering.get(Key.SUBMIT_DIRECTORY)
     if program is None or not str(address).startswith("s3://"):
         return None
-    if Key.LOG_LEVEL in steering:
-        options["container_log_level"] = steering[Key.LOG_LEVEL]
-    if Key.HANG_TIMEOUT in steering:
-        options["hang_timeout"] = steering[Key.HANG_TIMEOUT]
+    options.update({option: steering[key] for key, option in _OPTION_KEYS.items() if key in steering})
     return SourceCode(entry_point=program, archive=address)
 
 

@@ -34,6 +34,7 @@ _UNUSED = (*_VERSIONS, "shm_size", "slurm", "priority")
 _REFUSED = {
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",
+    "keep_checkpoints": "SageMaker copies checkpoints to S3 itself, and removes none there; leave it out",
     "gpus": "an instance has the GPUs of its type; choose an instance_type with that many",
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }

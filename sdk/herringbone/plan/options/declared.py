@@ -141,6 +141,9 @@ class DataOptions(TypedDict, total=False):
     """The name of that channel; needs `model_uri`."""
     checkpoint_s3_uri: str | None
     """The folder that keeps the job's checkpoints, for the next job, too: a path, or `s3://` (not on ssh)."""
+    keep_checkpoints: Mapping[str, Any] | None
+    """Of its checkpoints a job keeps `{"last": 3, "best": 2, "metric": "eval/loss", "objective_type": "Minimize"}`. \
+Backends: local_process, local, ssh, slurm."""
     checkpoint_local_path: str | None
     """The script's folder of checkpoints, where that is not /opt/ml/checkpoints. Backends: ml."""
     output_path: str | None

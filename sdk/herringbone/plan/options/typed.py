@@ -22,6 +22,7 @@ from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VER
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
 from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
+from herringbone_contract.checkpoint.keeping import Keep
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError
 
@@ -115,6 +116,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model_channel_name: str = "model"
     checkpoint_s3_uri: Annotated[str | None, Member("CheckpointConfig.S3Uri")] = None
     checkpoint_local_path: Annotated[str | None, Member("CheckpointConfig.LocalPath", needs="checkpoint_s3_uri")] = None
+    keep_checkpoints: Keep | None = None
     output_path: Annotated[str | None, Member("OutputDataConfig.S3OutputPath")] = None
     output_kms_key: Annotated[str | None, Member("OutputDataConfig.KmsKeyId")] = None
     disable_output_compression: Annotated[bool, Member("OutputDataConfig.CompressionType", **UNCOMPRESSED)] = False
@@ -195,6 +197,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
             ("slurm", SlurmSettings),
             ("git_config", GitConfig),
             ("tensorboard_output_config", TensorBoardOutputConfig),
+            ("keep_checkpoints", Keep),
         )
     },
     "input_mode": get_args(InputMode),
@@ -369,5 +372,20 @@ def _check_together(options: Options) -> None:
         )
     if options.model_uri is None and options.model_channel_name != Options().model_channel_name:
         raise OptionError("model_channel_name: names the channel of model_uri, and model_uri is missing; give it, too")
+    if options.keep_checkpoints is not None:
+        _check_metric(options, options.keep_checkpoints.metric)
     if (options.subnets is None) != (options.security_group_ids is None):
         raise OptionError("subnets, security_group_ids: give both or neither")
+
+
+def _check_metric(options: Options, metric: str | None) -> None:
+    if any(metric == definition.name for definition in options.metric_definitions):
+        raise OptionError(
+            f"keep_checkpoints: metric {metric!r} is read from the log by metric_definitions, after the hosts have"
+            " decided; send it by herringbone.log_metrics, or by a logger, under a name of its own"
+        )
+    if options.environment.get(HostVariable.OBSERVER) == "off":
+        raise OptionError(
+            f"keep_checkpoints: a host's observer removes checkpoints, and {HostVariable.OBSERVER} is 'off'; leave that"
+            " variable out"
+        )

@@ -20,7 +20,8 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 # has no name. min_instance_count and log_policies control how a job restarts on the user's own hosts. include_secrets
 # allows files that the SDK holds back. extra_request passes members of the request for which there is no option.
 # hang_timeout watches a job while it runs. check_memory lets a job start that is predicted not to fit. gpus is a host's
-# claim on a machine that several jobs share, and priority a job's rank in its line.
+# claim on a machine that several jobs share, and priority a job's rank in its line. keep_checkpoints bounds a disk that
+# the service does not have.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
@@ -31,7 +32,7 @@ NAMES = """
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
-log_policies hang_timeout check_memory gpus priority
+log_policies hang_timeout check_memory gpus priority keep_checkpoints
 """
 
 
@@ -104,6 +105,17 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ),
         ({"slurm": {"acount": "a"}}, "slurm: no such key 'acount', did you mean 'account'?; the keys are account, qos"),
         ({"log_policies": {"x": "e"}}, "log_policies['x']: 'e' is none of 'restart', 'exclude_host'"),
+        ({"keep_checkpoints": {"last": 0}}, "keep_checkpoints.last: expected int >= 1"),
+        ({"keep_checkpoints": {"last": 2.0}}, "keep_checkpoints.last: expected int, got float"),
+        ({"keep_checkpoints": {"latest": 2}}, "keep_checkpoints: no such key 'latest', did you mean 'last'?"),
+        ({"keep_checkpoints": {}}, "keep_checkpoints: says nothing to keep"),
+        ({"keep_checkpoints": {"best": 1}}, "keep_checkpoints: best needs metric"),
+        ({"keep_checkpoints": {"best": 1, "metric": "a"}}, "keep_checkpoints: best needs objective_type"),
+        ({"keep_checkpoints": {"last": 1, "metric": "a"}}, "keep_checkpoints: metric goes with best"),
+        (
+            {"keep_checkpoints": {"last": 1, "objective_type": "minimize"}},
+            "'minimize' is neither Minimize nor Maximize",
+        ),
         ({"tags": 3}, "tags: expected dict or list, got int"),
         ({"extra_request": [1]}, "extra_request: expected dict, got list"),
         ({"max_run": "1 h"}, "max_run: '1 h' is no time"),

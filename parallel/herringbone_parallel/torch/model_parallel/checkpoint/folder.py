@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from herringbone_contract.checkpoint.manifest import MANIFEST
+from herringbone_contract.checkpoint.manifest import MANIFEST, REMOVED
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.reading import Reader, find
 from herringbone_parallel.torch.checkpoint.saving import note_newest
@@ -123,7 +123,7 @@ class CheckpointFolder:
         ]
         for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[:-kept]:
             # Renamed first, so that an interrupted removal leaves no half checkpoint under its name.
-            removed = folder.with_name(f".{folder.name}.removed")
+            removed = folder.with_name(f".{folder.name}{REMOVED}")
             if removed.exists():
                 # Of an interrupted removal under the same tag.
                 shutil.rmtree(removed)

@@ -1,0 +1,39 @@
+"""The ledger of a job with `keep_checkpoints`: a hidden file that each host keeps in its folder of checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Ledger(msgspec.Struct):
+    """The facts about a job's checkpoints that outlive a process and an attempt, by the names of entries.
+
+    `since` is the time of the first attempt, in seconds since 1970: what was there before is another job's. `written`
+    and `whole` are times of the last change in ns, when the entry was seen and when it was verified. `values` are those
+    of the metric. `removed` maps an entry to those of the checkpoint for which it went.
+    """
+
+    since: float = 0.0
+    written: dict[str, int] = {}
+    whole: dict[str, int] = {}
+    values: dict[str, float | None] = {}
+    removed: dict[str, list[str]] = {}
+
+
+def ledger_name(job: str, host: str) -> str:
+    """Return the name of a host's ledger.
+
+    >>> ledger_name("digits-1", "algo-1")
+    '.keep-digits-1-algo-1.json'
+    """
+    return f".keep-{job}-{host}.json"
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Return a host's ledger; an empty one where there is none, or a damaged one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Ledger)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Ledger()
