@@ -51,7 +51,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     random      a digest of each library's random numbers when the first module was called
     draws       the step has drawn random numbers: dropout, for example
     samples     a digest of each sample that modules were called with since the last step, in order
-    batches     a digest of the indices of each batch that loaders have given since the last step
+    batches     of each batch that loaders have given since the last step: a digest of its indices, "" where the dataset
+                has none, and one of each of its tensors
     outputs     a digest of what the modules returned
     loss        what was differentiated
     gradients   a digest of the gradients
@@ -66,7 +67,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     random: dict[str, str] = {}
     draws: bool = False
     samples: list[str] = []
-    batches: list[str] = []
+    batches: list[list[str]] = []
     outputs: str = ""
     loss: list[float | None] = []
     gradients: str = ""

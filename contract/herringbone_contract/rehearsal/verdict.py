@@ -19,7 +19,19 @@ class Reason(enum.Enum):
     OPTIMIZER = "optimizer state not restored"
     SETTINGS = "learning rate or scheduler not restored"
     KERNEL = "kernel"
-    RECORDS = "records missing"
+
+
+ADVICE = {
+    Reason.ORDER: "Sort what comes from a set, a dict or a folder; give shuffles a seed, and set their epoch.",
+    Reason.CONTENTS: "Seed what changes samples, in the workers of loaders, too, and save these random numbers.",
+    Reason.SAMPLES: "Save the place in the data with each checkpoint; for a DataLoader of torch, Training does.",
+    Reason.TARGETS: "Compare how the loss gets its targets: they are the part of a step that is not recorded.",
+    Reason.RANDOM: "Seed all random numbers at the begin, and save their state with each checkpoint.",
+    Reason.WEIGHTS: "Save and load the state_dict of every module, with its buffers.",
+    Reason.OPTIMIZER: "Save the optimizer's state_dict, and load it before the first step.",
+    Reason.SETTINGS: "Save the scheduler's state_dict, and load it behind the optimizer's.",
+    Reason.KERNEL: "Use torch.use_deterministic_algorithms(True) to find the kernel, or accept such differences.",
+}
 
 
 class Outcome(enum.Enum):

@@ -137,6 +137,12 @@ def samples(arguments: Any) -> torch.Tensor | None:
     return joined([one.to(device) for one in batched])
 
 
+def contents(batch: Any) -> list[str]:
+    """Return a digest of each tensor in a loader's batch."""
+    found = [local(one) for one in islice(_leaves(batch), _MAX_LEAVES) if isinstance(one, torch.Tensor)]
+    return [_hex(bits) for bits in numbers([digest(one) for one in found])]
+
+
 def outputs(result: Any) -> list[torch.Tensor]:
     """Return digests of the tensors that a module has returned, of large ones in part."""
     found = [local(one) for one in islice(_leaves(result), _MAX_LEAVES) if isinstance(one, torch.Tensor)]

@@ -67,7 +67,7 @@ class Recorder:
         # Running statistics change in the forward.
         self._buffers: dict[int, facts.Measured] = {}
         self._losses: list[torch.Tensor] = []
-        self._batches: list[str] = []
+        self._batches: list[list[str]] = []
         self._random: dict[str, str] = {}
         self._missing: dict[str, None] = {}
 
@@ -103,7 +103,7 @@ class Recorder:
 
         def advanced(self: Any) -> Any:
             batch = advance(self)
-            recorder._loaded(_waiting(self))
+            recorder._loaded(_waiting(self), batch)
             return batch
 
         recorder = self
@@ -123,12 +123,12 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - a rehearsal must not end a script
             self._missing[f"{what}: {type(error).__name__}: {error}"[:200]] = None
 
-    def _loaded(self, waiting: deque[Any]) -> None:
-        with self._noting("the indices of a batch"):
+    def _loaded(self, waiting: deque[Any], batch: Any) -> None:
+        with self._noting("a batch"):
             indices = waiting.popleft() if waiting else None
             # A dataset without indices has as many None.
-            if indices is not None and indices != [None] * len(indices if isinstance(indices, list) else ()):
-                self._batches.append(_hash(repr(indices)))
+            names = set(indices) if isinstance(indices, list) else {indices}
+            self._batches.append(["" if names <= {None} else _hash(repr(indices)), *facts.contents(batch)])
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         with self._noting(f"what {type(module).__name__} was called with"):

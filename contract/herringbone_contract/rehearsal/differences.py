@@ -1,0 +1,185 @@
+"""The differences between the steps of one process and those of a reference, each with its likely reason. Pure.
+
+A difference is blamed on the first thing that differs in the order of causes: what was restored, the data, the random
+numbers, and only then the kernels. Later differences of weights follow from it, and are passed over. Data, settings and
+kinds of state do not follow from weights, so they are compared all along.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from herringbone_contract.rehearsal.alignment import distance, same
+from herringbone_contract.rehearsal.records import Step
+from herringbone_contract.rehearsal.verdict import Reason
+
+# Parts of the samples: so many stay at their place under an augmentation that only changes some, and so few are found
+# elsewhere by chance.
+_STILL, _ELSEWHERE = 0.25, 0.02
+
+
+class Difference(NamedTuple):
+    """A difference at a place, counted from 0; `detail` says what differs."""
+
+    reason: Reason
+    place: int
+    tensor: str
+    detail: str
+
+
+class Context(NamedTuple):
+    """The knowledge of both runs with which one process is compared.
+
+    After a restart, the first step of each optimizer shows what was restored, if `restores`. `known` are the samples of
+    the whole reference run; `surplus` and `lack` count those that the disturbed run used too often, and too rarely.
+    `tolerance` is the part of the norm by which weights may differ, 0.0 for none.
+    """
+
+    known: Counter[str]
+    restarted: bool = False
+    restores: bool = False
+    surplus: int = 0
+    lack: int = 0
+    tolerance: float = 0.0
+
+
+class _Moved(NamedTuple):
+    """Of the samples of all steps that differ: the part at its place, and the part that the reference has elsewhere."""
+
+    still: float
+    elsewhere: float
+    # The tensors of a batch that are the same in all batches, by their numbers.
+    constant: frozenset[int]
+
+
+def differences(
+    steps: Mapping[int, Step], reference: Mapping[int, Step], context: Context
+) -> tuple[list[Difference], bool]:
+    """Return the first difference of each reason, and whether weights differ anywhere."""
+    places = [place for place in sorted(steps) if place in reference]
+    moved = _moved([(steps[place], reference[place]) for place in places], context)
+    begins = {step.optimizer: place for place, step in sorted(steps.items(), reverse=True)} if context.restores else {}
+    found: dict[Reason, Difference] = {}
+    diverged: tuple[int, str] | None = None
+    # What differs from here on may follow from what differed before.
+    explained = False
+    for place in places:
+        step, other = steps[place], reference[place]
+        restored = begins.get(step.optimizer) == place
+        tensor = _tensor(step, other, 0.0 if restored else context.tolerance)
+        here = [*_settings(step, other, place)]
+        if restored:
+            here += _restored(step, other, place, "" if explained else tensor)
+        if step.samples != other.samples:
+            here += _data(step, other, place, context, moved, tensor)
+        if not explained and not here and not (tensor and context.restarted and place == min(steps)):
+            here += _computed(step, other, place, tensor, is_first=place == places[0])
+        for difference in here:
+            found.setdefault(difference.reason, difference)
+        explained = explained or bool(here or tensor) or (step.samples, step.state) != (other.samples, other.state)
+        diverged = diverged or ((place, tensor) if tensor else None)
+    if diverged is not None:
+        for reason, difference in found.items():
+            if not difference.tensor and difference.place <= diverged[0]:
+                found[reason] = difference._replace(tensor=diverged[1])
+    return list(found.values()), diverged is not None
+
+
+def _tensor(step: Step, other: Step, tolerance: float) -> str:
+    """Return the name of the first tensor that differs, "" if none does."""
+    names = [*other.tensors, *(step.tensors.keys() - other.tensors.keys())]
+    unequal = [name for name in names if not same(step.tensors.get(name), other.tensors.get(name))]
+    if tolerance and (step.draws or other.draws or distance(step, other) <= tolerance):
+        return ""
+    return unequal[0] if unequal else ""
+
+
+def _settings(step: Step, other: Step, place: int) -> Iterator[Difference]:
+    names = {**other.settings, **step.settings}
+    changed = [name for name in names if _setting(step, name) != _setting(other, name)]
+    if changed:
+        shown = [f"{name} is {_setting(step, name)!r} instead of {_setting(other, name)!r}" for name in changed[:3]]
+        yield Difference(Reason.SETTINGS, place, "", ", ".join(shown))
+
+
+def _setting(step: Step, name: str) -> Any:
+    return step.settings.get(name, "missing")
+
+
+def _restored(step: Step, other: Step, place: int, tensor: str) -> Iterator[Difference]:
+    if tensor:
+        yield Difference(Reason.WEIGHTS, place, tensor, f"{tensor} is not as it was before this step")
+    changed = [kind for kind in {**other.state, **step.state} if step.state.get(kind) != other.state.get(kind)]
+    if changed:
+        how = "differs" if step.state else "is empty: it differs"
+        detail = f"the state of optimizer {step.optimizer} {how} in {', '.join(changed[:4])}"
+        yield Difference(Reason.OPTIMIZER, place, "", detail)
+
+
+def _moved(pairs: list[tuple[Step, Step]], context: Context) -> _Moved:
+    unequal = [(step, other) for step, other in pairs if step.samples != other.samples]
+    positions = [two for step, other in unequal for two in zip(step.samples, other.samples, strict=False)]
+    gone = [one for one, two in positions if one != two]
+    values = [set(column) for column in zip(*(batch for _, other in pairs for batch in other.batches), strict=False)]
+    return _Moved(
+        1 - len(gone) / len(positions) if positions else 0.0,
+        sum(one in context.known for one in gone) / len(gone) if gone else 0.0,
+        frozenset(number for number, column in enumerate(values) if len(column) == 1),
+    )
+
+
+def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, tensor: str) -> Iterator[Difference]:
+    drawn = _random(step, other)
+    numbers = f"the random numbers of {drawn} differ at this step" if drawn else _NOT_DRAWN
+    is_set = Counter(step.samples) == Counter(other.samples)
+    if context.tolerance:
+        if not is_set and (context.surplus or context.lack):
+            yield _samples(place, context)
+        return
+    mine, theirs = (one.batches[-1] if one.batches else [""] for one in (step, other))
+    columns = [one == two for number, (one, two) in enumerate(zip(mine, theirs, strict=False)) if number]
+    named = bool(mine[0] and theirs[0])
+    # A tensor that every batch shares, such as a mask of ones, says nothing about the samples.
+    kept = [equal for number, equal in enumerate(columns, 1) if number not in moved.constant]
+    is_order = is_set or (named and mine[0] != theirs[0])
+    is_order = is_order or (moved.still < _STILL and moved.elsewhere > _ELSEWHERE)
+    # Labels that come in another order, too, although nothing was drawn in another order.
+    is_order = is_order or (moved.still < _STILL and len(kept) > 1 and not any(kept))
+    if is_order and context.restarted and moved.elsewhere > _ELSEWHERE and (context.surplus or context.lack):
+        yield _samples(place, context)
+    elif is_order:
+        yield Difference(Reason.ORDER, place, "", f"the samples come in another order; {numbers}")
+    # Data that a model has made follow from its weights.
+    if not is_set and not tensor and (not is_order or (named and mine[0] == theirs[0] and not moved.elsewhere)):
+        yield Difference(Reason.CONTENTS, place, "", f"none of the samples that differ is in the other run; {numbers}")
+
+
+_NOT_DRAWN = "the recorded random numbers are equal"
+
+
+def _samples(place: int, context: Context) -> Difference:
+    detail = f"{context.surplus} samples were used once more, and {context.lack} once less, than undisturbed"
+    return Difference(Reason.SAMPLES, place, "", detail)
+
+
+def _computed(step: Step, other: Step, place: int, tensor: str, *, is_first: bool) -> Iterator[Difference]:
+    """Yield what differs although everything that was recorded before it is equal."""
+    if tensor and is_first:
+        yield Difference(Reason.RANDOM, place, tensor, f"{tensor} differs before the first step")
+    elif tensor:
+        yield Difference(Reason.KERNEL, place, tensor, f"{tensor} differs after a step with equal gradients")
+    elif (step.outputs, step.loss, step.gradients) == (other.outputs, other.loss, other.gradients):
+        return
+    elif (step.draws or other.draws) and (drawn := _random(step, other)):
+        yield Difference(Reason.RANDOM, place, "", f"the random numbers of {drawn} differ")
+    elif step.outputs == other.outputs != "" and step.loss != other.loss:
+        yield Difference(Reason.TARGETS, place, "", f"equal outputs give the loss {step.loss}, and not {other.loss}")
+    else:
+        what = "outputs" if step.outputs != other.outputs else "gradients"
+        yield Difference(Reason.KERNEL, place, "", f"equal weights, samples and random numbers give other {what}")
+
+
+def _random(step: Step, other: Step) -> str:
+    return ", ".join(name for name in step.random if other.random.get(name) != step.random[name])
